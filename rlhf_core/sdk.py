@@ -112,6 +112,10 @@ if TYPE_CHECKING:
     from rlhf_core.runs.trace import prompt_rows as prompt_rows
     from rlhf_core.strategy.local import LocalStrategy as LocalStrategy
     from rlhf_core.strategy.no_grad_forward import NoGradForward as NoGradForward
+    from rlhf_core.strategy.optimizer import NormPart as NormPart
+    from rlhf_core.strategy.optimizer import OptimizerPlan as OptimizerPlan
+    from rlhf_core.strategy.optimizer import read_moments as read_moments
+    from rlhf_core.strategy.units import decoder_layers as decoder_layers
     from rlhf_core.study.config import StudyConfig as StudyConfig
     from rlhf_core.trainers.common.config import LoopSettings as LoopSettings
     from rlhf_core.trainers.common.generation import rollout_metrics as rollout_metrics
@@ -195,6 +199,8 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.rollout_batch": ("RolloutBatch",),
         "rlhf_core.strategy.local": ("LocalStrategy",),
         "rlhf_core.strategy.no_grad_forward": ("NoGradForward",),
+        "rlhf_core.strategy.optimizer": ("NormPart", "OptimizerPlan", "read_moments"),
+        "rlhf_core.strategy.units": ("decoder_layers",),
         "rlhf_core.runs.session": ("RunSession",),
         "rlhf_core.runs.timer": ("Timer",),
         "rlhf_core.runs.trace": ("prompt_rows",),

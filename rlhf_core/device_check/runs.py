@@ -73,6 +73,14 @@ def has_device(strategy: str) -> bool:
     return "device" in Registry().load("strategy", strategy).model_fields
 
 
+def lacks(strategy: str) -> str:
+    """What a strategy says is not installed here; "" if nothing is missing."""
+    from rlhf_core.registry import Registry
+
+    says = getattr(Registry().load("strategy", strategy), "lacks", None)
+    return says() if says else ""
+
+
 class _Run:
     def __init__(self, folder: Path, seconds: float) -> None:
         self.folder, self.seconds = folder, seconds
@@ -161,6 +169,8 @@ class _Trainings:
         what = _title(name, ranks)
         if ranks == 1 and name in SAME_AS_SINGLE:
             return Comparison(what, "not run", "needs two processes: on one it is the training in one process")
+        if missing := lacks(name):
+            return Comparison(what, "not run", missing)
         try:
             return self._compared(what, plain, self(name, name, ranks), "exactly")
         except Exception as error:

@@ -133,5 +133,5 @@ def _refuse_other_sharding(environ: MutableMapping[str, str]) -> None:
                 f"accelerate was told to use {name}, which rlhf does not",
                 where=f"ACCELERATE_USE_{name}, from accelerate's configuration file",
                 why="how a model is divided is the run's own setting, recorded in its plan",
-                fix="take configs/accelerate/*.yaml, or distributed_type: MULTI_GPU, and --set strategy=fsdp",
+                fix="take configs/accelerate/*.yaml, or distributed_type: MULTI_GPU; --set strategy=fsdp or deepspeed",
             )

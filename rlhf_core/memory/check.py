@@ -173,6 +173,7 @@ def placement_of(ctx: BuildContext) -> Placement:
         return Placement("single") if ctx.world_size == 1 else Placement("ddp", ctx.world_size)
     size = getattr(chosen, "shard_size", None)
     name = f"{chosen.name}_offload" if getattr(chosen, "offload", False) else "hsdp" if size else chosen.name
+    name = getattr(chosen, "planned_as", name)  # a strategy whose settings choose among several layouts
     known = name if name in STRATEGIES and name != "single" else "ddp"
     return Placement(cast("Name", known), ctx.world_size, size or ctx.world_size)
 

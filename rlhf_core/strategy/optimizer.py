@@ -137,12 +137,22 @@ class TorchOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore it; moments that all ranks wrote together are read as the parameters lie now."""
         parameters = [p for group in self.inner.param_groups for p in group["params"]]
-        laid = {t: parameters[i] for i, row in state["state"].items() for t in row.values() if isinstance(t, Stored)}
-        if laid:
-            from rlhf_core.runs.sharded_tensors import read_stored
+        self.strategy.load_optimizer_state(self.module, self.inner, read_moments(state, parameters))
 
-            state = read_stored(state, laid.__getitem__)
-        self.strategy.load_optimizer_state(self.module, self.inner, state)
+
+def read_moments(state: dict[str, Any], like: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """An optimizer's state out of a checkpoint, with the moments that all ranks wrote together; all ranks call it.
+
+    Args:
+        state: as ``torch.optim.Optimizer.state_dict`` has it, of this rank.
+        like: of each parameter, in the order of the plan, a tensor that is laid as its moments are to be.
+    """
+    laid = {t: like[i] for i, row in state["state"].items() for t in row.values() if isinstance(t, Stored)}
+    if not laid:
+        return state
+    from rlhf_core.runs.sharded_tensors import read_stored
+
+    return read_stored(state, laid.__getitem__)
 
 
 def prepare_training(

@@ -11,14 +11,17 @@ from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import RlhfError
 from rlhf_core.strategy.checked import checked_strategy
+from rlhf_core.strategy.protocols import OptimizerOwner
 from rlhf_core.testing.config import check_config
 from rlhf_core.testing.report import require
 from rlhf_core.testing.samples import make_context
+from rlhf_core.testing.strategy_optimizer import check_own_optimizer
 
 
 def check_strategy(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
     """Check a strategy on one process: it has every method; gradients of micro-batches add up to the plain ones and
-    are never enlarged; values over ranks are the rank's own; weights and optimizer state survive saving.
+    are never enlarged; values over ranks are the rank's own; weights and optimizer state survive saving. One that makes
+    the optimizer itself makes AdamW's steps, clips part by part, and leaves a step out whose norm is not finite.
 
     Several ranks need as many processes: run a short training with ``--nproc 2`` besides.
 
@@ -35,6 +38,9 @@ def check_strategy(config: ComponentConfig, ctx: BuildContext | None = None) -> 
     try:
         checked_strategy(strategy, f"strategy '{config.name}'", 1)
         check_ranks(config, strategy)
+        makes_optimizer: bool = issubclass(type(strategy), OptimizerOwner)
+        if makes_optimizer:
+            check_own_optimizer(config, strategy)
         module = plain_module()
         prepared = strategy.prepare(module)
         check_gradients(config, strategy, prepared)

@@ -27,9 +27,9 @@ code=0; for pid in "${pids[@]}"; do wait "$pid" || code=$?; done; exit "$code"
 
 
 @pytest.mark.parametrize(("machines", "processes"), [(1, 8), (2, 16)])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_accelerate_reads_processes_and_machines_alone(machines: int, processes: int, strategy: str) -> None:
-    file = CONFIGS / "accelerate" / f"{machines}x8_{strategy}.yaml"
+@pytest.mark.parametrize(("name", "strategy"), [("ddp", "ddp"), ("fsdp", "fsdp"), ("zero3", "deepspeed")])
+def test_accelerate_reads_processes_and_machines_alone(machines: int, processes: int, name: str, strategy: str) -> None:
+    file = CONFIGS / "accelerate" / f"{machines}x8_{name}.yaml"
     config = load_config_from_file(str(file))
     assert isinstance(config, ClusterConfig)
     assert (config.num_machines, config.num_processes) == (machines, processes)
@@ -43,7 +43,7 @@ def test_accelerate_reads_processes_and_machines_alone(machines: int, processes:
 def test_accelerate_files_are_all_listed() -> None:
     page = (CONFIGS / "README.md").read_text()
     files = [*(CONFIGS / "accelerate").iterdir(), *(CONFIGS / "slurm").iterdir()]
-    assert len(files) == 6
+    assert len(files) == 8
     for file in files:
         assert f"({file.relative_to(CONFIGS)})" in page
 

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from rlhf_core.api import BuildContext
-from rlhf_plugin_fsdp.units import decoder_layers
+from rlhf_core.sdk import decoder_layers
 
 if TYPE_CHECKING:
     from rlhf_plugin_fsdp.config import FsdpConfig

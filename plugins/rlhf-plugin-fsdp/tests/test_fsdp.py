@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from rlhf_core.api import ConfigError, ModelConfig, OnlineTrainerConfig
-from rlhf_core.sdk import load_policy
+from rlhf_core.sdk import decoder_layers, load_policy
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.testing import check_strategy
 from rlhf_plugin_dpo.config import DpoConfig
@@ -18,7 +18,6 @@ from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.unpaired_config import KtoConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
-from rlhf_plugin_fsdp.units import decoder_layers
 from rlhf_plugin_ppo.config import PpoConfig
 from rlhf_plugin_prm.config import PrmConfig
 from rlhf_plugin_reward.config import RewardModelConfig

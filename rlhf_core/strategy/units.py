@@ -13,7 +13,7 @@ def decoder_layers(module: torch.nn.Module) -> list[torch.nn.Module]:
 
     transformers' models name the classes of modules that are not to be split; those in a list are the layers. Embedding
     and head are left to the root: the head runs on chunks of tokens, whose number differs between ranks. So is a layer
-    that shares a weight with another module, since FSDP keeps one of them per unit only.
+    that shares a weight with another module: a weight is gathered with one unit only.
     """
     classes: set[str] = set()
     owners: Counter[int] = Counter()

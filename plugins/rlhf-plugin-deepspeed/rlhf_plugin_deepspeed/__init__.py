@@ -1,0 +1,1 @@
+"""Strategy that divides optimizer state, gradients and weights by DeepSpeed's ZeRO."""

@@ -1,0 +1,96 @@
+"""Which elements of each parameter a rank steps, and where DeepSpeed keeps their moments and gradients.
+
+Stages 1 and 2 lay the parameters of a group end to end and cut that into one piece per rank, so that a rank has some
+parameters whole, parts of two, and nothing of the others. Stage 3 cuts every parameter into one piece per rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from rlhf_core.sdk import OptimizerPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Elements of one parameter.
+
+    Example:
+        Fragment("model.head.weight", (64, 8), group=0, flat=0, start=256, stop=512, offset=0)
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    """Of the whole parameter."""
+    group: int
+    """Of the plan."""
+    flat: int
+    """Which of the tensors that this rank steps."""
+    start: int
+    """First element of the parameter, counted row by row; ``stop`` is one past the last. Equal where there is none."""
+    stop: int
+    offset: int
+    """Where the first element lies in the tensor that is stepped."""
+
+    @property
+    def numel(self) -> int:
+        """Elements of the whole parameter."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """What a rank steps, of every parameter of the plan, in its order."""
+
+    of: Sequence[Fragment]
+    stepped: Sequence[torch.Tensor]
+    """The tensors that AdamW steps; their elements are those of the fragments, and padding."""
+    groups: Sequence[int]
+    """Of each such tensor, its group in the plan."""
+
+
+def flat_fragments(module: torch.nn.Module, plan: OptimizerPlan, zero: Any, rank: int) -> Fragments:
+    """Of stages 1 and 2.
+
+    Args:
+        module: its parameters have the names of the plan.
+        plan: of the optimizer.
+        zero: DeepSpeed's optimizer, which has a group for each of the plan's.
+        rank: this one.
+    """
+    parameters = dict(module.named_parameters())
+    rows: list[Fragment] = []
+    for number, group in enumerate(plan.groups):
+        size, begins = int(zero.partition_size[number]), zero.round_robin_bit16_offsets[number]
+        low, high = rank * size, (rank + 1) * size
+        for name, begin in zip(group.names, begins, strict=True):
+            parameter = parameters[name]
+            start = min(max(low - begin, 0), parameter.numel())
+            stop = max(min(high - begin, parameter.numel()), start)
+            place = max(begin - low, 0)
+            rows.append(Fragment(name, tuple(parameter.shape), number, number, start, stop, place))
+    return Fragments(rows, list(zero.single_partition_of_fp32_groups), list(range(len(plan.groups))))
+
+
+def cut_fragments(module: torch.nn.Module, plan: OptimizerPlan, zero: Any, rank: int) -> Fragments:
+    """Of stage 3; arguments as of :func:`flat_fragments`."""
+    parameters: dict[str, Any] = dict(module.named_parameters())
+    rows: list[Fragment] = []
+    for number, group in enumerate(plan.groups):
+        for name in group.names:
+            parameter = parameters[name]
+            flat, offset, size = zero.grad_position[zero.get_param_id(parameter)]
+            start = min(rank * size, parameter.ds_numel)
+            stop = min(start + size, parameter.ds_numel)
+            rows.append(Fragment(name, tuple(parameter.ds_shape), number, flat, start, stop, offset))
+    stepped = list(zero.fp32_partitioned_groups_flat)
+    groups = {row.flat: row.group for row in rows}
+    return Fragments(rows, stepped, [groups[n] for n in range(len(stepped))])
+
+
+__all__ = ["Fragment", "Fragments", "cut_fragments", "flat_fragments"]

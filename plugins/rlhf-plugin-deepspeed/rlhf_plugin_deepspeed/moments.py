@@ -1,0 +1,115 @@
+"""Moments between DeepSpeed's fragments and the rows by which checkpoints hold them.
+
+Checkpoints hold what torch's AdamW has: of every parameter, under its place in the plan, moments of its shape, whose
+rows ranks have divided among them. One parameter at a time is whole on every rank while it is laid anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from rlhf_core.api import PluginError
+from rlhf_core.sdk import read_moments
+
+if TYPE_CHECKING:
+    from rlhf_plugin_deepspeed.fragments import Fragment, Fragments
+    from rlhf_plugin_deepspeed.strategy import Zero
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+NOT_SAVED = ("params", "idle")
+"""Keys of a group."""
+
+
+def moments_by_rows(inner: torch.optim.Optimizer, fragments: Fragments, strategy: Zero) -> dict[str, Any]:
+    """An optimizer's state by parameter; all ranks call it.
+
+    Args:
+        inner: what DeepSpeed steps.
+        fragments: where its elements lie.
+        strategy: ranks.
+    """
+    mesh = init_device_mesh(strategy.device.type, (strategy.world_size,))
+    rows: dict[int, dict[str, Any]] = {}
+    for number, fragment in enumerate(fragments.of):
+        held = inner.state.get(fragments.stepped[fragment.flat])
+        if held:
+            moments = {key: _by_rows(_whole(held[key], fragment, strategy), mesh) for key in MOMENTS}
+            rows[number] = {"step": held["step"].detach().clone(), **moments}
+    groups: list[dict[str, Any]] = []
+    for number, group in enumerate(inner.param_groups):
+        places = [n for n, fragment in enumerate(fragments.of) if fragment.group == number]
+        groups.append({**{k: v for k, v in group.items() if k not in NOT_SAVED}, "params": places})
+    return {"state": rows, "param_groups": groups}
+
+
+@torch.no_grad()
+def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments: Fragments, strategy: Zero) -> None:
+    """Restore what :func:`moments_by_rows` gave, or another strategy's optimizer; all ranks call it.
+
+    Args:
+        state: of this rank; whole tensors, DTensors, or places of those that all ranks wrote.
+        inner: what DeepSpeed steps.
+        fragments: where its elements lie.
+        strategy: ranks.
+
+    Raises:
+        PluginError: it holds other parameters, or parts of them that only the strategy that made them can place.
+    """
+    mesh = init_device_mesh(strategy.device.type, (strategy.world_size,))
+    empty = [_by_rows(torch.empty(f.shape, device="meta"), mesh, strategy.device) for f in fragments.of]
+    read = read_moments(state, empty)
+    counts = [len(group["params"]) for group in read["param_groups"]]
+    if counts != [sum(f.group == n for f in fragments.of) for n in range(len(inner.param_groups))]:
+        raise PluginError(
+            f"the checkpoint's optimizer has groups of {counts} parameters, which this run's has not",
+            fix="resume with the model, adapters and critic that the run was started with",
+        )
+    for group, saved in zip(inner.param_groups, read["param_groups"], strict=True):
+        group.update({key: value for key, value in saved.items() if key not in NOT_SAVED})
+    inner.state.clear()
+    for number, fragment in enumerate(fragments.of):
+        row, flat = read["state"].get(number), fragments.stepped[fragment.flat]
+        if row is None:
+            continue
+        if flat not in inner.state:
+            inner.state[flat] = {"step": row["step"].clone(), **{key: torch.zeros_like(flat) for key in MOMENTS}}
+        for key in MOMENTS:
+            whole = row[key].full_tensor() if isinstance(row[key], DTensor) else row[key]
+            if tuple(whole.shape) != fragment.shape:
+                raise PluginError(
+                    f"the checkpoint's moments of '{fragment.name}' have the shape {list(whole.shape)}, "
+                    f"not {list(fragment.shape)}",
+                    why="another strategy wrote them in parts of its own",
+                    fix="resume with the strategy that the run was started with",
+                )
+            count = fragment.stop - fragment.start
+            part = whole.reshape(-1)[fragment.start : fragment.stop]
+            inner.state[flat][key][fragment.offset : fragment.offset + count].copy_(part)
+
+
+def _whole(flat: torch.Tensor, fragment: Fragment, strategy: Zero) -> torch.Tensor:
+    """One parameter's moments on every rank."""
+    whole = torch.zeros(fragment.numel, dtype=flat.dtype, device=strategy.device)
+    count = fragment.stop - fragment.start
+    whole[fragment.start : fragment.stop] = flat[fragment.offset : fragment.offset + count]
+    if strategy.world_size > 1:
+        dist.all_reduce(whole)
+    return whole.view(fragment.shape)
+
+
+def _by_rows(whole: torch.Tensor, mesh: DeviceMesh, device: torch.device | None = None) -> torch.Tensor:
+    """This rank's rows of it; of one on the meta device their place, without values. A single number stays as it is."""
+    if whole.ndim == 0:
+        return whole if device is None else torch.empty((), device=device)
+    shape, offset = compute_local_shape_and_global_offset(whole.shape, mesh, [Shard(0)])
+    rows = whole[offset[0] : offset[0] + shape[0]].clone() if device is None else torch.empty(shape, device=device)
+    return DTensor.from_local(rows, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride())
+
+
+__all__ = ["load_moments", "moments_by_rows"]

@@ -1,0 +1,152 @@
+"""The optimizer of a run: DeepSpeed steps; before that the gradient is measured and clipped here, part by part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlhf_core.api import PluginError
+from rlhf_plugin_deepspeed.moments import load_moments, moments_by_rows
+
+if TYPE_CHECKING:
+    from rlhf_core.sdk import NormPart
+    from rlhf_plugin_deepspeed.fragments import Fragments
+    from rlhf_plugin_deepspeed.strategy import Zero
+
+
+class ZeroOptimizer:
+    """AdamW over what this rank steps.
+
+    Args:
+        strategy: ranks.
+        engine: DeepSpeed's.
+        inner: torch's AdamW, which the engine steps group by group.
+        fragments: where each parameter's elements lie.
+    """
+
+    def __init__(self, strategy: Zero, engine: Any, inner: torch.optim.AdamW, fragments: Fragments) -> None:
+        self.strategy, self.engine, self.inner, self.fragments = strategy, engine, inner, fragments
+        self.zero = engine.optimizer
+        parameters = dict(engine.module.named_parameters())
+        self._group_of = {parameters[row.name]: row.group for row in fragments.of}
+        self._idle: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        inner.register_step_pre_hook(self._leave_out_idle)
+        inner.register_step_post_hook(self._put_back)
+        self._reached: set[torch.Tensor] = set()
+        for parameter in self._group_of:
+            parameter.register_post_accumulate_grad_hook(self._reached.add)
+
+    def set_rates(self, factor: float, critic_factor: float) -> None:
+        """Set the learning rates of the next step."""
+        for group in self.inner.param_groups:
+            group["lr"] = group["base_lr"] * (critic_factor if group["apart"] else factor)
+
+    def step(self, parts: Sequence[NormPart], max_norm: float) -> dict[str, float]:
+        """See :class:`rlhf_core.strategy.protocols.RunOptimizer`.
+
+        Raises:
+            PluginError: a trained parameter got no gradient on some rank.
+        """
+        flats = [self._flats(part) for part in parts]
+        squares = [self._square(part) for part in flats]
+        *squares, missing = self.strategy.sum_over_ranks([*squares, len(self._group_of) - len(self._reached)])
+        self._reached.clear()
+        if missing:
+            self.discard()
+            raise PluginError(
+                f"{missing:.0f} parameters that are trained got no gradient",
+                why="ZeRO takes none for zero and would let their weights decay, which one process does not",
+                fix="--set strategy=ddp",
+            )
+        norms = [math.sqrt(square) if square >= 0 else math.nan for square in squares]
+        measured = {part.metric: norm for part, norm in zip(parts, norms, strict=True) if part.learns}
+        if not all(map(math.isfinite, measured.values())):
+            self.discard()
+            return measured
+        for part, numbers, norm in zip(parts, flats, norms, strict=True):
+            if not part.learns:
+                self._scale(numbers, 0.0)
+            elif norm > max_norm:
+                self._scale(numbers, max_norm / (norm + 1e-6))
+        learning = {self.fragments.groups[n] for part, row in zip(parts, flats) if part.learns for n in row}
+        for number, group in enumerate(self.inner.param_groups):
+            group["idle"] = number not in learning
+        self.engine.step()
+        assert not self.zero.overflow, "DeepSpeed left out a step whose norm is finite"
+        return measured
+
+    def _flats(self, part: NormPart) -> list[int]:
+        """Which of the stepped tensors hold a part of the module."""
+        groups = {self._group_of[p] for p in part.module.parameters() if p in self._group_of}
+        return [n for n, group in enumerate(self.fragments.groups) if group in groups]
+
+    def _gradients(self, number: int) -> list[torch.Tensor]:
+        """Of one stepped tensor, in pieces; DeepSpeed has added them over ranks."""
+        if not self.strategy.config.offload:
+            return list(self.zero.averaged_gradients[number])
+        if self.strategy.device.type == "cuda":  # they are copied to the host meanwhile
+            torch.cuda.synchronize(self.strategy.device)
+        gradient = self.fragments.stepped[number].grad
+        return [] if gradient is None else [gradient]
+
+    def _square(self, numbers: Sequence[int]) -> float:
+        """Sum of this rank's squares."""
+        pieces = [piece for number in numbers for piece in self._gradients(number)]
+        norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces]
+        return float(torch.stack(norms).square().sum()) if norms else 0.0
+
+    def _scale(self, numbers: Sequence[int], factor: float) -> None:
+        for piece in (piece for number in numbers for piece in self._gradients(number)):
+            piece.mul_(factor) if factor else piece.zero_()
+
+    def _leave_out_idle(self, inner: torch.optim.Optimizer, *_: Any) -> None:
+        """AdamW leaves alone what has no gradient: neither weights nor moments change."""
+        tensors = [t for group in inner.param_groups if group["idle"] for t in group["params"]]
+        self._idle = [(tensor, tensor.grad) for tensor in tensors]
+        for tensor in tensors:
+            tensor.grad = None
+
+    def _put_back(self, *_: Any) -> None:
+        """Buffers that DeepSpeed goes on using."""
+        for tensor, gradient in self._idle:
+            tensor.grad = gradient
+        self._idle = []
+
+    def discard(self) -> None:
+        """Drop the gradients."""
+        self._reached.clear()
+        drop_gradients(self.zero, self.fragments.stepped if self.strategy.config.offload else ())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments by parameter, rows divided among ranks, as every strategy's checkpoint has them."""
+        return moments_by_rows(self.inner, self.fragments, self.strategy)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore them, whoever wrote them."""
+        load_moments(state, self.inner, self.fragments, self.strategy)
+
+
+def drop_gradients(zero: Any, offloaded: Sequence[torch.Tensor]) -> None:
+    """As DeepSpeed does where it leaves out a step.
+
+    Args:
+        zero: its optimizer.
+        offloaded: what it steps on the host, whose gradients are buffers that it fills again.
+    """
+    zero.zero_grad(set_to_none=True)
+    zero.micro_step_id = 0 if hasattr(zero, "fp16_groups") else -1  # stage 3 counts from the first, the others before
+    for gradients in (zero.averaged_gradients, getattr(zero, "all_grad_tensors", {})):
+        for number in gradients:
+            gradients[number] = None
+    if offloaded:
+        zero.reset_cpu_buffers()
+        zero.accumulated_grads_in_cpu = {}
+    for tensor in offloaded:
+        if tensor.grad is not None:
+            tensor.grad.zero_()
+
+
+__all__ = ["ZeroOptimizer"]

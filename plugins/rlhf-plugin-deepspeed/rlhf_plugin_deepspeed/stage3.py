@@ -1,0 +1,113 @@
+"""Stage 3: weights are divided too, and a decoder layer is whole only while it is called."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlhf_core.sdk import decoder_layers
+from rlhf_plugin_deepspeed.engine import make_engine
+from rlhf_plugin_deepspeed.fragments import Fragments, cut_fragments
+from rlhf_plugin_deepspeed.strategy import Zero
+
+if TYPE_CHECKING:
+    from rlhf_core.sdk import OptimizerPlan
+
+
+class Zero3(Zero):
+    """Every rank holds a part of each weight, of its gradient and of its moments.
+
+    What is outside of decoder layers (embedding, head, last norm) stays whole between steps: the head runs on chunks of
+    tokens, whose number differs between ranks, and keeps its weight for a gradient of its own.
+    """
+
+    def _engine(self, module: torch.nn.Module, inner: torch.optim.Optimizer | None) -> Any:
+        layers = decoder_layers(module)
+        engine = make_engine(self.deepspeed, self.config, module, inner)
+        zero = engine.optimizer
+        offload = zero if inner is None else zero.parameter_offload
+        inside = {p for layer in layers for p in layer.parameters()}
+        root: list[Any] = [p for p in module.parameters() if p not in inside]
+        for parameter in root:
+            parameter.ds_persist = True
+        zero.persistent_parameters = root  # gathered again after each step
+        if root:
+            root[0].all_gather(root)
+        for layer in layers:  # only now: as units of gradients, those without a trained input would lose theirs
+            self.deepspeed.utils.set_z3_leaf_module(layer, True)
+        offload._remove_module_hooks()  # of every module, and the trace of calls
+        module.__dict__["_rlhf_zero3"] = LayerHooks(offload, layers)
+        module.__dict__["_rlhf_zero3"].add()
+        return engine
+
+    def _fragments(self, module: torch.nn.Module, plan: OptimizerPlan, engine: Any) -> Fragments:
+        return cut_fragments(module, plan, engine.optimizer, self.rank)
+
+    def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Divide a module that is never trained."""
+        self._engines[id(module)] = self._engine(module, None)
+        return module
+
+    @contextlib.contextmanager
+    def sharded_forward(self, module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        """Layers are gathered one by one; a call leaves none whole."""
+        yield module
+
+    @contextlib.contextmanager
+    def gathered(self, module: torch.nn.Module) -> Iterator[None]:
+        """Every layer whole until the end, whatever is called and how often."""
+        hooks: LayerHooks | None = module.__dict__.get("_rlhf_zero3")
+        if hooks is None:
+            yield
+            return
+        hooks.remove()
+        try:
+            with self.deepspeed.zero.GatheredParameters(list(hooks.parameters), modifier_rank=None):
+                yield
+        finally:
+            hooks.add()
+
+    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Whole weights on rank 0, in the host's memory; other ranks hold one at a time, and return none."""
+        whole: dict[str, torch.Tensor] = {}
+        seen: dict[Any, torch.Tensor] = {}
+        for name, value in module.state_dict(keep_vars=True).items():
+            if value not in seen:
+                divided = hasattr(value, "ds_id") and not value.ds_persist
+                with self.deepspeed.zero.GatheredParameters([value] if divided else [], modifier_rank=None):
+                    seen[value] = value.detach().to("cpu", copy=True) if self.rank == 0 else torch.empty(0)
+            if self.rank == 0:
+                whole[name] = seen[value]
+        return whole
+
+
+class LayerHooks:
+    """DeepSpeed's hooks on decoder layers, which gather a layer before it is called and drop it afterwards.
+
+    Args:
+        offload: DeepSpeed's part that gathers.
+        layers: of one module.
+    """
+
+    def __init__(self, offload: Any, layers: list[torch.nn.Module]) -> None:
+        self.offload, self.layers = offload, layers
+        self.parameters = {p: None for layer in layers for p in layer.parameters()}
+        """Each once, in order."""
+
+    def add(self) -> None:
+        """Layers are gathered by their calls from now on."""
+        for number, layer in enumerate(self.layers):
+            self.offload._register_deepspeed_module(layer, [number])  # by which it knows those whose backward runs
+
+    def remove(self) -> None:
+        """Calls of layers do nothing besides."""
+        for hook in (*self.offload.forward_hooks, *self.offload.backward_hooks):
+            hook.remove()
+        self.offload.forward_hooks.clear()
+        self.offload.backward_hooks.clear()
+
+
+__all__ = ["LayerHooks", "Zero3"]

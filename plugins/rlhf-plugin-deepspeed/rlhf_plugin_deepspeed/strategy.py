@@ -1,0 +1,148 @@
+"""Ranks of the core's own strategy, engines of DeepSpeed: stages 1 and 2, which keep weights whole."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from rlhf_plugin_deepspeed.engine import forget_ranks, import_deepspeed, make_engine
+from rlhf_plugin_deepspeed.fragments import Fragments, flat_fragments
+from rlhf_plugin_deepspeed.optimizer import ZeroOptimizer
+
+if TYPE_CHECKING:
+    from rlhf_core.sdk import OptimizerPlan
+    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+
+
+class Zero:
+    """Every rank holds a part of the moments, and in stage 2 of the gradients.
+
+    Modules are not wrapped: DeepSpeed hangs its hooks on them, and is told of backwards and steps here.
+
+    Args:
+        config: what is divided.
+        ranks: the core's strategy for as many ranks: exchanges, deadlines, who is where.
+    """
+
+    sharded = True
+
+    def __init__(self, config: DeepSpeedConfig, ranks: Any) -> None:
+        self.config, self.ranks = config, ranks
+        self.rank, self.world_size, self.device = ranks.rank, ranks.world_size, ranks.device
+        self.peers = ranks.peers
+        self._own_group = not dist.is_initialized()
+        if self._own_group:  # one process has no launcher's store
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
+        self.deepspeed = import_deepspeed(self.device.type)
+        self.deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+        self._engines: dict[int, Any] = {}
+        """Module -> what trains it."""
+        self._active: Any = None
+        """Of the micro-batch that runs."""
+
+    def prepare_training(self, module: torch.nn.Module, plan: OptimizerPlan) -> tuple[torch.nn.Module, ZeroOptimizer]:
+        """Divide the moments, and make the optimizer of the plan's groups."""
+        groups = plan.torch_groups(module)
+        inner = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps)
+        engine = self._engine(module, inner)
+        self._engines[id(module)] = engine
+        return module, ZeroOptimizer(self, engine, inner, self._fragments(module, plan, engine))
+
+    def _engine(self, module: torch.nn.Module, inner: torch.optim.Optimizer) -> Any:
+        return make_engine(self.deepspeed, self.config, module, inner)
+
+    def _fragments(self, module: torch.nn.Module, plan: OptimizerPlan, engine: Any) -> Fragments:
+        """Where each parameter's moments lie, in the order of the plan."""
+        return flat_fragments(module, plan, engine.optimizer, self.rank)
+
+    def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Only placed: what is trained is divided by :meth:`prepare_training`."""
+        return module.to(self.device)
+
+    def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Nothing was wrapped."""
+        return module
+
+    def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Weights are whole on every rank anyway."""
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:
+        """One micro-batch; stage 1 adds gradients over ranks after the last, the others after each."""
+        engine = self._engines.get(id(module))
+        if engine is None:
+            with self.ranks.accumulate(module, last):
+                yield
+            return
+        engine.set_gradient_accumulation_boundary(last)
+        engine.optimizer.clear_backward_seen_flag()
+        self._active = engine
+        try:
+            yield
+        finally:
+            self._active = None
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Backward; DeepSpeed averages over ranks, so the loss is scaled up to make gradients sum."""
+        if self._active is None:
+            self.ranks.backward(loss)
+            return
+        scaled = loss * self.world_size
+        # what its own forward hangs on a model's outputs: batches are no tensors
+        scaled.register_hook(lambda _: self._active._backward_prologue())
+        with self.ranks._waiting("adding gradients"):
+            self._active.backward(scaled, scale_wrt_gas=False)
+
+    def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
+        """Of a module that is only placed; the optimizer clips those that it divides."""
+        return self.ranks.clip_grad_norm(module, max_norm)
+
+    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Every rank holds whole weights."""
+        return module.state_dict()
+
+    def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Of an optimizer of a module that is only placed."""
+        return optimizer.state_dict()
+
+    def load_optimizer_state(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
+        """Restore it."""
+        optimizer.load_state_dict(state)
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Add each value over ranks."""
+        return self.ranks.sum_over_ranks(values)
+
+    def max_over_ranks(self, value: int) -> int:
+        """Largest value over ranks."""
+        return self.ranks.max_over_ranks(value)
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's plain value, in rank order."""
+        return self.ranks.gather_objects(value)
+
+    def barrier(self, what: str) -> None:
+        """Wait for all ranks."""
+        self.ranks.barrier(what)
+
+    def new_group(self, timeout_s: float) -> Any:
+        """Collectives of the same ranks for a second thread."""
+        return self.ranks.new_group(timeout_s)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self.ranks.close()
+        if self._own_group:
+            dist.destroy_process_group()
+        forget_ranks(self.deepspeed)
+
+
+__all__ = ["Zero"]

@@ -1,0 +1,114 @@
+"""Which versions and which runs were compared with one process; all others are refused."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import ConfigError, OnlineTrainerConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+
+TESTED = ("0.19.8",)
+"""Versions of DeepSpeed that the tests were run with."""
+OFFLINE = ("sft", "dpo", "reward_model")
+"""Besides every algorithm of the core's own on-policy trainer (grpo and its variants, ppo)."""
+
+
+def check_installation(config: DeepSpeedConfig) -> None:
+    """Refuse a machine without a DeepSpeed that goes with the settings.
+
+    Raises:
+        ConfigError: it is missing, or another version, or made for another device.
+    """
+    if missing():
+        raise ConfigError(
+            f"strategy deepspeed cannot run here: {missing()}",
+            fix=f"DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed=={TESTED[-1]}, or --set strategy=fsdp",
+        )
+    installed = version("deepspeed")
+    if installed.split("+")[0] not in TESTED and not config.allow_untested:
+        raise ConfigError(
+            f"DeepSpeed {installed} is not one that this strategy was tested with ({', '.join(TESTED)})",
+            why="it reads gradients and moments where that version keeps them",
+            fix=f"pip install deepspeed=={TESTED[-1]}, or --set strategy.allow_untested=true",
+        )
+    wanted, chosen = device_type(config), os.environ.get("DS_ACCELERATOR")
+    if chosen not in (None, wanted):
+        raise ConfigError(
+            f"DS_ACCELERATOR={chosen} with a run on {wanted}",
+            why="DeepSpeed would keep its tensors on another device than the run",
+            fix=f"unset DS_ACCELERATOR, or --set strategy.device={chosen if chosen in ('cpu', 'cuda') else wanted}",
+        )
+
+
+def missing() -> str:
+    """What is not installed; "" if nothing is missing."""
+    try:
+        version("deepspeed")
+    except PackageNotFoundError:
+        return "DeepSpeed is not installed"
+    return ""
+
+
+def device_type(config: DeepSpeedConfig) -> str:
+    """Of the run's ranks."""
+    import torch
+
+    return "cpu" if config.device == "cpu" or not torch.cuda.is_available() else "cuda"
+
+
+def check_run(run: Any, config: DeepSpeedConfig) -> None:
+    """Refuse a run whose result nobody compared, or that would fail at its end.
+
+    Args:
+        run: the configuration.
+        config: of the strategy.
+
+    Raises:
+        ConfigError: names the algorithm or the setting.
+    """
+    trainer = run.trainer
+    if not isinstance(trainer, OnlineTrainerConfig) and trainer.name not in OFFLINE:
+        raise ConfigError(
+            f"strategy deepspeed does not train {trainer.name}",
+            why=f"only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
+            fix="--set strategy=ddp",
+        )
+    if run.model.dtype != "float32":
+        raise ConfigError(
+            f"strategy deepspeed with model.dtype={run.model.dtype}",
+            why="weights are stepped in float32; a copy of another type was not compared",
+            fix="--set model.dtype=float32, and trainer.precision=bf16 to compute in bfloat16",
+        )
+    if trainer.name == "reward_model":
+        trunk = getattr(trainer, "train_trunk", "full")
+        if trunk != "full":
+            raise ConfigError(
+                f"strategy deepspeed does not train a reward model with trainer.train_trunk={trunk}",
+                why="adapters are merged, and features of a frozen trunk kept, from whole weights",
+                fix="--set trainer.train_trunk=full, or --set strategy=ddp",
+            )
+        if run.model.lora is not None:
+            raise ConfigError(
+                "strategy deepspeed does not train a reward model with model.lora",
+                why="its adapters are merged from whole weights when it is written",
+                fix="leave out model.lora, or --set strategy=ddp",
+            )
+    if config.stage == 3 and isinstance(trainer, OnlineTrainerConfig) and trainer.kl.sync_every:
+        raise ConfigError(
+            "strategy deepspeed with stage 3 and trainer.kl.sync_every",
+            why="the reference would have to be copied part by part, which is not there",
+            fix="--set strategy.stage=2, --set strategy=fsdp, or leave out trainer.kl.sync_every",
+        )
+    if config.stage == 3 and isinstance(trainer, OnlineTrainerConfig) and trainer.batches_ahead and run.model.lora:
+        raise ConfigError(
+            "strategy deepspeed with stage 3, model.lora and rollouts ahead",
+            why="what samples meanwhile shares the weights under the adapters, which are divided in place",
+            fix="--set strategy.stage=2, or --set trainer.rollouts.max_staleness=0",
+        )
+
+
+__all__ = ["OFFLINE", "TESTED", "check_installation", "check_run", "device_type", "missing"]

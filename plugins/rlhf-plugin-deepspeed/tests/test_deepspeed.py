@@ -1,0 +1,144 @@
+"""The strategy on one process, and what its settings cannot be. Two ranks: tests/ddp/test_zero.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from pydantic import ValidationError
+
+from rlhf_core.api import ConfigError, ModelConfig, OnlineTrainerConfig
+from rlhf_plugin_deepspeed import tested
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+from rlhf_plugin_deepspeed.host_memory import parameters_in
+from rlhf_plugin_dpo.config import DpoConfig
+from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
+from rlhf_plugin_dpo.unpaired_config import KtoConfig
+from rlhf_plugin_ppo.config import PpoConfig
+from rlhf_plugin_reward.config import RewardModelConfig
+from rlhf_plugin_sft.config import SftConfig
+
+AHEAD = OnlineTrainerConfig(name="grpo", rollouts={"max_staleness": 1})  # pyright: ignore
+CONTRACT = """
+from rlhf_core.testing import check_strategy
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+for stage, offload in ((1, False), (2, True), (3, False), (3, True)):
+    check_strategy(DeepSpeedConfig(stage=stage, offload=offload, offload_weights=offload and stage == 3, device="cpu"))
+"""
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The version of DeepSpeed that seems to be installed; none if it is taken out."""
+    versions = {"deepspeed": tested.TESTED[-1]}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(tested, "version", version)
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    return versions
+
+
+def context(trainer: Any = None, **model: Any) -> Any:
+    run = SimpleNamespace(trainer=trainer or OnlineTrainerConfig(name="grpo"), model=ModelConfig(**model))
+    return SimpleNamespace(world_size=2, config=run)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[test]'")
+def test_every_stage_keeps_the_contract_on_one_process() -> None:
+    done = subprocess.run([sys.executable, "-c", CONTRACT], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("stage", [0, 4, "two"])
+def test_there_are_three_stages(stage: Any) -> None:
+    with pytest.raises(ValidationError, match="stage"):
+        DeepSpeedConfig(stage=stage)
+
+
+def test_without_deepspeed_the_run_is_refused(installed: dict[str, str]) -> None:
+    del installed["deepspeed"]
+    with pytest.raises(ConfigError, match="not installed"):
+        DeepSpeedConfig().preflight(context())
+    assert DeepSpeedConfig.lacks() == "DeepSpeed is not installed"
+
+
+def test_another_version_is_refused_unless_it_is_asked_for(installed: dict[str, str]) -> None:
+    installed["deepspeed"] = "0.20.1"
+    with pytest.raises(ConfigError, match=r"0\.20\.1 is not one that this strategy was tested with"):
+        DeepSpeedConfig().preflight(context())
+    DeepSpeedConfig(allow_untested=True).preflight(context())
+
+
+def test_an_accelerator_for_another_device_is_refused(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "xpu")
+    with pytest.raises(ConfigError, match="DS_ACCELERATOR=xpu with a run on cpu"):
+        DeepSpeedConfig(device="cpu").preflight(context())
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    DeepSpeedConfig(device="cpu").preflight(context())
+
+
+@pytest.mark.parametrize("settings", [{"stage": 2, "offload": True}, {"stage": 3}])
+def test_weights_are_offloaded_in_stage_3_with_moments(installed: dict[str, str], settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="offload_weights with stage"):
+        DeepSpeedConfig(offload_weights=True, **settings).preflight(context())
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model", "said"),
+    [
+        (KtoConfig(), {}, "does not train kto"),
+        (IterativeDpoConfig(), {}, "does not train iterative_dpo"),
+        (RewardModelConfig(train_trunk="lora"), {}, "train_trunk=lora"),
+        (RewardModelConfig(), {"lora": {"r": 4}}, "with model.lora"),
+        (SftConfig(), {"dtype": "bfloat16"}, "model.dtype=bfloat16"),
+        (OnlineTrainerConfig(name="grpo", kl={"sync_every": 2}), {}, "kl.sync_every"),  # pyright: ignore
+        (AHEAD, {"lora": {"r": 4}}, "model.lora and rollouts ahead"),
+    ],
+)
+def test_runs_that_were_not_compared_are_refused(
+    installed: dict[str, str], trainer: Any, model: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        DeepSpeedConfig().preflight(context(trainer, **model))
+
+
+@pytest.mark.parametrize("trainer", [SftConfig(), DpoConfig(), RewardModelConfig(), PpoConfig()])
+def test_runs_that_were_compared_are_not(installed: dict[str, str], trainer: Any) -> None:
+    for stage in (1, 2, 3):
+        DeepSpeedConfig(stage=stage).preflight(context(trainer))
+
+
+def test_what_is_offloaded_must_fit(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = parameters_in("pocket")
+    assert parameters > 100_000
+    needed = parameters * 16  # both ranks are on this machine
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=needed))
+    DeepSpeedConfig(stage=2, offload=True).preflight(context())
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=needed - 1))
+    with pytest.raises(ConfigError, match="offload needs"):
+        DeepSpeedConfig(stage=2, offload=True).preflight(context())
+    DeepSpeedConfig(stage=2).preflight(context())
+    DeepSpeedConfig(stage=2, offload=True).preflight(context(lora={"r": 4}))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    DeepSpeedConfig(stage=2, offload=True).preflight(context())
+
+
+@pytest.mark.parametrize(
+    ("settings", "layout"),
+    [({"stage": 1, "offload": True}, "zero1"), ({"stage": 3}, "zero3"), ({"offload": True}, "zero3_offload")],
+)
+def test_the_memory_plan_knows_the_stage(settings: dict[str, Any], layout: str) -> None:
+    assert DeepSpeedConfig(**settings).planned_as == layout

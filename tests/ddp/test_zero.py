@@ -1,0 +1,39 @@
+"""rlhf-plugin-deepspeed on two ranks equals one process: every kind of training, every stage, offloaded or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "zero.py"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[test]'")
+def test_zero_equals_one_process(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    command += [str(SCRIPT), str(out)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(out.read_text())
+    assert len(found["gradients"]) == 5
+    assert max(found["gradients"].values()) < 1e-7, "of gradients up to 1e-3"
+    assert len({name.rpartition("/")[0] for name in found["updates"]}) == 15
+    for what, limit in {"norms": 1e-5, "losses": 1e-5, "weights": 1e-5, "moments": 1e-5}.items():
+        distances = {name: gap for name, gap in found["updates"].items() if name.endswith(what)}
+        assert len(distances) == 15
+        assert max(distances.values()) < limit, distances
+    for what in ("reference", "gathered"):
+        distances = {name: gap for name, gap in found["updates"].items() if name.endswith(what)}
+        assert len(distances) == 8
+        assert max(distances.values()) < 5e-5, distances
+    assert len(found["handed over"]) == 4
+    assert max(found["handed over"].values()) < 1e-6, "moments pass from one layout to the next bit for bit"

@@ -1,0 +1,280 @@
+"""DeepSpeed's ZeRO against one process, inside one pair of ranks: run by torchrun, rank 0 writes what it found.
+
+Gradients under several optimisations; updates of every kind of training, and what is measured without gradient after
+them; moments that one layout wrote and another reads.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rlhf_core.models.config import LoraSettings, ModelConfig
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.reference import Reference
+from rlhf_core.policy.forward_options import ForwardOptions
+from rlhf_core.strategy.accelerated import AcceleratedStrategy
+from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.micro_batches import by_tokens, micro_batches_of_size
+from rlhf_core.trainers.common.optimizer import prepare_to_learn
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.online.advantages import ReferencePolicy
+from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+from rlhf_plugin_deepspeed.stage3 import Zero3
+from rlhf_plugin_deepspeed.strategy import Zero
+from rlhf_plugin_dpo.items import PairItem as PolicyPair
+from rlhf_plugin_dpo.items import Side
+from rlhf_plugin_dpo.loss_config import SigmoidConfig
+from rlhf_plugin_dpo.pair_loss import PairLoss
+from rlhf_plugin_dpo.pair_module import PairModule as PolicyPairs
+from rlhf_plugin_grpo.loss import GrpoClip
+from rlhf_plugin_ppo.config import CriticSettings
+from rlhf_plugin_ppo.critic import make_critic
+from rlhf_plugin_ppo.loss import WithValues
+from rlhf_plugin_reward.loss import BradleyTerry
+from rlhf_plugin_reward.net import fresh_net
+from rlhf_plugin_reward.pairs import PairItem, PairModule
+from rlhf_plugin_sft.loss import CrossEntropy
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from matrix import PATHS, items, plain, policy
+
+BETA = 0.9
+LAYOUTS = {
+    "1": {"stage": 1},
+    "2": {"stage": 2},
+    "2 offloaded": {"stage": 2, "offload": True},
+    "3": {"stage": 3},
+    "3 offloaded": {"stage": 3, "offload": True, "offload_weights": True},
+}
+GRADIENTS = (
+    ("accumulation+share_prefix", 1),
+    ("accumulation+checkpointing", 2),
+    ("by_tokens+packing+chunked_head", 3),
+    ("accumulation+checkpointing+share_prefix", 3),
+    ("accumulation+checkpointing+lora", 3),
+)
+RUNS = {
+    "sft": ("1", "2", "3"),
+    "reward_model": ("2", "3"),
+    "dpo": ("1", "3"),
+    "grpo": ("2", "3"),
+    "grpo lora": ("3",),
+    "ppo shared": ("3",),
+    "ppo separate": ("1", "2 offloaded", "3", "3 offloaded"),
+}
+RATES = {"eps": 1e-3, "learning_rate": 1e-3, "weight_decay": 0.1, "betas": (BETA, 0.99)}
+
+
+def strategy_of(ranks: AcceleratedStrategy, **settings: Any) -> Zero:
+    """As a run makes it, around ranks that are there."""
+    config = DeepSpeedConfig(device="cpu", **settings)
+    return (Zero3 if config.stage == 3 else Zero)(config, ranks)
+
+
+def whole(value: Any) -> torch.Tensor:
+    """A tensor that ranks hold rows of."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def gradient(options: frozenset[str], strategy: Zero) -> dict[str, torch.Tensor]:
+    """Of the batch of :func:`matrix.gradient`, as the first moments have it after one update that was not clipped."""
+    paths = ForwardOptions(**{name: name in options for name in PATHS})
+    module, rows = PolicyModule(policy(options).model, 1.0, paths), items()
+    config = OnlineTrainerConfig(name="t", optimizer={**RATES, "max_grad_norm": 1e9})  # pyright: ignore
+    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer)
+    cut: Any = micro_batches_of_size(2 if "accumulation" in options else len(rows))
+    if "by_tokens" in options:
+        cut = functools.partial(lambda samples: by_tokens(samples, 30, paths, 64))
+    learner = Learner(prepared, GrpoClip(0.2, 0.2), strategy, config, 1, micro_batcher=cut, optimizer=optimizer)
+    learner.update(rows[:5] if strategy.rank == 0 else rows[5:])
+    state = optimizer.state_dict()
+    names = [row.name for row in optimizer.fragments.of]  # type: ignore[attr-defined]
+    return {name: whole(state["state"][n]["exp_avg"]) / (1 - BETA) for n, name in enumerate(names)}
+
+
+def gradients(ranks: AcceleratedStrategy) -> dict[str, float]:
+    """Distance from one process's gradient."""
+    far: dict[str, float] = {}
+    for options, stage in GRADIENTS:
+        got, want = gradient(frozenset(options.split("+")), strategy_of(ranks, stage=stage)), plain("lora" in options)
+        assert got.keys() == want.keys()
+        name = f"{options}, stage {stage}"
+        far[name] = max(float((got[k] - want[k]).abs().max()) for k in want)
+    return far
+
+
+class Training(NamedTuple):
+    """What one strategy trains."""
+
+    prepared: torch.nn.Module
+    learner: Learner
+    optimizer: Any
+    reference: ReferencePolicy | None
+
+
+def samples_of(kind: str) -> list[Any]:
+    """Seven of them."""
+    rows = items()
+    if kind == "dpo":
+        sides = [Side(r.prompt_ids, r.completion_ids, len(r.completion_ids), ref=-3.0) for r in rows]
+        return [PolicyPair(f"p{n}", side, sides[(n + 1) % 7]) for n, side in enumerate(sides)]
+    if kind == "reward_model":
+        texts = [(*r.prompt_ids, *r.completion_ids) for r in rows]
+        return [PairItem(f"p{n}", text, texts[(n + 1) % 7]) for n, text in enumerate(texts)]
+    if kind.startswith("ppo"):
+        values = [np.linspace(-1, 1, len(r.completion_ids), dtype=np.float32) for r in rows]
+        return [replace(r, old_values_T=v, returns_T=2 * v + 1) for r, v in zip(rows, values)]
+    return rows
+
+
+def training(strategy: Any, kind: str) -> Training:
+    """A module of that kind and what makes its updates."""
+    torch.manual_seed(7)
+    lora = LoraSettings(r=4) if "lora" in kind else None
+    loaded = load_policy(ModelConfig(path="pocket", lora=lora))
+    critic: Any = None
+    reference: Any = None
+    if kind == "dpo":
+        module: Any = PolicyPairs(loaded.model)
+        loss: Any = PairLoss(SigmoidConfig())
+    elif kind == "reward_model":
+        module, loss = PairModule(fresh_net(loaded, 1, 0, "none", copy_trunk=False)), BradleyTerry()
+    else:
+        module, loss = PolicyModule(loaded.model, 0.8), CrossEntropy() if kind == "sft" else GrpoClip(0.2, 0.2)
+        reference = None if kind == "sft" else Reference.of(loaded.model)
+    if kind.startswith("ppo"):
+        critic = make_critic(CriticSettings(kind=kind.split()[1]), SimpleNamespace(policy=loaded))  # pyright: ignore
+        module.critic, module.on_policy_trunk = critic, kind == "ppo shared"
+        loss = WithValues(loss, 0.5, 0.2)
+    config = OnlineTrainerConfig(name="t", optimizer={**RATES, "max_grad_norm": 0.5})  # pyright: ignore
+    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, critic, 3e-4)
+    cut = micro_batches_of_size(2)
+    learner = Learner(prepared, loss, strategy, config, 10, critic, 3e-4, micro_batcher=cut, optimizer=optimizer)
+    policies = None if reference is None else ReferencePolicy(reference, loaded.model, prepared, strategy, 0)
+    return Training(prepared, learner, optimizer, policies)
+
+
+def numbers(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, Any]:
+    """Norms, losses, logprobs and weights over updates, one of them the critic's alone."""
+    made = training(strategy, kind)
+    found: dict[str, Any] = {"norms": [], "losses": []}
+    for number in range(2):
+        critic_only = kind.startswith("ppo") and number == 1
+        metrics = made.learner.update(share, critic_only=critic_only)
+        found["norms"] += [value for name, value in sorted(metrics.items()) if "norm" in name]
+    found["losses"].append(made.learner.measure(share)["loss"])
+    if made.reference is not None:
+        module: Any = made.prepared
+        cut = micro_batches_of_size(2)
+        found["reference"] = made.reference.logprobs(share, module, cut)
+        with strategy.gathered(module):  # as the native engine samples: as many forwards as a rank wants
+            found["gathered"] = module.logprobs(share, cut)
+    made.optimizer.load_state_dict(made.optimizer.state_dict())
+    made.learner.update(share)
+    found["weights"] = {k: v.clone() for k, v in strategy.full_state(made.prepared).items()}
+    found["moments"] = made.optimizer.state_dict()
+    return found
+
+
+def relative(got: torch.Tensor, want: torch.Tensor) -> float:
+    """Largest difference, relative where it exceeds 1."""
+    return float(((got - want).abs() / want.abs().clamp_min(1)).max())
+
+
+def updates(ranks: AcceleratedStrategy) -> dict[str, float]:
+    """Distance from one process; shares of five and two samples."""
+    far: dict[str, float] = {}
+    for kind, layouts in RUNS.items():
+        samples = samples_of(kind)
+        want = numbers(LocalStrategy(), kind, samples)
+        for layout in layouts:
+            strategy = strategy_of(ranks, **LAYOUTS[layout])
+            got = numbers(strategy, kind, samples[:5] if ranks.rank == 0 else samples[5:])
+            name = f"{kind}/{layout}"
+            for key in ("norms", "losses"):
+                if want[key]:
+                    far[f"{name}/{key}"] = relative(torch.tensor(got[key]), torch.tensor(want[key]))
+            for key in ("reference", "gathered") if "reference" in want else ():
+                rows = [row for rank in ranks.gather_objects(got[key]) for row in rank]
+                far[f"{name}/{key}"] = max(float(np.abs(a - b).max()) for a, b in zip(want[key], rows, strict=True))
+            if ranks.rank == 0:
+                assert got["weights"].keys() == want["weights"].keys()
+                far[f"{name}/weights"] = max(relative(got["weights"][k], v) for k, v in want["weights"].items())
+            pairs = [(got["moments"]["state"][n], row) for n, row in want["moments"]["state"].items()]
+            assert all(float(a["step"]) == float(b["step"]) for a, b in pairs)
+            far[f"{name}/moments"] = max(
+                relative(whole(a[key]), b[key]) for a, b in pairs for key in ("exp_avg", "exp_avg_sq")
+            )
+    return far
+
+
+def handed_over(ranks: AcceleratedStrategy) -> dict[str, float]:
+    """Moments of one layout in another, and back from one process: one more update is the same."""
+    samples = samples_of("grpo")
+    share = samples[:5] if ranks.rank == 0 else samples[5:]
+    far: dict[str, float] = {}
+    local = training(LocalStrategy(), "grpo")
+    local.learner.update(samples)
+    plain_state = copy.deepcopy(local.optimizer.state_dict())
+    weights = {k: v.clone() for k, v in local.prepared.state_dict().items()}
+    local.learner.update(samples)
+    want = local.prepared.state_dict()
+    state = plain_state
+    for layout in ("1", "3", "2", "3 offloaded"):
+        strategy = strategy_of(ranks, **LAYOUTS[layout])
+        made = training_from(strategy, weights)
+        made.optimizer.load_state_dict(state)
+        state = made.optimizer.state_dict()  # of this layout, for the next
+        same = all(
+            torch.equal(whole(state["state"][n][key]), row[key])
+            for n, row in plain_state["state"].items()
+            for key in ("exp_avg", "exp_avg_sq")
+        )
+        made.learner.update(share)
+        got = strategy.full_state(made.prepared)
+        if ranks.rank == 0:
+            far[layout] = max(float((got[k] - want[k]).abs().max()) for k in want) if same else 1.0
+    return far
+
+
+def training_from(strategy: Any, weights: dict[str, torch.Tensor]) -> Training:
+    """As :func:`training` of grpo, on given weights."""
+    module = PolicyModule(load_policy(ModelConfig(path="pocket")).model, 0.8)
+    module.load_state_dict(weights)
+    config = OnlineTrainerConfig(name="t", optimizer={**RATES, "max_grad_norm": 0.5})  # pyright: ignore
+    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer)
+    learner = Learner(prepared, GrpoClip(0.2, 0.2), strategy, config, 10, optimizer=optimizer)
+    learner.version = 1
+    return Training(prepared, learner, optimizer, None)
+
+
+def main(out: str) -> None:
+    """All of it."""
+    ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
+    found = {
+        "gradients": gradients(ranks),
+        "updates": updates(ranks),
+        "handed over": handed_over(ranks),
+    }
+    if ranks.rank == 0:
+        Path(out).write_text(json.dumps(found, indent=1))
+    ranks.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
