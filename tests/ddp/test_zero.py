@@ -15,7 +15,9 @@ SCRIPT = Path(__file__).parent / "zero.py"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[test]'")
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[deepspeed]'"
+)
 def test_zero_equals_one_process(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

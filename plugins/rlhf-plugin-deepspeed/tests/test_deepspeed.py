@@ -54,7 +54,9 @@ def context(trainer: Any = None, **model: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[test]'")
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[deepspeed]'"
+)
 def test_every_stage_keeps_the_contract_on_one_process() -> None:
     done = subprocess.run([sys.executable, "-c", CONTRACT], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
