@@ -23,7 +23,7 @@ import torch.nn.functional as F
 
 from rlhf_core.kernels.padded import Ids
 from rlhf_core.kernels.trunk_and_head import trunk_and_head
-from rlhf_core.kernels.varlen import Layout, Segment, attend_row, layout, possible
+from rlhf_core.kernels.varlen import Layout, Segment, attend_row, computed_in, layout, possible
 
 NAME = "rlhf_packed"
 CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
@@ -137,8 +137,10 @@ def attend(
     if unknown or options.get("dropout"):
         raise NotImplementedError(f"packed attention has no {', '.join(unknown) or 'dropout'}")
     window = options.get("sliding_window")
-    if possible(query, key):
+    if possible(query, key, value):
         mask.row = mask.row or layout(mask.segments, query.device)
+        dtype = computed_in(query)
+        query, key, value = (x.to(dtype) for x in (query, key, value))
         return attend_row(query, key, value, mask.row, options.get("scaling"), window), None
     lengths = [stop - start for start, stop in (segment.own for segment in mask.segments)]
     # A slice of the row would get a gradient as long as the row, for every segment; split gives each its own length.

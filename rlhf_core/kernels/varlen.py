@@ -109,23 +109,33 @@ def _operator() -> Callable[..., Any]:
     return varlen_attn
 
 
-def possible(query: torch.Tensor, key: torch.Tensor) -> bool:
+def computed_in(query: torch.Tensor) -> torch.dtype:
+    """Number type in which attention computes: autocast's where that is on, as of ``sdpa``, else the tensor's own."""
+    kind = query.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+
+
+def possible(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether the operator runs on tensors like these, forward and backward; tried once for each kind."""
-    if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16):
+    dtype = computed_in(query)
+    if query.device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
-    return _runs(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[3])
+    if not query.shape[3] == key.shape[3] == value.shape[3]:
+        return False
+    return _runs(query.device, dtype, query.shape[1], key.shape[1], query.shape[3])
 
 
 @functools.cache
 def _runs(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_size: int) -> bool:
-    made = [
-        torch.zeros((1, count, 3, head_size), dtype=dtype, device=device, requires_grad=True)
-        for count in (heads, key_heads, key_heads)
-    ]
-    row = layout([Segment((0, 1)), Segment((1, 3), (0, 1))], device)
     try:
-        with torch.enable_grad():
-            attend_row(made[0], made[1], made[2], row, None, None).sum().backward()
+        # whoever asks first, and however it computes, the answer is that for training
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            row = layout([Segment((0, 1)), Segment((1, 3), (0, 1))], device)
+            query, key, value = (
+                torch.zeros((1, count, 3, head_size), dtype=dtype, device=device, requires_grad=True)
+                for count in (heads, key_heads, key_heads)
+            )
+            attend_row(query, key, value, row, None, None).sum().backward()
     except Exception as error:  # whatever this build, device or head size lacks: segment by segment works everywhere
         log.info("packed attention runs segment by segment: torch's varlen_attn on %s: %s", device, error)
         return False

@@ -137,7 +137,10 @@ class TorchOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore it; moments that all ranks wrote together are read as the parameters lie now."""
         parameters = [p for group in self.inner.param_groups for p in group["params"]]
-        self.strategy.load_optimizer_state(self.module, self.inner, read_moments(state, parameters))
+        fused = self.inner.defaults["fused"]  # this device's, wherever the checkpoint was written
+        groups = [{**group, "fused": fused} for group in state["param_groups"]]
+        moments = read_moments({**state, "param_groups": groups}, parameters)
+        self.strategy.load_optimizer_state(self.module, self.inner, moments)
 
 
 def read_moments(state: dict[str, Any], like: Sequence[torch.Tensor]) -> dict[str, Any]:

@@ -103,8 +103,8 @@ def test_bad_rows_are_found_before_a_model_is_loaded(
     def load(*args: object) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("rlhf_plugin_sft.task.load_policy", load)
-    monkeypatch.setattr("rlhf_plugin_reward.task.load_policy", load)
+    monkeypatch.setattr("rlhf_plugin_sft.task.load_trained_policy", load)
+    monkeypatch.setattr("rlhf_plugin_reward.task.load_trained_policy", load)
     refused(args=("train", "--algo", algo, "--dataset", str(data)), says=("has no column", "rows.jsonl, line 1"))
 
 

@@ -24,8 +24,7 @@ from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.optimizer import prepare_to_learn
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.reference_policy import ReferencePolicy
+from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp

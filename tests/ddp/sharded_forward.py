@@ -31,8 +31,7 @@ from rlhf_core.models.reference import FILE, Reference
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher, micro_batches_of_size
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.reference_policy import ReferencePolicy
+from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
 from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.online.advantages import AdvantageStep
 from rlhf_core.trainers.online.checkpoint import PolicyWeights

@@ -25,7 +25,7 @@ def test_each_rank_reads_its_slices(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert found.keys() == {"sft", "sft+lora", "dpo", "dpo+lora", "reward_model"}
     for case, numbers in found.items():
-        assert numbers.get("whole reads", 0) == 0, case
+        assert numbers["whole reads"] == 0, case
         assert numbers["moved"] > 1e-4, case
         assert numbers["apart"] < 1e-5, case
         assert numbers.get("resumed", 0) == 0, case

@@ -88,7 +88,7 @@ def test_a_model_takes_it_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
     assert structure(model).pack
     with torch.no_grad():
         by_segment = packed_hidden(model, PROMPTS, COMPLETIONS, True)
-        monkeypatch.setattr(packing, "possible", lambda query, key: True)
+        monkeypatch.setattr(packing, "possible", lambda query, key, value: True)
         monkeypatch.setattr(varlen, "_operator", lambda: counted)
         at_once = packed_hidden(model, PROMPTS, COMPLETIONS, True)
     assert len(calls) == model.config.num_hidden_layers
@@ -100,13 +100,22 @@ def test_it_is_not_taken_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) ->
     """Neither on a CPU, nor on a device whose build lacks it: it is tried, not believed."""
     kind = (torch.device("cpu"), torch.bfloat16, 4, 4, 8)
     heads = torch.zeros((1, 4, 3, 8), dtype=torch.bfloat16)
-    assert not varlen.possible(heads, heads)
+    assert not varlen.possible(heads, heads, heads)
     varlen._runs.cache_clear()
     assert not varlen._runs(*kind), "the operator is CUDA's alone"
     varlen._runs.cache_clear()
     monkeypatch.setattr(varlen, "_operator", lambda: plain_varlen)
-    assert varlen._runs(*kind)
+    with torch.inference_mode():
+        assert varlen._runs(*kind), "whoever scores first does not decide for who trains"
     varlen._runs.cache_clear()
+
+
+def test_autocast_decides_the_number_type() -> None:
+    """Under ``trainer.precision=bf16`` rotary embeddings leave float32, and attention computes in bfloat16."""
+    heads = torch.zeros(1)
+    assert varlen.computed_in(heads) == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert varlen.computed_in(heads) == torch.bfloat16
 
 
 def test_segments_of_a_row() -> None:

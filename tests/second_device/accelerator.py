@@ -6,7 +6,7 @@ operation goes through :class:`Accelerator`, which does it on the CPU and
 - refuses tensors of both devices in one operation, as CUDA does: all but single numbers, and indices, which CUDA
   copies;
 - notes where the host waits for a value: ``.item()``, ``.cpu()``, ``.tolist()``, and whatever has a shape that
-  depends on values (``nonzero``, an index by a mask, ``unique``).
+  depends on values (``nonzero``, an index by a mask, ``unique``); not where it waits to hand a list over, as CUDA does.
 """
 
 from __future__ import annotations

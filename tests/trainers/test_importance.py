@@ -159,9 +159,9 @@ def test_accumulation_steps_say_the_micro_batch_size(train: Train, monkeypatch: 
     sizes: list[int] = []
     micro = Learner._micro
 
-    def counted(self: Learner, items: Any, *args: Any) -> None:
+    def counted(self: Learner, items: Any, *args: Any) -> Any:
         sizes.append(len(items))
-        micro(self, items, *args)
+        return micro(self, items, *args)
 
     monkeypatch.setattr(Learner, "_micro", counted)
     accumulated = {"gradient_accumulation_steps": 4, "train_batch_size": 16, "drop_constant_groups": False}

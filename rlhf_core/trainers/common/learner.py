@@ -286,7 +286,8 @@ def _is_far(value: Any) -> bool:
 
 
 def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
+    """A copy without its graph: what a loss reports may be a buffer of its own that it goes on to change."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:

@@ -33,8 +33,7 @@ from rlhf_core.trainers.common.policy_evaluator import (
     interleave_ranks,
     sample_rows,
 )
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.reference_policy import ReferencePolicy
+from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
 from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
 from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.offline.config import PolicyTrainerConfig

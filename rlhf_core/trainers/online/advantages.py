@@ -19,8 +19,7 @@ from rlhf_core.protocols import Strategy
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.trainers.common.micro_batches import MicroBatcher
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.reference_policy import ReferencePolicy
+from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
 from rlhf_core.trainers.common.training_sample import Floats, TrainingSample, by_group
 from rlhf_core.trainers.online.config import KLSettings, OnlineTrainerConfig, OverlongSettings
 from rlhf_core.types import Advantages, Rollout, Score, TokenValues

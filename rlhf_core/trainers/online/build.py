@@ -27,8 +27,7 @@ from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
 from rlhf_core.trainers.common.optimizer import prepare_to_learn
 from rlhf_core.trainers.common.policy_evaluator import PolicyEvaluator
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.reference_policy import ReferencePolicy
+from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
 from rlhf_core.trainers.common.rewards import RewardManager
 from rlhf_core.trainers.online.advantages import AdvantageStep
 from rlhf_core.trainers.online.checkpoint import OnlineCheckpoint, PolicyWeights
