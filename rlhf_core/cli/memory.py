@@ -21,7 +21,10 @@ def memory() -> None:
 @run_options
 @click.option("--device-memory", metavar="SIZE", help="Of each card, such as 80GiB; without it: this machine's.")
 @click.option(
-    "--strategy", metavar="NAME", help="single, ddp, fsdp, hsdp, zero1, zero2, zero3, fsdp_offload, zero3_offload."
+    "--strategy",
+    metavar="NAME",
+    help="single, ddp, fsdp, hsdp, zero1, zero2, zero3, fsdp_offload, zero1_offload, zero2_offload, zero3_offload, "
+    "zero3_offload_moments.",
 )
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Cards, or processes on the CPU.")
 @click.option(

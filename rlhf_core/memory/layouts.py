@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-Name = Literal["single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "fsdp_offload", "zero3_offload"]
-STRATEGIES: tuple[Name, ...] = (
+Name = Literal[
     "single",
     "ddp",
     "fsdp",
@@ -15,8 +14,12 @@ STRATEGIES: tuple[Name, ...] = (
     "zero2",
     "zero3",
     "fsdp_offload",
+    "zero1_offload",
+    "zero2_offload",
     "zero3_offload",
-)
+    "zero3_offload_moments",
+]
+STRATEGIES: tuple[Name, ...] = get_args(Name)
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,10 @@ def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
         "zero2": Shares(1, one, one, False),
         "zero3": Shares(one, one, one, True),
         "fsdp_offload": Shares(one, one, one, True, True, True),
+        "zero1_offload": Shares(1, 1, one, False, moments_on_host=True),
+        "zero2_offload": Shares(1, one, one, False, moments_on_host=True),
         "zero3_offload": Shares(one, one, one, True, True, True),
+        "zero3_offload_moments": Shares(one, one, one, True, moments_on_host=True),
     }
     return table[name]
 

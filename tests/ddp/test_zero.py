@@ -15,6 +15,7 @@ SCRIPT = Path(__file__).parent / "zero.py"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(560)
 @pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[deepspeed]'"
 )
@@ -33,6 +34,11 @@ def test_zero_equals_one_process(tmp_path: Path) -> None:
         distances = {name: gap for name, gap in found["updates"].items() if name.endswith(what)}
         assert len(distances) == 15
         assert max(distances.values()) < limit, distances
+    for name, share in found["updates"].items():
+        if name.endswith("/stepped"):
+            assert share < 0.55, f"{name}: a rank steps half of the parameters"
+        if name.endswith("/layers"):
+            assert (share == 0) is ("/3" in name), f"{name}: in stage 3 alone nothing of a layer is left between calls"
     for what in ("reference", "gathered"):
         distances = {name: gap for name, gap in found["updates"].items() if name.endswith(what)}
         assert len(distances) == 8

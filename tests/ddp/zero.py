@@ -24,13 +24,13 @@ from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.reference import Reference
 from rlhf_core.policy.forward_options import ForwardOptions
+from rlhf_core.sdk import decoder_layers
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import by_tokens, micro_batches_of_size
 from rlhf_core.trainers.common.optimizer import prepare_to_learn
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.online.advantages import ReferencePolicy
+from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.stage3 import Zero3
@@ -188,6 +188,11 @@ def numbers(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, Any]:
     made.learner.update(share)
     found["weights"] = {k: v.clone() for k, v in strategy.full_state(made.prepared).items()}
     found["moments"] = made.optimizer.state_dict()
+    if isinstance(strategy, Zero):
+        trained = sum(v.numel() for k, v in found["weights"].items()) if strategy.rank == 0 else 0
+        found["stepped"] = sum(t.numel() for t in made.optimizer.fragments.stepped), trained
+        inside = [p for layer in decoder_layers(made.prepared) for p in layer.parameters()]
+        found["layers"] = sum(p.numel() for p in inside)
     return found
 
 
@@ -206,6 +211,10 @@ def updates(ranks: AcceleratedStrategy) -> dict[str, float]:
             strategy = strategy_of(ranks, **LAYOUTS[layout])
             got = numbers(strategy, kind, samples[:5] if ranks.rank == 0 else samples[5:])
             name = f"{kind}/{layout}"
+            stepped, trained = got["stepped"]
+            if ranks.rank == 0 and "lora" not in kind:
+                far[f"{name}/stepped"] = stepped / trained
+            far[f"{name}/layers"] = float(got["layers"])
             for key in ("norms", "losses"):
                 if want[key]:
                     far[f"{name}/{key}"] = relative(torch.tensor(got[key]), torch.tensor(want[key]))

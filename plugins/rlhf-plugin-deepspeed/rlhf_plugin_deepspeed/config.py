@@ -37,7 +37,10 @@ class DeepSpeedConfig(ComponentConfig):
     @property
     def planned_as(self) -> str:
         """The layout of the memory plan."""
-        return f"zero{self.stage}" + ("_offload" if self.stage == 3 and self.offload else "")
+        whole = f"zero{self.stage}"
+        if not self.offload:
+            return whole
+        return f"{whole}_offload" if self.stage < 3 or self.offload_weights else f"{whole}_offload_moments"
 
     @staticmethod
     def lacks() -> str:

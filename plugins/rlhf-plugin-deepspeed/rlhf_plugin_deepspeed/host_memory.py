@@ -14,8 +14,9 @@ from rlhf_core.sdk import resolve_model
 if TYPE_CHECKING:
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
-STEPPED = 4 + 4 + 8
-"""Bytes of a parameter on the host: the copy that is stepped, its gradient and two moments, float32."""
+STEPPED = {1: 20, 2: 24, 3: 20}
+"""Bytes of a parameter on the host, float32, by stage: the copy that is stepped, its gradient, two moments and a buffer
+through which it is copied; in stage 2 a second one, in which micro-batches add up."""
 WEIGHT = 4
 """Its own, with ``offload_weights``."""
 
@@ -30,7 +31,7 @@ def check_host_memory(config: DeepSpeedConfig, ctx: BuildContext) -> None:
         return
     parameters = parameters_in(ctx.config.model.path)
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", ctx.world_size))
-    needed = parameters * (STEPPED + WEIGHT * config.offload_weights) * ranks_here // ctx.world_size
+    needed = parameters * (STEPPED[config.stage] + WEIGHT * config.offload_weights) * ranks_here // ctx.world_size
     free = psutil.virtual_memory().available
     if needed > free:
         raise ConfigError(

@@ -36,6 +36,7 @@ class ZeroOptimizer:
         inner.register_step_pre_hook(self._leave_out_idle)
         inner.register_step_post_hook(self._put_back)
         self._reached: set[torch.Tensor] = set()
+        self._unreached = 0
         for parameter in self._group_of:
             parameter.register_post_accumulate_grad_hook(self._reached.add)
 
@@ -44,16 +45,30 @@ class ZeroOptimizer:
         for group in self.inner.param_groups:
             group["lr"] = group["base_lr"] * (critic_factor if group["apart"] else factor)
 
+    def micro_batch_done(self) -> None:
+        """Count what the backward did not reach.
+
+        From stage 2 on each micro-batch's gradients are added over ranks and onto a buffer of the update before: one
+        that a later micro-batch reaches first would be added to what the buffer still holds. In stage 1 they are added
+        up by parameter, and over ranks at the end.
+        """
+        if self.strategy.config.stage > 1:
+            self._unreached += len(self._group_of) - len(self._reached)
+            self._reached.clear()
+
     def step(self, parts: Sequence[NormPart], max_norm: float) -> dict[str, float]:
         """See :class:`rlhf_core.strategy.protocols.RunOptimizer`.
 
         Raises:
-            PluginError: a trained parameter got no gradient on some rank.
+            PluginError: a trained parameter got no gradient on some rank, from stage 2 on of some micro-batch; or
+                DeepSpeed left out a step.
         """
         flats = [self._flats(part) for part in parts]
         squares = [self._square(part) for part in flats]
-        *squares, missing = self.strategy.sum_over_ranks([*squares, len(self._group_of) - len(self._reached)])
+        unreached = self._unreached if self.strategy.config.stage > 1 else len(self._group_of) - len(self._reached)
+        *squares, missing = self.strategy.sum_over_ranks([*squares, unreached])
         self._reached.clear()
+        self._unreached = 0
         if missing:
             self.discard()
             raise PluginError(
@@ -74,8 +89,16 @@ class ZeroOptimizer:
         learning = {self.fragments.groups[n] for part, row in zip(parts, flats) if part.learns for n in row}
         for number, group in enumerate(self.inner.param_groups):
             group["idle"] = number not in learning
-        self.engine.step()
-        assert not self.zero.overflow, "DeepSpeed left out a step whose norm is finite"
+        for norm in getattr(self.zero, "norm_for_param_grads", {}).values():
+            norm.zero_()  # of offloaded gradients before they were clipped or dropped; what is not finite ended above
+        with self.strategy.ranks._waiting("the optimizer's step"):
+            self.engine.step()
+        if self.zero.overflow:
+            raise PluginError(
+                "DeepSpeed left out a step whose norm is finite",
+                why="weights and moments are as they were, and the run counts on an update",
+                fix="--set strategy=fsdp, and report it",
+            )
         return measured
 
     def _flats(self, part: NormPart) -> list[int]:
@@ -118,6 +141,7 @@ class ZeroOptimizer:
     def discard(self) -> None:
         """Drop the gradients."""
         self._reached.clear()
+        self._unreached = 0
         drop_gradients(self.zero, self.fragments.stepped if self.strategy.config.offload else ())
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from rlhf_plugin_deepspeed.strategy import Zero
 if TYPE_CHECKING:
     from rlhf_core.sdk import OptimizerPlan
 
+log = logging.getLogger(__name__)
+
 
 class Zero3(Zero):
     """Every rank holds a part of each weight, of its gradient and of its moments.
@@ -26,6 +29,10 @@ class Zero3(Zero):
 
     def _engine(self, module: torch.nn.Module, inner: torch.optim.Optimizer | None) -> Any:
         layers = decoder_layers(module)
+        if not layers:
+            log.warning(
+                "strategy deepspeed: %s has no decoder layers: stays whole on every rank", type(module).__name__
+            )
         engine = make_engine(self.deepspeed, self.config, module, inner)
         zero = engine.optimizer
         offload = zero if inner is None else zero.parameter_offload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,8 +41,14 @@ class Zero:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
         self.deepspeed = import_deepspeed(self.device.type)
         self.deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+        groups = self.deepspeed.utils.groups
+        if groups._WORLD_GROUP is None:  # which DeepSpeed would make with torch's own deadline
+            ranks_of_all = list(range(self.world_size))
+            groups._WORLD_GROUP = dist.new_group(ranks_of_all, timeout=timedelta(seconds=config.timeout_s))  # pyright: ignore[reportPrivateImportUsage]
         self._engines: dict[int, Any] = {}
         """Module -> what trains it."""
+        self._optimizers: dict[int, ZeroOptimizer] = {}
+        """Engine -> the run's."""
         self._active: Any = None
         """Of the micro-batch that runs."""
 
@@ -51,7 +58,9 @@ class Zero:
         inner = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps)
         engine = self._engine(module, inner)
         self._engines[id(module)] = engine
-        return module, ZeroOptimizer(self, engine, inner, self._fragments(module, plan, engine))
+        optimizer = ZeroOptimizer(self, engine, inner, self._fragments(module, plan, engine))
+        self._optimizers[id(engine)] = optimizer
+        return module, optimizer
 
     def _engine(self, module: torch.nn.Module, inner: torch.optim.Optimizer) -> Any:
         return make_engine(self.deepspeed, self.config, module, inner)
@@ -98,6 +107,7 @@ class Zero:
         scaled.register_hook(lambda _: self._active._backward_prologue())
         with self.ranks._waiting("adding gradients"):
             self._active.backward(scaled, scale_wrt_gas=False)
+        self._optimizers[id(self._active)].micro_batch_done()
 
     def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
         """Of a module that is only placed; the optimizer clips those that it divides."""
