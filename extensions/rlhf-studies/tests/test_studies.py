@@ -50,7 +50,7 @@ def test_smoke_of_many_runs(command: Command, name: str, tmp_path: Path) -> None
     smoke(command, [name], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_smoke_of_studies_that_read_runs(command: Command, tmp_path: Path) -> None:
     smoke(command, READ_RUNS, tmp_path)
