@@ -14,6 +14,7 @@ SCRIPT = Path(__file__).parent / "offline_slices.py"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(480)
 def test_each_rank_reads_its_slices(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
