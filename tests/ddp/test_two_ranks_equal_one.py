@@ -79,7 +79,7 @@ def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(
     assert json.loads((tmp_path / "2" / "plan.json").read_text())["world_size"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_groups_shared_out_by_work_make_the_update_of_one_process(tmp_path: Path) -> None:
     """Micro-batches by tokens: ranks swap groups until each has as much to compute."""
     a, b = weights(

@@ -77,7 +77,13 @@ def place(done: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # the plan of a model of 7B alone takes 80 s of a processor
-@pytest.mark.parametrize("page", sorted({c.block.page for c in COMMANDS if way(c).kind == "slow"}))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.long if page == "docs/memory.md" else ())
+        for page in sorted({c.block.page for c in COMMANDS if way(c).kind == "slow"})
+    ],
+)
 def test_commands_that_want_a_run(page: str, place: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     for command in COMMANDS:

@@ -199,7 +199,7 @@ def test_the_critic_has_its_own_learning_rate(train: Train) -> None:
     assert run.steps[0]["learning_rate"] > 2e-4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_reward_rises_and_the_critic_explains_it(train: Train) -> None:
     run = train(
         "run",
