@@ -122,7 +122,8 @@ def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path, strat
 
 @pytest.mark.slow
 def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train) -> None:
-    lora = ["--set", "model.lora.r=4"]
+    # Adam with a large epsilon: else a gradient of rounding alone moves an adapter by a whole step
+    lora = ["--set", "model.lora.r=4", "--set", "trainer.optimizer.eps=1e-3"]
     assert distance(train(*GRPO, *lora), train(*GRPO, *lora, *on_two_ranks("acme_sharded"))) < 1e-4
 
 
