@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from rlhf_core.runs.trace import prompt_rows as prompt_rows
     from rlhf_core.strategy.local import LocalStrategy as LocalStrategy
     from rlhf_core.strategy.no_grad_forward import NoGradForward as NoGradForward
+    from rlhf_core.strategy.on_ranks import OnRanks as OnRanks
     from rlhf_core.strategy.optimizer import NormPart as NormPart
     from rlhf_core.strategy.optimizer import OptimizerPlan as OptimizerPlan
     from rlhf_core.strategy.optimizer import read_moments as read_moments
@@ -199,6 +200,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.rollout_batch": ("RolloutBatch",),
         "rlhf_core.strategy.local": ("LocalStrategy",),
         "rlhf_core.strategy.no_grad_forward": ("NoGradForward",),
+        "rlhf_core.strategy.on_ranks": ("OnRanks",),
         "rlhf_core.strategy.optimizer": ("NormPart", "OptimizerPlan", "read_moments"),
         "rlhf_core.strategy.units": ("decoder_layers",),
         "rlhf_core.runs.session": ("RunSession",),

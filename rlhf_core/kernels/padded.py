@@ -41,7 +41,13 @@ def row_places(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor
 
 
 def pad_values(values_N: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """Lay values, row after row, into ``[len(sizes), max(sizes)]``, zeros elsewhere; with gradient."""
+    """Lay values, row after row, into ``[len(sizes), max(sizes)]``, zeros elsewhere; with gradient.
+
+    Raises:
+        ValueError: other than ``sum(sizes)`` values; a single one would be laid everywhere.
+    """
+    if values_N.shape != (sum(sizes),):
+        raise ValueError(f"values of shape {tuple(values_N.shape)} for rows of {sum(sizes)}")
     empty_BT = values_N.new_zeros((len(sizes), max(sizes)))
     return empty_BT.index_put(row_places(sizes, values_N.device), values_N)
 

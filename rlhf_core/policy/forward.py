@@ -114,12 +114,8 @@ def completion_logprobs(
         else:
             logprobs_N, entropy_N = plain_head_logprobs(fed_NH, head, targets_N, **options)
     places = places if wanted_N is None else (places[0][wanted_N], places[1][wanted_N])
-    logprobs_BT, entropy_BT = (
-        None if values_N is None else values_N.new_zeros(mask_BT.shape).index_put(places, values_N)
-        for values_N in (logprobs_N, entropy_N)
-    )
-    assert logprobs_BT is not None
-    return CompletionLogprobs(logprobs_BT, entropy_BT, mask_BT, hidden_NH)
+    entropy_BT = None if entropy_N is None else _grid(entropy_N, places, mask_BT)
+    return CompletionLogprobs(_grid(logprobs_N, places, mask_BT), entropy_BT, mask_BT, hidden_NH)
 
 
 def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
@@ -170,6 +166,11 @@ def completion_hidden(
     if shared_prefix and repeats and not (checkpointing(model) or trunk_called_once(model)) and structure(model).share:
         return shared_hidden(model, prompts, completions)
     return padded_hidden(model, prompts, completions)
+
+
+def _grid(values_N: torch.Tensor, places: tuple[torch.Tensor, torch.Tensor], mask_BT: torch.Tensor) -> torch.Tensor:
+    """Values at their places of ``[B, T]``, zeros elsewhere."""
+    return values_N.new_zeros(mask_BT.shape).index_put(places, values_N)
 
 
 __all__ = ["CompletionLogprobs", "TrunkAndHead", "completion_hidden", "completion_logprobs", "pad_rows", "take_apart"]

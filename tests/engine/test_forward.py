@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.errors import ModelError
+from rlhf_core.kernels.padded import pad_values
 from rlhf_core.policy import forward
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import ALL, allowed
@@ -274,3 +275,15 @@ def test_errors_say_what_is_wrong(model: Any, prompts: Any, completions: Any, te
 
 def test_public_names() -> None:
     assert {"completion_logprobs", "take_apart", "pad_rows"} <= set(forward.__all__)
+
+
+def test_flat_values_are_laid_into_rows_and_never_spread() -> None:
+    """One value for three places would be broadcast to all of them without an error."""
+    values = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    rows = pad_values(values, [1, 0, 2])
+    assert rows.tolist() == [[1.0, 0.0], [0.0, 0.0], [2.0, 3.0]]
+    (rows * torch.tensor([[1.0, 9.0], [9.0, 9.0], [5.0, 7.0]])).sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == [1.0, 5.0, 7.0]
+    with pytest.raises(ValueError, match="for rows of 3"):
+        pad_values(values[:1], [1, 0, 2])

@@ -18,5 +18,5 @@ def build(config: DeepSpeedConfig, ctx: BuildContext) -> Zero:
     from rlhf_plugin_deepspeed.strategy import Zero
 
     check_installation(config)
-    ddp = ctx.registry.load("strategy", "ddp").model_validate({"timeout_s": config.timeout_s, "device": config.device})
-    return (Zero3 if config.stage == 3 else Zero)(config, ddp.build(ctx))
+    strategy = Zero3 if config.stage == 3 else Zero
+    return strategy(config, strategy.ranks_of(ctx, config.timeout_s, config.device))

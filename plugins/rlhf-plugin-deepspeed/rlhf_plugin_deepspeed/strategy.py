@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from rlhf_core.sdk import OnRanks
 from rlhf_plugin_deepspeed.engine import forget_ranks, import_deepspeed, make_engine
 from rlhf_plugin_deepspeed.fragments import Fragments, flat_fragments
 from rlhf_plugin_deepspeed.optimizer import ZeroOptimizer
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 
-class Zero:
+class Zero(OnRanks):
     """Every rank holds a part of the moments, and in stage 2 of the gradients.
 
     Modules are not wrapped: DeepSpeed hangs its hooks on them, and is told of backwards and steps here.
@@ -29,16 +30,9 @@ class Zero:
         ranks: the core's strategy for as many ranks: exchanges, deadlines, who is where.
     """
 
-    sharded = True
-
     def __init__(self, config: DeepSpeedConfig, ranks: Any) -> None:
-        self.config, self.ranks = config, ranks
-        self.rank, self.world_size, self.device = ranks.rank, ranks.world_size, ranks.device
-        self.peers = ranks.peers
-        self._own_group = not dist.is_initialized()
-        if self._own_group:  # one process has no launcher's store
-            backend = "nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
+        super().__init__(ranks)
+        self.config = config
         self.deepspeed = import_deepspeed(self.device.type)
         self.deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
         groups = self.deepspeed.utils.groups
@@ -127,31 +121,9 @@ class Zero:
         """Restore it."""
         optimizer.load_state_dict(state)
 
-    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Add each value over ranks."""
-        return self.ranks.sum_over_ranks(values)
-
-    def max_over_ranks(self, value: int) -> int:
-        """Largest value over ranks."""
-        return self.ranks.max_over_ranks(value)
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Every rank's plain value, in rank order."""
-        return self.ranks.gather_objects(value)
-
-    def barrier(self, what: str) -> None:
-        """Wait for all ranks."""
-        self.ranks.barrier(what)
-
-    def new_group(self, timeout_s: float) -> Any:
-        """Collectives of the same ranks for a second thread."""
-        return self.ranks.new_group(timeout_s)
-
     def close(self) -> None:
         """Leave the process group."""
-        self.ranks.close()
-        if self._own_group:
-            dist.destroy_process_group()
+        super().close()
         forget_ranks(self.deepspeed)
 
 

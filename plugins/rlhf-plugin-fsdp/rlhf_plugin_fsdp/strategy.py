@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from rlhf_core.api import BuildContext
-from rlhf_core.sdk import decoder_layers
+from rlhf_core.sdk import OnRanks, decoder_layers
 
 if TYPE_CHECKING:
     from rlhf_plugin_fsdp.config import FsdpConfig
 
 
-class Fsdp:
+class Fsdp(OnRanks):
     """Every rank holds a part of each weight, of its gradient and of its moments.
 
     Args:
@@ -28,17 +27,10 @@ class Fsdp:
         ranks: the core's strategy for as many ranks: exchanges, deadlines, who is where.
     """
 
-    sharded = True
-
     def __init__(self, config: FsdpConfig, ranks: Any) -> None:
-        self.config, self.ranks = config, ranks
-        self.rank, self.world_size, self.device = ranks.rank, ranks.world_size, ranks.device
-        self.peers = ranks.peers
+        super().__init__(ranks)
+        self.config = config
         self.weights_device = torch.device("cpu") if config.offload else self.device
-        self._own_group = not dist.is_initialized()
-        if self._own_group:  # one process has no launcher's store
-            backend = "nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
         size = config.shard_size or self.world_size
         self.replicas = self.world_size // size
         """Copies of every weight."""
@@ -48,10 +40,7 @@ class Fsdp:
     @classmethod
     def from_config(cls, config: FsdpConfig, ctx: BuildContext) -> Fsdp:
         """The strategy of this process."""
-        ddp = ctx.registry.load("strategy", "ddp").model_validate(
-            {"timeout_s": config.timeout_s, "device": config.device}
-        )
-        return cls(config, ddp.build(ctx))
+        return cls(config, cls.ranks_of(ctx, config.timeout_s, config.device))
 
     def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
         """Shard every decoder layer by itself, the rest with the module."""
@@ -159,32 +148,6 @@ class Fsdp:
 
         rows = {i: {k: whole(v, parameters[i]) for k, v in row.items()} for i, row in state["state"].items()}
         optimizer.load_state_dict({**state, "state": rows})
-
-    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Add each value over ranks."""
-        return self.ranks.sum_over_ranks(values)
-
-    def max_over_ranks(self, value: int) -> int:
-        """Largest value over ranks."""
-        return self.ranks.max_over_ranks(value)
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Every rank's plain value, in rank order."""
-        return self.ranks.gather_objects(value)
-
-    def barrier(self, what: str) -> None:
-        """Wait for all ranks."""
-        self.ranks.barrier(what)
-
-    def new_group(self, timeout_s: float) -> Any:
-        """Collectives of the same ranks for a second thread."""
-        return self.ranks.new_group(timeout_s)
-
-    def close(self) -> None:
-        """Leave the process group."""
-        self.ranks.close()
-        if self._own_group:
-            dist.destroy_process_group()
 
 
 def initialise(module: torch.nn.Module) -> None:
