@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import platform
 import sys
@@ -23,6 +24,8 @@ from rlhf_core.runs.deadline import watched
 from rlhf_core.runs.run_dir import RunDir, check_writable
 from rlhf_core.runs.work import Work
 from rlhf_core.strategy.checked import checked_strategy
+
+log = logging.getLogger("rlhf.launch")
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int | None, Mapping[str, float]], None]
@@ -125,8 +128,11 @@ def set_up_torch(config: RunConfig) -> None:
     import torch
 
     from rlhf_core.kernels.matmul import use_matmul_backend
+    from rlhf_core.models.precision import slow_bfloat16
 
     use_matmul_backend(config.matmul)
+    if slow := slow_bfloat16(config.model_dump()):
+        log.warning("%s", slow)
     if config.threads:
         torch.set_num_threads(config.threads)
     elif "OMP_NUM_THREADS" not in os.environ and not torch.cuda.is_available():

@@ -9,8 +9,9 @@ sampling, reference, critic and update agree.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Mapping
 from types import MethodType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
@@ -50,3 +51,28 @@ def cast_once(model: Any) -> torch.autocast:
     Autocast keeps casts of trainable weights until the outermost autocast context ends.
     """
     return torch.autocast(next(model.parameters()).device.type, torch.bfloat16, enabled=False)
+
+
+def slow_bfloat16(settings: Mapping[str, Any]) -> str:
+    """What to warn of where a run asks for bfloat16 of a processor that multiplies no bfloat16 matrices; else "".
+
+    torch then multiplies them element by element.
+
+    Args:
+        settings: a run's, nested.
+    """
+    asking = list(_asking_for_bfloat16(settings))
+    if not asking or torch.accelerator.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return ""
+    return (
+        f"{', '.join(asking)}: this processor ({torch.backends.cpu.get_cpu_capability()}) has no instructions for "
+        "bfloat16, and torch is many times slower with it than with float32: leave it out, or use a GPU"
+    )
+
+
+def _asking_for_bfloat16(settings: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _asking_for_bfloat16(cast("Mapping[str, Any]", value), f"{at}{name}.")
+        elif value == {"dtype": "bfloat16", "precision": "bf16"}.get(name, ...):
+            yield f"{at}{name}={value}"

@@ -280,6 +280,7 @@ def test_options_of_the_device_check_need_a_device(rlhf: Rlhf, words: tuple[str,
 
 
 @pytest.mark.slow
+@pytest.mark.long  # its parts: the tests above and those of the strategies
 def test_the_whole_check_on_the_cpu(rlhf: Rlhf, tmp_path: Path) -> None:
     out = rlhf("doctor", "--device", "cpu", "--write", str(tmp_path / "doctor.json"))
     assert out.code == 0, out.out

@@ -166,14 +166,14 @@ def again(place: Path, run: str) -> None:
     (place / run / "summary.json").unlink()
 
 
-def main(out: str) -> None:
-    """All of it."""
+def main(out: str, *cases: str) -> None:
+    """These of ``CASES``."""
     ranks, place = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200), Path(out).parent
     size = write_model(place / "model") if ranks.rank == 0 else 0
     if ranks.rank == 0:
         write_rows(place / "rows.jsonl")
     (size, _), found = ranks.gather_objects(size), dict[str, dict[str, float]]()
-    for case in CASES:
+    for case in cases:
         with patch.object(Fsdp, "close", lambda _: None), watched() as seen:
             two = train(case, place, f"{case}-2", Fsdp(FsdpConfig(), ranks))
         every = ranks.gather_objects(seen)
@@ -203,4 +203,4 @@ def main(out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

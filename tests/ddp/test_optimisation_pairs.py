@@ -27,6 +27,7 @@ def test_all_together() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # every pair in one process, and two ranks with each option: other tests
 def test_every_pair_with_two_ranks(tmp_path: Path) -> None:
     out = tmp_path / "distances.json"
     subprocess.run([*TORCHRUN, str(SCRIPT), str(out)], env=ENV, check=True, timeout=250)

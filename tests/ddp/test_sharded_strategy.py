@@ -94,7 +94,7 @@ def distance(one: Path, two: Path) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [pytest.param("acme_sharded", marks=pytest.mark.long), "fsdp"])
 def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path, strategy: str) -> None:
     one, two, again = train(*GRPO), train(*GRPO, *on_two_ranks(strategy)), tmp_path / "again"
     first = json.loads((two / "plan.json").read_text())

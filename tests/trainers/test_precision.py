@@ -10,12 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlhf_core.config.load import validate
 from rlhf_core.errors import ConfigError
+from rlhf_core.launch.run import set_up_torch
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.precision import set_precision
+from rlhf_core.models.precision import set_precision, slow_bfloat16
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.structure import compute_dtype, structure
+from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
 
 from .conftest import ONLINE, Train
@@ -59,6 +62,22 @@ def test_a_copy_computes_with_its_own_weights() -> None:
             parameter.mul_(0.5)
     assert compute_dtype(other) == torch.bfloat16
     assert torch.equal(before, completion_logprobs(other, PROMPTS, COMPLETIONS).logprobs_BT)
+
+
+@pytest.mark.parametrize("supported", [False, True])
+def test_a_processor_without_bfloat16_is_named_before_hours_pass(
+    supported: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    asked = {"model": {"dtype": "float32"}, "reward": {"base_model": {"dtype": "bfloat16"}, "dtype": ["bfloat16"]}}
+    said = slow_bfloat16(asked | {"trainer": {"precision": "bf16"}})
+    assert slow_bfloat16({"model": {"dtype": "float32"}}) == ""
+    assert ("reward.base_model.dtype=bfloat16, trainer.precision=bf16: this processor" in said) is not supported
+    set_up_torch(
+        validate(Registry(disabled=()), {"trainer": {"name": "grpo", "precision": "bf16"}, "reward": "verifier"})
+    )
+    assert ("trainer.precision=bf16: this processor" in caplog.text) is not supported
 
 
 def test_a_run_samples_and_learns_in_the_same_precision(train: Train) -> None:

@@ -21,6 +21,7 @@ OUTSIDE = {
     if {"data", "model"} & set(REGISTRY.load("study", name).model_fields) and name != "smollm2_arithmetic"
 }
 """These read data sets that are not shipped."""
+MINUTES = {"hh_reward_models", "rubric_vs_bradley_terry", "smollm2_prm"}
 READ_RUNS = ["lambda_sweep", "calibration_top_decile", "monitor_lead_time"]
 """The first trains what the others read."""
 TESTED = {*READ_RUNS, "arithmetic_algorithms", "smollm2_arithmetic"}
@@ -38,7 +39,13 @@ def test_conforms(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", sorted(set(NAMES) - OUTSIDE - TESTED - MANY_RUNS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in MINUTES else ())
+        for name in sorted(set(NAMES) - OUTSIDE - TESTED - MANY_RUNS)
+    ],
+)
 def test_smoke(command: Command, name: str, tmp_path: Path) -> None:
     smoke(command, [name], tmp_path)
 
@@ -65,7 +72,13 @@ def smoke(command: Command, names: Sequence[str], folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", sorted(OUTSIDE - {"gsm8k_best_of_n"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in MINUTES else ())
+        for name in sorted(OUTSIDE - {"gsm8k_best_of_n"})
+    ],
+)
 def test_smoke_with_outside_data(command: Command, name: str, tmp_path: Path, test_data: Path) -> None:
     code, said = command("study", "run", name, "--smoke", "--out", tmp_path)
     assert code == 0, said

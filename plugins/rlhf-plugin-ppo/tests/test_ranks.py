@@ -87,7 +87,9 @@ def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [(), ("advantage.critic.kind=shared", "model.lora.r=4")])
+@pytest.mark.parametrize(
+    "settings", [(), pytest.param(("advantage.critic.kind=shared", "model.lora.r=4"), marks=pytest.mark.long)]
+)
 def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: Path) -> None:
     words = [
         *ARGS,
