@@ -17,6 +17,7 @@ def run(*checks: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
+@pytest.mark.long
 def test_repository_passes() -> None:
     out = run()
     assert out.returncode == 0, out.stdout + out.stderr

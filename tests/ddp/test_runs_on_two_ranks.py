@@ -158,6 +158,7 @@ def test_resume(args: list[str], tmp_path: Path, hooked: Path) -> None:
     assert all(a[k].equal(b[k]) for k in a)
 
 
+@pytest.mark.slow
 def test_one_rank_ends_the_run_of_all(tmp_path: Path, hooked: Path) -> None:
     run = tmp_path / "run"
     train(run, *SFT, "--nproc", "2", PYTHONPATH=str(hooked), STOP_IN_STEP="2")

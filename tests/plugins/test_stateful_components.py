@@ -201,7 +201,8 @@ def left_by(run: Path) -> dict[str, Any]:
     return {"metrics": rows, "summary": summary, "trace": (run / "trace.jsonl").read_text()}
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k == "online" else k for k in RUNS])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RUNS)
 def test_kill_and_resume(fakes: Fakes, kind: str) -> None:
     fakes.add("acme-moods", ENTRIES, MOODS)
     args = ["train", *RUNS[kind], *BOTH]

@@ -141,7 +141,7 @@ CASES: Mapping[str, Case] = {
         (2,),
         shows=lambda left: left.summary["updates"] == 12,
     ),
-    "grpo-lora": Case("grpo", {**GRPO, "model.lora.r": 4}, (1,)),
+    "grpo-lora": Case("grpo", {**GRPO, "model.lora.r": 4}, (), (1,)),
     "grpo-renewed_reference": Case(
         "grpo",
         {
@@ -151,11 +151,12 @@ CASES: Mapping[str, Case] = {
             "trainer.kl.sync_every": 2,
             "trainer.optimizer.learning_rate": 3e-3,
         },
+        (),
         (3,),
         shows=holds("checkpoints/step-000005/reference.safetensors"),
     ),
     "grpo-dynamic_sampling": Case(
-        "grpo", {**GRPO, "trainer.dynamic_sampling.max_rounds": 8}, (1,), shows=dropped("groups_set_aside")
+        "grpo", {**GRPO, "trainer.dynamic_sampling.max_rounds": 8}, (), (1,), shows=dropped("groups_set_aside")
     ),
     "grpo-adaptive_sampling-difficulty": Case(
         "grpo",
@@ -168,7 +169,7 @@ CASES: Mapping[str, Case] = {
         (1,),
         shows=metric(2, "adaptive/group_size", above=4),
     ),
-    "grpo-difficulty": Case("grpo", {**SUMS, "trainer.steps": 9, "dataset.difficulty.explore": 0.2}, (4,)),
+    "grpo-difficulty": Case("grpo", {**SUMS, "trainer.steps": 9, "dataset.difficulty.explore": 0.2}, (), (4,)),
     "grpo-curriculum": Case(
         "grpo", {**SUMS, "dataset.curriculum": {"order": "hard_first", "path": "DATA/passes.json"}}, (1,)
     ),

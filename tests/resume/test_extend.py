@@ -30,9 +30,7 @@ def set_to(text: str) -> list[str]:
     return ["--set", text]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in ("grpo", "sft") else pytest.mark.slow) for n in EXTENDED]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "grpo" else pytest.mark.slow) for n in EXTENDED])
 def test_equals_a_run_that_was_as_long_from_the_start(
     name: str, words: Words, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def test_trainer_whose_companions_are_not_installed() -> None:
         kit.check_trainer(GrpoConfig(), settings={"loss": "no_such_loss"})
 
 
+@pytest.mark.slow
 def test_heavy_import_is_caught() -> None:
     check_light_import(broken.TokenLossConfig())
     with pytest.raises(AssertionError, match="imports torch"):

@@ -24,6 +24,8 @@ NEEDS_A_MODEL = {
     "rlhf-plugin-tts/utmos22",
 }
 """Components with no default to run on; their own tests run them, as those of components with required settings."""
+PRESETS = {("trainer", n) for n in ("cispo", "dapo", "dr_grpo", "grpo_paper", "gspo", "reinforce_pp", "rloo")}
+"""Trainers that are grpo with other defaults."""
 REQUIRED = {
     "path": "somewhere",
     "pattern": "[0-9]+",
@@ -84,7 +86,11 @@ def load(kind: str, name: str, **options: Any) -> ComponentConfig:
     return cls.model_validate({"name": cls.model_fields["name"].default, **options}, context={"registry": registry})
 
 
-@pytest.mark.parametrize("entry", RUN, ids=lambda e: f"{e.kind}-{e.name}")
+@pytest.mark.parametrize(
+    "entry",
+    [pytest.param(e, marks=pytest.mark.slow if (e.kind, e.name) in PRESETS else ()) for e in RUN],
+    ids=lambda e: f"{e.kind}-{e.name}",
+)
 def test_component_conforms(entry: Any) -> None:
     if entry.qualified in NEEDS_AN_EXTRA:
         pytest.importorskip(NEEDS_AN_EXTRA[entry.qualified])

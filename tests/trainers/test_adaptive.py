@@ -71,6 +71,7 @@ def test_every_prompt_gets_what_it_needs(train: Any, tmp_path: Path) -> None:
     assert len(set(seeds)) == len(seeds)
 
 
+@pytest.mark.slow
 def test_the_first_chunk_is_that_of_fixed_groups(train: Any, tmp_path: Path) -> None:
     train(changed(steps=1), run="run")
     train(changed(steps=1, adaptive_sampling=None), run="fixed")
@@ -78,6 +79,7 @@ def test_the_first_chunk_is_that_of_fixed_groups(train: Any, tmp_path: Path) -> 
     assert first == fixed
 
 
+@pytest.mark.slow
 def test_together_with_refill_and_several_updates(train: Any, tmp_path: Path) -> None:
     summary = train(changed(dynamic_sampling={"max_rounds": 3}, train_batch_size=8, epochs_per_rollout_batch=2))
     kept, aside = rows(tmp_path / "run"), rows(tmp_path / "run", "set_aside")

@@ -20,8 +20,9 @@ from rlhf_core.types import Score, ScoreStatus
 
 from .conftest import ONLINE, Train
 
+QUICK = ("grpo_clip", "rloo", "luspo", "dapo", "group_norm", "turn", "optimal_baseline")
 EACH = [
-    (e.kind, e.name)
+    pytest.param(e.kind, e.name, id=f"{e.kind}-{e.name}", marks=() if e.name in QUICK else pytest.mark.slow)
     for e in Registry(disabled=()).entries()
     if e.distribution == "rlhf-plugin-grpo" and e.kind in ("loss", "advantage")
 ]
@@ -43,7 +44,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     return [r for r in read_jsonl(folder / "metrics.jsonl") if "tokens_generated" in r]
 
 
-@pytest.mark.parametrize(("kind", "name"), EACH, ids=[f"{k}-{n}" for k, n in EACH])
+@pytest.mark.parametrize(("kind", "name"), EACH)
 def test_two_steps_with_each(train: Train, kind: str, name: str) -> None:
     """Two updates per step, so that the second is off policy; one for a loss that has no ratio to correct that."""
     size = 16 if name.startswith("reinforce") and kind == "loss" and name != "reinforce_pp" else 8
@@ -62,6 +63,7 @@ def run(train: Train, name: str, **settings: Any) -> list[dict[str, Any]]:
     return steps(train.folder / name)
 
 
+@pytest.mark.slow
 def test_the_entropy_bonus_raises_entropy_also_where_all_scores_are_equal(train: Train) -> None:
     """Completions cut before they name a number all score 0, so that nothing but the bonus has a gradient."""
     short = {"steps": 6, "optimizer": {"learning_rate": 3e-3, "warmup_steps": 0}, "sampling": {"max_tokens": 3}}

@@ -77,6 +77,7 @@ def test_no_group_left_makes_no_update(train: Any, tmp_path: Path) -> None:
     assert steps(tmp_path / "run")[0]["reward/mean"] == 0
 
 
+@pytest.mark.slow
 def test_several_updates_share_a_batch_that_is_not_full(train: Any, tmp_path: Path) -> None:
     summary = train(changed(dynamic_sampling={"max_rounds": 1}, train_batch_size=4, epochs_per_rollout_batch=2))
     kept = rows(tmp_path / "run", "prompt")

@@ -95,6 +95,7 @@ def test_rounding_of_a_small_gradient_is_no_finding(monkeypatch: pytest.MonkeyPa
     assert [f.name for f in forward_check(policy, samples, 1.0, ForwardOptions())] == ["chunked_head"]
 
 
+@pytest.mark.slow
 def test_a_run_falls_back_and_trains_as_without(train: Train, leak: None, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         train(ONLINE, change=FAST, run="leaky")

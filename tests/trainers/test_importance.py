@@ -115,6 +115,7 @@ def test_a_synchronous_run_of_our_own_engine_needs_no_correction(train: Train) -
     assert all(r["importance/ess"] > 0.9999 and r["importance/clipped_fraction"] == 0 for r in rows)
 
 
+@pytest.mark.slow
 def test_a_stale_run_is_corrected_unless_told_otherwise(train: Train) -> None:
     """Two policies later, the ratio that the loss lacks is the one to the policy that sampled."""
     train(ONLINE, change={"trainer": {**FAST, "rollouts": {"max_staleness": 1}}}, run="corrected")

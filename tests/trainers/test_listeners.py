@@ -58,7 +58,7 @@ class Watcher:
 WATCH = {("monitor", "watch"): f"{__name__}:Watches", ("tracker", "watch"): f"{__name__}:Watches"}
 
 
-@pytest.mark.parametrize("base", [ONLINE, OFFLINE], ids=["online", "offline"])
+@pytest.mark.parametrize("base", [ONLINE, pytest.param(OFFLINE, marks=pytest.mark.slow)], ids=["online", "offline"])
 @pytest.mark.parametrize(
     ("hook", "nth", "steps"),
     [

@@ -116,6 +116,7 @@ def test_balance() -> None:
     assert balance([1.0], 2) == [[0], []]
 
 
+@pytest.mark.slow
 def test_a_run_by_tokens_makes_the_same_updates(train: Train) -> None:
     change = {
         "trainer": {

@@ -129,7 +129,7 @@ def test_groups_without_scores_are_not_called_constant(train: Train, monkeypatch
     assert (dropped["constant_groups"], dropped["unscored_groups"], dropped["score_gated"]) == (9, 3, 24)
 
 
-@pytest.mark.parametrize("left", [0, 1])
+@pytest.mark.parametrize("left", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_missing_scores_of_an_evaluation_are_counted(train: Train, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
     real = VerifierReward.score
 
