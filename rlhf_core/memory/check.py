@@ -149,17 +149,17 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
             *(readable(plan.peak), plan.peak_phase, readable(limit), where),
         )
         return None
+    decisive = plan.phases["load"] if _while_loading(plan) else plan.phases["update"]
     advice = cheapest(ctx.config, limit, replan)
     settings = " ".join(f"--set {change.setting}" for change in advice.changes)
+    elsewhere = "a smaller model, or more cards: rlhf memory plan"
+    if _while_loading(plan):
+        elsewhere = "a smaller model; --set strategy=fsdp reads a local folder by parts"
     return ConfigError(
         f"this run cannot fit: it holds {readable(certain)} before any activation; {readable(limit)} of {where}",
-        why=", ".join(f"{name} {readable(size)}" for name, size in plan.phases["update"].parts.items()),
-        fix=(
-            f"{settings} ({readable(advice.peak)})"
-            if advice.fits
-            else "a smaller model, or more cards: rlhf memory plan"
-        )
-        + "; --force runs it all the same",
+        why=", ".join(f"{name} {readable(size)}" for name, size in decisive.parts.items())
+        + (": every rank loads all of it before it is divided" if _while_loading(plan) else ""),
+        fix=(f"{settings} ({readable(advice.peak)})" if advice.fits else elsewhere) + "; --force runs it all the same",
     )
 
 
@@ -179,9 +179,22 @@ def placement_of(ctx: BuildContext) -> Placement:
 
 
 def certain_bytes(plan: MemoryPlan) -> int:
-    """What is held in an update whatever the data: weights, copies, gradients and moments."""
-    sure = ("weights", "reference", "critic", "rewards", "sampler copy", "gradients", "optimizer")
-    return sum(plan.phases["update"].parts.get(name, 0) for name in sure)
+    """What is held whatever the data: weights, copies, gradients and moments in an update, or what loading takes."""
+    return max(_sure_in_update(plan), plan.phases["load"].total)
+
+
+SURE = (
+    "weights", "reference", "critic", "rewards", "sampler copy", "root group", "gradients", "optimizer", "stepped copy"
+)  # fmt: skip
+
+
+def _sure_in_update(plan: MemoryPlan) -> int:
+    return sum(plan.phases["update"].parts.get(name, 0) for name in SURE)
+
+
+def _while_loading(plan: MemoryPlan) -> bool:
+    """Whether loading needs more than an update is certain to."""
+    return plan.phases["load"].total > _sure_in_update(plan)
 
 
 __all__ = ["certain_bytes", "check_memory", "placement_of", "surely_fits", "weight_file_bytes"]

@@ -67,6 +67,11 @@ class Shares:
     """A decoder layer's weights at a time are whole, and the root group (embedding, head) in forward and backward."""
     moments_on_host: bool = False
     weights_on_host: bool = False
+    stepped: float = 0.0
+    """The part of a second copy of the trained weights, which is what the optimizer steps."""
+    loads_whole: bool = False
+    """Every rank has the whole model on its device before it keeps its part; gradients lie in one buffer for good, and
+    the root group stays whole."""
 
 
 def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
@@ -85,14 +90,14 @@ def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
         "ddp": Shares(1, 1, 1, False),
         "fsdp": Shares(one, one, one, True),
         "hsdp": Shares(one, one, one, True),
-        "zero1": Shares(1, 1, one, False),
-        "zero2": Shares(1, one, one, False),
-        "zero3": Shares(one, one, one, True),
+        "zero1": Shares(1, 1, one, False, stepped=one),
+        "zero2": Shares(1, one, one, False, stepped=one),
+        "zero3": Shares(one, one, one, True, stepped=one, loads_whole=True),
         "fsdp_offload": Shares(one, one, one, True, True, True),
-        "zero1_offload": Shares(1, 1, one, False, moments_on_host=True),
-        "zero2_offload": Shares(1, one, one, False, moments_on_host=True),
-        "zero3_offload": Shares(one, one, one, True, True, True),
-        "zero3_offload_moments": Shares(one, one, one, True, moments_on_host=True),
+        "zero1_offload": Shares(1, 1, one, False, True, stepped=one),
+        "zero2_offload": Shares(1, one, one, False, True, stepped=one),
+        "zero3_offload": Shares(one, one, one, True, True, True, stepped=one, loads_whole=True),
+        "zero3_offload_moments": Shares(one, one, one, True, True, stepped=one, loads_whole=True),
     }
     return table[name]
 

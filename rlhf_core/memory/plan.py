@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.memory.footprint import Footprint, ModelSize
 from rlhf_core.memory.layouts import STRATEGIES, Name, shares
 from rlhf_core.memory.live import UNNAMED
+from rlhf_core.memory.loading import load_phase
+from rlhf_core.memory.phase import Phase, phase_of
 
 PHASES = ("load", "rollout", "update", "checkpoint")
-BUCKET = 500_000_000
-"""Elements that DeepSpeed reduces at a time, by default."""
+BUCKET = 50_000_000
+"""Elements that rlhf-plugin-deepspeed reduces at a time, by default."""
 MOST_RANKS = 4096
-Parts = dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -33,21 +35,6 @@ class Placement:
     """Ranks that share every layer."""
     pipeline: int = 1
     """Groups of layers on ranks of their own."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One phase on the rank that needs most."""
-
-    parts: Parts
-    """On the device."""
-    host: Parts
-    """In main memory, where the device has memory of its own."""
-
-    @property
-    def total(self) -> int:
-        """On the device."""
-        return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
@@ -118,44 +105,42 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     model, update, sampling = found.model, found.update, found.sampling
     weights, reference, trained = model.weights / split, found.reference / split, update.trained / split
     critic, moments = update.critic / split, update.parts.get("optimizer", 0) / split
-    held: dict[str, float] = {
-        "weights": weights * of.weights,
-        "reference": reference * of.weights,
-        "sampler copy": found.sampler / split,
-        "critic": critic * of.weights,
-        "rewards": float(found.rewards),
-    }
-    state: dict[str, float] = {"optimizer": moments * of.moments}
-    if place.strategy == "ddp" and place.ranks > 1:
-        state["gradients"] = trained  # views of the buckets, which stay
+    layer, root = model.layer / place.tensor, model.root / place.tensor
+    models = {"weights": weights, "reference": reference, "critic": critic}
+    copies = {"sampler copy": found.sampler / split, "rewards": float(found.rewards)}
+    held: dict[str, float] = {**{name: size * of.weights for name, size in models.items()}, **copies}
+    if of.loads_whole:
+        held["root group"] = root * sum(models.values()) / weights if weights else 0.0
+    made = {"stepped copy": trained * of.stepped} if of.stepped else {}
+    if of.loads_whole:
+        made["gradients"] = trained * of.gradients
+    elif place.strategy == "ddp" and place.ranks > 1:
+        made["gradients"] = trained  # views of the buckets, which stay
+    state: dict[str, float] = {"optimizer": moments * of.moments, **made}
     in_update = {"gradients": max(trained * of.gradients, 0.0), UNNAMED: _activations(found, place)}
     if of.gathers:
-        layer, root = model.layer / place.tensor, model.root / place.tensor
-        in_update |= {"gathered units": 2.0 * layer, "root group": root, "communication": 2.0 * layer}
+        in_update |= {"gathered units": 2.0 * layer, "communication": 2.0 * layer}
+        in_update |= {} if of.loads_whole else {"root group": root}
     elif place.strategy == "ddp" and place.ranks > 1 and found.sizes.micro_batches > 1:
         in_update["communication"] = trained  # gradients lie beside the buckets until the last micro-batch
-    elif place.strategy in ("zero1", "zero2") and place.ranks > 1:
+    elif of.stepped and place.ranks > 1:
         in_update["communication"] = min(trained, 4.0 * BUCKET)
     in_step = {} if on_cpu else {"optimizer temporaries": trained * of.moments}
     in_rollout: dict[str, float] = {}
     if sampling is not None:
         in_rollout = {name: size / (split if name == "KV cache" else 1) for name, size in sampling.parts.items()}
-        in_rollout |= {"gathered units": weights - held["weights"]} if of.gathers else {}
+        kept = root if of.loads_whole else held["weights"]
+        in_rollout |= {"gathered units": weights - kept} if of.gathers else {}
     written = max(trained * 2 * of.moments if on_cpu else 0.0, model.merged / split)
     gathered = {"gathered weights": weights - held["weights"]} if of.gathers and on_cpu else {}
+    laid = partial(phase_of, held, weights_away=of.weights_on_host, state_away=of.moments_on_host)
+    backward = laid(state | {"gradients": 0.0}, in_update)
+    step = laid(state | {"gradients": 0.0}, {"gradients": in_update["gradients"], **in_step})
     phases = {
-        "load": _phase(held, {}, {}, of.weights_on_host, of.moments_on_host),
-        "rollout": _phase(held, state, in_rollout, of.weights_on_host, of.moments_on_host),
-        "update": max(
-            _phase(held, state | {"gradients": 0.0}, in_update, of.weights_on_host, of.moments_on_host),
-            _phase(
-                held, state, {"gradients": in_update["gradients"], **in_step}, of.weights_on_host, of.moments_on_host
-            ),
-            key=lambda phase: phase.total,
-        ),
-        "checkpoint": _phase(
-            held, state, {"copies to be written": written, **gathered}, of.weights_on_host, of.moments_on_host
-        ),
+        "load": load_phase(of, models, held, made, trained, on_cpu=on_cpu),
+        "rollout": laid(state, in_rollout),
+        "update": max(backward, step, key=lambda phase: phase.total),
+        "checkpoint": laid(state, {"copies to be written": written, **gathered}),
     }
     if sampling is None:
         del phases["rollout"]
@@ -167,26 +152,6 @@ def _activations(found: Footprint, place: Placement) -> float:
     of 34 bytes of a token's activations in a layer 24 are split (Korthikanti et al. 2022, equation 2)."""
     whole = found.update.parts.get(UNNAMED, 0)
     return whole * (10 + 24 / place.tensor) / 34
-
-
-def _phase(
-    held: Mapping[str, float],
-    state: Mapping[str, float],
-    more: Mapping[str, float],
-    weights_away: bool,
-    state_away: bool,
-) -> Phase:
-    device: dict[str, float] = {}
-    host: dict[str, float] = {}
-    for source, away in ((held, weights_away), (state, state_away), (more, False)):
-        for name, size in source.items():
-            target = host if away and name not in ("sampler copy", "rewards") else device
-            target[name] = target.get(name, 0.0) + size
-    return Phase(_whole(device), _whole(host))
-
-
-def _whole(parts: Mapping[str, float]) -> Parts:
-    return {name: round(size) for name, size in parts.items() if round(size)}
 
 
 def every_strategy(found: Footprint, ranks: int, ranks_per_node: int, *, on_cpu: bool) -> list[MemoryPlan]:

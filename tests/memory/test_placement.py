@@ -52,6 +52,7 @@ def test_one_process_holds_everything() -> None:
 
 
 def test_gradients_stay_in_the_buckets_of_ddp() -> None:
+    assert phases(Placement("ddp", 4), on_cpu=False)["update"]["gradients"] == 80 * MB
     assert "gradients" not in phases(Placement("single"))["rollout"]
     assert phases(Placement("ddp", 4))["rollout"]["gradients"] == 80 * MB
     update = phases(Placement("ddp", 4), on_cpu=True)["update"]  # of several micro-batches: beside the buckets
@@ -70,6 +71,34 @@ def test_stages_of_zero_shard_one_thing_more_each() -> None:
     assert [p["optimizer"] // MB for p in (one, two, three)] == [40, 40, 40]
     assert [p["gradients"] // MB for p in (one, two, three)] == [80, 20, 20]
     assert [p["weights"] // MB for p in (one, two, three)] == [80, 80, 20]
+
+
+def test_stages_of_zero_step_a_copy_that_is_divided() -> None:
+    for name in ("zero1", "zero2", "zero3"):
+        each = phases(Placement(name, 4))
+        assert [each[phase]["stepped copy"] for phase in ("rollout", "update", "checkpoint")] == [20 * MB] * 3
+    assert "stepped copy" not in phases(Placement("fsdp", 4))["update"]
+    offloaded = plan_for(FOUND, Placement("zero2_offload", 4), on_cpu=False).phases["update"]
+    assert offloaded.host["stepped copy"] == 20 * MB
+    flat = phases(Placement("zero1", 4), on_cpu=True)["load"]  # the old weights and the new tensor
+    assert (flat["weights"], flat["weights laid end to end"]) == (80 * MB, 80 * MB)
+
+
+def test_stage_3_loads_policy_reference_and_critic_whole_on_every_rank() -> None:
+    """Unlike fsdp, which reads slices; embedding and head of both models stay whole afterwards."""
+    assert phases(Placement("fsdp", 8))["load"] == {"weights": 10 * MB, "reference": 10 * MB, "rewards": 10 * MB}
+    for name in ("zero3", "zero3_offload", "zero3_offload_moments"):
+        load = plan_for(FOUND, Placement(name, 8), on_cpu=False).phases["load"]
+        assert load.parts == {"weights": 80 * MB, "reference": 80 * MB, "rewards": 10 * MB}
+        assert not load.host
+    with_critic = replace(FOUND, update=replace(FOUND.update, critic=60 * MB))
+    assert plan_for(with_critic, Placement("zero3", 8), on_cpu=True).phases["load"].parts["critic"] == 60 * MB
+    divided = phases(Placement("zero3", 2))["load"]  # the reference is still whole; of the policy there is a half and
+    assert (divided["weights"], divided["reference"], divided["root group"]) == (40 * MB, 80 * MB, 32 * MB)
+    assert (divided["stepped copy"], divided["gradients"]) == (40 * MB, 40 * MB)
+    assert phases(Placement("zero3", 8))["rollout"]["gathered units"] == 64 * MB  # all layers, beside the parts
+    assert fewest_ranks(FOUND, "zero3", 165 * MB, 8, on_cpu=False) is None
+    assert fewest_ranks(FOUND, "fsdp", 165 * MB, 8, on_cpu=False) == 8
 
 
 def test_hsdp_shards_within_a_node() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,21 @@ def test_a_run_that_cannot_fit_is_refused_unless_forced(monkeypatch: pytest.Monk
     assert "--set model.lora.r=16" in str(refused.value)
     assert "--force" in str(refused.value)
     check_memory(ctx, force=True)
+
+
+@pytest.mark.slow
+def test_a_run_that_every_rank_would_have_to_load_whole_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With adapters a rank of stage 3 holds a fraction of the model once it is divided, and the model before."""
+    small = context("sft", *SMALL[1:], "trainer.micro_batch_size=1", "model.lora.r=1")
+    free = 8 * 5_400_000  # of 8 ranks, 5.5 MB of weights each
+    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: free)
+    monkeypatch.setattr("rlhf_core.memory.report.available_ram", lambda: free)
+    strategy = SimpleNamespace(name="deepspeed", device="cpu", planned_as="zero3")
+    ctx = small.with_(world_size=8, config=small.config.model_copy(update={"strategy": strategy}))
+    with pytest.raises(ConfigError, match="cannot fit: it holds") as refused:
+        check_memory(ctx, force=False)
+    assert "every rank loads all of it before it is divided" in str(refused.value)
+    assert "strategy=fsdp" in str(refused.value)
 
 
 def test_what_only_long_completions_would_fill_is_not_refused(
