@@ -57,6 +57,10 @@ class DeadlineExceeded(RlhfError, TimeoutError):
     """A wait ran past its deadline; the message names what was awaited."""
 
 
+class OtherRankFailed(RlhfError, RuntimeError):
+    """Another rank of the run failed; what it says itself comes before this."""
+
+
 class ComponentError(RlhfError, RuntimeError):
     """A component raised an exception of its own, which is the ``__cause__``; the message names its distribution."""
 

@@ -62,11 +62,13 @@ if TYPE_CHECKING:
     from rlhf_core.models.reference import Reference as Reference
     from rlhf_core.models.save import load_weights as load_weights
     from rlhf_core.models.save import save_model as save_model
+    from rlhf_core.models.save import write_transformer as write_transformer
     from rlhf_core.models.slices import has_no_weights as has_no_weights
     from rlhf_core.models.slices import load_named as load_named
     from rlhf_core.models.sources import model_paths as model_paths
     from rlhf_core.models.sources import resolve_model as resolve_model
     from rlhf_core.models.sources import weights_digest as weights_digest
+    from rlhf_core.models.tensor_files import save_named as save_named
     from rlhf_core.policy.forward import completion_logprobs as completion_logprobs
     from rlhf_core.policy.forward_options import ForwardOptions as ForwardOptions
     from rlhf_core.protocols import Advantage as Advantage
@@ -117,6 +119,8 @@ if TYPE_CHECKING:
     from rlhf_core.strategy.optimizer import OptimizerPlan as OptimizerPlan
     from rlhf_core.strategy.optimizer import read_moments as read_moments
     from rlhf_core.strategy.units import decoder_layers as decoder_layers
+    from rlhf_core.strategy.whole_weights import ComputedWeights as ComputedWeights
+    from rlhf_core.strategy.whole_weights import on_demand as on_demand
     from rlhf_core.study.config import StudyConfig as StudyConfig
     from rlhf_core.trainers.common.config import LoopSettings as LoopSettings
     from rlhf_core.trainers.common.generation import rollout_metrics as rollout_metrics
@@ -155,7 +159,8 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.models.prompt_format": ("Formatter", "encode_raw_prompt"),
         "rlhf_core.models.reference": ("Reference",),
         "rlhf_core.models.slices": ("has_no_weights", "load_named"),
-        "rlhf_core.models.save": ("load_weights", "save_model"),
+        "rlhf_core.models.save": ("load_weights", "save_model", "write_transformer"),
+        "rlhf_core.models.tensor_files": ("save_named",),
         "rlhf_core.models.sources": (
             "resolve_model",
             "model_paths",
@@ -203,6 +208,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.strategy.on_ranks": ("OnRanks",),
         "rlhf_core.strategy.optimizer": ("NormPart", "OptimizerPlan", "read_moments"),
         "rlhf_core.strategy.units": ("decoder_layers",),
+        "rlhf_core.strategy.whole_weights": ("ComputedWeights", "on_demand"),
         "rlhf_core.runs.session": ("RunSession",),
         "rlhf_core.runs.timer": ("Timer",),
         "rlhf_core.runs.trace": ("prompt_rows",),

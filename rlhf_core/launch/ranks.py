@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RlhfError
+from rlhf_core.errors import OtherRankFailed, RlhfError
 from rlhf_core.launch.resume import how_to_go_on
 from rlhf_core.runs.run_dir import RunDir
 
@@ -148,7 +148,7 @@ def report(error: BaseException) -> bool:
         "rank": rank,
         "clear": clear,
         "text": text,
-        "time": time.time(),
+        "time": time.time() + (GRACE_S if isinstance(error, OtherRankFailed) else 0.0),
         "exit_code": error.exit_code if isinstance(error, RlhfError) else 1,
     }
     with contextlib.suppress(OSError):

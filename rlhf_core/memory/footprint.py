@@ -19,6 +19,8 @@ from rlhf_core.memory.update import Update, rehearse
 from rlhf_core.memory.weightless import weightless_model
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.precision import set_precision
+from rlhf_core.models.save import is_peft
+from rlhf_core.models.slices import is_converted
 from rlhf_core.models.sources import model_paths
 from rlhf_core.plan import walk_components
 
@@ -47,6 +49,12 @@ class ModelSize:
     """Tokens."""
     merged: int = 0
     """Weights that adapters are added to, of which the final model gets new ones."""
+    largest: int = 0
+    """The largest weight: what is gathered at a time to be written."""
+    largest_merged: int = 0
+    """The largest that adapters are added to."""
+    converted: bool = False
+    """Whether transformers computes weights from each other when it writes them, and needs all at once."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +185,7 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
     layer = max((tensor_bytes(block.parameters()) for block in blocks), default=0)
     inside = sum(tensor_bytes(block.parameters()) for block in blocks)
     weights = tensor_bytes([*parameters, *policy.model.buffers()])
+    merged = [m.base_layer.weight for m in policy.model.modules() if hasattr(m, "get_delta_weight")]
     heads = int(getattr(text, "num_attention_heads", 1) or 1)
     return ModelSize(
         path=config.path,
@@ -189,7 +198,10 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
         layer=layer,
         root=weights - inside,
         context=policy.context,
-        merged=tensor_bytes(m.base_layer.weight for m in policy.model.modules() if hasattr(m, "get_delta_weight")),
+        merged=tensor_bytes(merged),
+        largest=max(tensor_bytes([p]) for p in parameters),
+        largest_merged=max((tensor_bytes([p]) for p in merged), default=0),
+        converted=is_converted(policy.model.get_base_model() if is_peft(policy.model) else policy.model),
     )
 
 

@@ -131,8 +131,8 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
         in_rollout = {name: size / (split if name == "KV cache" else 1) for name, size in sampling.parts.items()}
         kept = root if of.loads_whole else held["weights"]
         in_rollout |= {"gathered units": weights - kept} if of.gathers else {}
-    written = max(trained * 2 * of.moments if on_cpu else 0.0, model.merged / split)
-    gathered = {"gathered weights": weights - held["weights"]} if of.gathers and on_cpu else {}
+    written = max(trained * 2 * of.moments if on_cpu else 0.0, 0.0 if of.gathers else model.merged / split)
+    gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
     laid = partial(phase_of, held, weights_away=of.weights_on_host, state_away=of.moments_on_host)
     backward = laid(state | {"gradients": 0.0}, in_update)
     step = laid(state | {"gradients": 0.0}, {"gradients": in_update["gradients"], **in_step})
@@ -145,6 +145,15 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     if sampling is None:
         del phases["rollout"]
     return MemoryPlan(place, phases)
+
+
+def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
+    """Bytes beyond a rank's share (:mod:`rlhf_core.strategy.whole_weights`): one weight. In main memory what an adapter
+    adds to it takes twice as much again, and all are there where transformers wants them at once.
+    """
+    if not on_cpu:
+        return float(model.largest)
+    return float(model.weights if model.converted else max(model.largest, 3 * model.largest_merged))
 
 
 def _activations(found: Footprint, place: Placement) -> float:

@@ -62,14 +62,12 @@ class Reference:
 
         Args:
             folder: of the checkpoint.
-            weights: whole, by name, from ``strategy.full_state(reference.model)``; None takes the model's own.
+            weights: whole, by name; None takes the model's own.
         """
-        from safetensors.torch import save_file
+        from rlhf_core.models.tensor_files import save_named
 
         parameters = dict(self.model.named_parameters())
-        weights = parameters if weights is None else weights
-        named = {k: weights[k].detach().cpu().contiguous() for k in parameters}
-        save_file(named, str(folder / FILE))
+        save_named(parameters if weights is None else weights, list(parameters), folder / FILE)
 
     def load(self, folder: Path) -> None:
         """Restore them, bit for bit; before a strategy shards the model.

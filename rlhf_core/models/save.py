@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import ModelError
 from rlhf_core.models.modality import modality_of
+from rlhf_core.models.slices import is_converted
+from rlhf_core.models.tensor_files import can_write, entries, write_model_files
+from rlhf_core.strategy.whole_weights import ComputedWeights, like, on_demand
 
 ADAPTER = "adapter"
 """Folder of the adapter inside a final model."""
@@ -29,17 +33,19 @@ def save_model(
     memory is not touched, not even by rounding.
 
     Args:
-        weights: the model's state dict as `Strategy.full_state` gathered it; None takes the model's own.
+        weights: the model's whole state dict; None takes the model's own. What computes or gathers each weight when it
+            is looked up (:class:`rlhf_core.strategy.whole_weights.GatheredWeights`) is asked for one after the other.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state = dict(model.state_dict() if weights is None else weights)
+    state = model.state_dict() if weights is None else weights
     if is_peft(model) and merge:
         save_adapter(model, folder / ADAPTER, state)
-        model, state = model.get_base_model(), merged_state(model, state)
-    for name, source in (getattr(model, "all_tied_weights_keys", None) or {}).items():
-        state[name] = state.get(source, state.get(name))  # gathered one by one, tied weights come as two
-    with _quiet():
-        model.save_pretrained(folder, state_dict=state)
+        model, state = model.get_base_model(), merged_weights(model, state)
+    if is_peft(model):
+        with _quiet():
+            model.save_pretrained(folder, state_dict=adapter_weights(state))
+    else:
+        write_transformer(model, state, folder)
     tokenizer.save_pretrained(folder)
     modality = modality_of(tokenizer)
     if modality is not None:
@@ -55,7 +61,7 @@ def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
         weights: of the whole peft model.
     """
     with _quiet():
-        model.save_pretrained(folder, state_dict=dict(weights), save_embedding_layers=False)
+        model.save_pretrained(folder, state_dict=adapter_weights(weights), save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # peft's own names the path that the base was loaded from
     base, revision = getattr(model, "trained_from", (None, None))
     if base is not None:
@@ -66,15 +72,60 @@ def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
 
 def merged_state(model: Any, weights: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Weights of a peft model under their original names, adapters added: ``W + (alpha / r) B A``."""
-    full = model.state_dict() if weights is None else weights
-    base_weights = {k.removeprefix("base_model.model."): v for k, v in full.items() if ".lora_" not in k}
-    state = {k.replace(".base_layer.", "."): v for k, v in base_weights.items()}
-    for name, module in model.get_base_model().named_modules():
-        if hasattr(module, "get_delta_weight"):
-            for adapter in module.active_adapters:
-                weight = state[f"{name}.weight"]
-                state[f"{name}.weight"] = weight + _delta(module, f"base_model.model.{name}", adapter, full).to(weight)
-    return state
+    return dict(merged_weights(model, model.state_dict() if weights is None else weights))
+
+
+def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
+    """:func:`merged_state`, each weight computed when it is looked up."""
+    layers = {
+        f"{n}.weight": (n, m) for n, m in model.get_base_model().named_modules() if hasattr(m, "get_delta_weight")
+    }
+
+    def merged(name: str, stored: str) -> Any:
+        weight = weights[stored]
+        layer, module = layers.get(name, ("", None))
+        for adapter in () if module is None else module.active_adapters:
+            weight = weight + _delta(module, f"base_model.model.{layer}", adapter, weights).to(weight)
+        return weight
+
+    places = {k.removeprefix("base_model.model.").replace(".base_layer.", "."): k for k in weights if ".lora_" not in k}
+    return ComputedWeights(
+        {name: partial(merged, name, stored) for name, stored in places.items()},
+        {name: like(weights, stored) for name, stored in places.items()} if on_demand(weights) else None,
+    )
+
+
+def adapter_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """A peft model's weights, of which peft writes its adapters'; where a look-up gathers, those alone."""
+    return {name: weights[name] for name in weights if "lora_" in name or not on_demand(weights)}
+
+
+def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> None:
+    """Write a transformers model as its ``save_pretrained`` does.
+
+    Args:
+        model: says what is written beside the weights; its own are not looked at.
+        weights: whole, by the names of its state; those that are gathered or computed when they are looked up are
+            written one by one.
+        folder: there already.
+    """
+    tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    left_out = {n for n, source in tied.items() if source in weights} | set(model._keys_to_ignore_on_save or ())
+    tensors = entries(weights, [name for name in weights if name not in left_out]) if on_demand(weights) else []
+    if not tensors or not can_write(tensors) or is_converted(model):
+        state = dict(weights)
+        for name, source in tied.items():
+            if source in state:
+                state[name] = state[source]  # gathered one by one, tied weights come as two
+        with _quiet():
+            model.save_pretrained(folder, state_dict=state)
+        return
+    import torch
+
+    with _quiet():
+        model.save_pretrained(folder, state_dict={tensors[0].name: torch.zeros(1)})  # for the files beside the weights
+    (folder / "model.safetensors").unlink()
+    write_model_files(folder, tensors)
 
 
 def _delta(module: Any, name: str, adapter: str, full: Mapping[str, Any]) -> Any:

@@ -198,7 +198,7 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
             trust_remote_code=config.trust_remote_code,
         )
     model.tie_weights()  # making a parameter without memory unties it
-    if _is_converted(model):
+    if is_converted(model):
         return None
     missing = remember(model, stored_in(weight_files(place)))
     parts = take_apart(model)
@@ -223,8 +223,13 @@ def weight_files(place: Path) -> list[Path]:
     return sorted({place / name for name in json.loads(index.read_text())["weight_map"].values()})
 
 
-def _is_converted(model: Any) -> bool:
-    """Whether transformers computes weights of such a model from those in its files, which may have the same names."""
+def is_converted(model: Any) -> bool:
+    """Whether transformers computes weights of such a model from those in its files, which may have the same names.
+
+    A model that was loaded knows what was done to the names and weights of its own files.
+    """
+    if getattr(model, "_weight_conversions", None):
+        return True
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
     except ImportError:  # before such mappings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from rlhf_core.runs.old_states import upgraded_state
 from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.tree import SHARDED, save_tree
+from rlhf_core.strategy.whole_weights import use_whole_weights
 
 if TYPE_CHECKING:
     import torch
@@ -102,15 +103,18 @@ class CheckpointManager:
         model: torch.nn.Module,
         write_model: WriteModel,
         rank_state: Mapping[str, Any] | None = None,
+        beside: Sequence[tuple[torch.nn.Module, WriteModel]] = (),
     ) -> None:
         """Save a checkpoint after ``step`` steps: streams, and every rank's random numbers and component states.
 
         Args:
             step: steps finished.
             state: the trainer's own; with a sharded strategy that of every rank is kept.
-            model: what ``write_model`` gets the weights of, gathered from all ranks.
+            model: what ``write_model`` gets the weights of, on rank 0: gathered from all ranks before, or each when it
+                is looked up (:func:`rlhf_core.strategy.whole_weights.use_whole_weights`).
             write_model: fills a folder with them.
             rank_state: what only this rank has; kept for each, beside its random numbers, in ``state["ranks"]``.
+            beside: further models, and what writes each into the checkpoint's own folder.
         """
         this_rank = {
             **(rank_state or {}),
@@ -118,14 +122,16 @@ class CheckpointManager:
             "components": self.components.state_dict(),
             "hook_errors": dict(self.hooks.errors),
         }
-        ranks, weights = self.strategy.gather_objects(this_rank), self.strategy.full_state(model)
+        ranks = self.strategy.gather_objects(this_rank)
         writes = self.strategy.rank == 0
         with self._store.writing(step) if writes else contextlib.nullcontext() as folder:
             divisible = self.strategy.sharded and self._write_shard(self.strategy.gather_objects(folder)[0], state)
             if self.strategy.sharded:
                 self.strategy.barrier(f"every rank writing its part of the checkpoint of step {step}")
+            use_whole_weights(self.strategy, model, _writing(write_model, folder, "model"))
+            for part, write in beside:
+                use_whole_weights(self.strategy, part, _writing(write, folder))
             if folder is not None:
-                write_model(folder / "model", weights)
                 shared = {} if self.strategy.sharded else state
                 facts = {
                     "step": step,
@@ -163,13 +169,21 @@ class CheckpointManager:
         set_rng_state(this_rank["rng"])
 
     def write_final(self, model: torch.nn.Module, write: WriteModel) -> None:
-        """Let rank 0 write ``final/`` from the gathered weights; it appears only once it is whole.
+        """Let rank 0 write ``final/`` from the weights of all ranks; it appears only once it is whole.
 
         Raises:
             RunDirError: the disk is full; the last checkpoint is kept.
         """
-        weights = self.strategy.full_state(model)
-        if self.strategy.rank == 0:
-            with whole_folder(self.dir.final) as folder:
-                write(folder, weights)
+        with whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext() as folder:
+            use_whole_weights(self.strategy, model, _writing(write, folder))
         self.strategy.barrier("rank 0 writing the final model")
+
+
+def _writing(write: WriteModel, folder: Path | None, name: str = "") -> Callable[[Mapping[str, Any]], None]:
+    """What writes weights into a folder, or below it; only rank 0 has the folder, and calls this."""
+
+    def written(weights: Mapping[str, Any]) -> None:
+        assert folder is not None, "rank 0 writes"
+        write(folder / name, weights)
+
+    return written

@@ -133,6 +133,26 @@ class ShardedForward(Protocol):
         ...
 
 
+@runtime_checkable
+class TensorGathering(Protocol):
+    """Optional for a strategy: whole weights one by one, so that rank 0 writes a model without holding all of it.
+
+    Of a strategy without it :meth:`ModelSharding.full_state` is asked for all at once.
+    """
+
+    def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A value of a prepared module's ``state_dict(keep_vars=True)``, whole, in rank 0's main memory; None on
+        other ranks.
+
+        All ranks call it with their parts of the same weight.
+        """
+        ...
+
+    def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
+        """Shape of the same, whole; nothing is gathered."""
+        ...
+
+
 class RunOptimizer(Protocol):
     """The optimizer of one prepared module. All ranks make the same calls."""
 

@@ -76,7 +76,7 @@ class Held(TorchDispatchMode):
             return out
         new = False
         for value in tree_leaves((args, out)):
-            tensor = getattr(value, "_local_tensor", value)
+            tensor = getattr(value, "_local_tensor", getattr(value, "elem", value))  # or what a collective fills
             if isinstance(tensor, torch.Tensor) and tensor.device.type != "meta":
                 storage = tensor.untyped_storage()
                 new = new or id(storage) not in self._storages

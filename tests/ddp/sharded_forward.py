@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.reference import FILE, Reference
 from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.strategy.whole_weights import use_whole_weights
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher, micro_batches_of_size
 from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
@@ -138,11 +140,9 @@ def numbers(strategy: Any, critic_kind: str, samples: Sequence[TrainingSample]) 
     pairs, inner = pair_sums(strategy, samples)
     found["pairs"], found["inner"] = [np.array(pairs)], [np.array(inner)]
     with tempfile.TemporaryDirectory() as folder:  # whole weights of the synced reference, which rank 0 writes
-        (Path(folder) / "model").mkdir()
-        write = made["weights"].writer(strategy)
-        full = strategy.full_state(made["weights"].policy.model)
+        for part, write in made["weights"].beside:
+            use_whole_weights(strategy, part, partial(write, Path(folder)))
         if strategy.rank == 0:
-            write(Path(folder) / "model", full)
             saved = load_file(str(Path(folder) / FILE))
             found["saved"] = [saved[k].double().numpy() for k in sorted(saved)]
     return found

@@ -35,6 +35,8 @@ def test_zero_equals_one_process(tmp_path: Path) -> None:
         assert len(distances) == 15
         assert max(distances.values()) < limit, distances
     for name, share in found["updates"].items():
+        if name.endswith("/one by one"):
+            assert share == 0, f"{name}: looked up one by one, weights are those that are gathered at once"
         if name.endswith("/stepped"):
             assert share < 0.55, f"{name}: a rank steps half of the parameters"
         if name.endswith("/layers"):

@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.sdk import decoder_layers
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.strategy.whole_weights import like, on_demand, use_whole_weights
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import by_tokens, micro_batches_of_size
 from rlhf_core.trainers.common.optimizer import prepare_to_learn
@@ -187,12 +188,26 @@ def numbers(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, Any]:
     made.optimizer.load_state_dict(made.optimizer.state_dict())
     made.learner.update(share)
     found["weights"] = {k: v.clone() for k, v in strategy.full_state(made.prepared).items()}
+    found["one by one"] = one_by_one(strategy, made.prepared)
     found["moments"] = made.optimizer.state_dict()
     if isinstance(strategy, Zero):
         trained = sum(v.numel() for k, v in found["weights"].items()) if strategy.rank == 0 else 0
         found["stepped"] = sum(t.numel() for t in made.optimizer.fragments.stepped), trained
         inside = [p for layer in decoder_layers(made.prepared) for p in layer.parameters()]
         found["layers"] = sum(p.numel() for p in inside)
+    return found
+
+
+def one_by_one(strategy: Any, module: torch.nn.Module) -> dict[str, Any]:
+    """The weights as rank 0 looks them up while it writes them; their shapes are known before."""
+    found: dict[str, Any] = {}
+
+    def look_up(weights: Mapping[str, Any]) -> None:
+        assert on_demand(weights) is isinstance(strategy, Zero3)
+        assert all(weights[name].shape == like(weights, name).shape for name in weights)
+        found.update({name: weights[name].clone() for name in weights})
+
+    use_whole_weights(strategy, module, look_up)
     return found
 
 
@@ -223,6 +238,9 @@ def updates(ranks: AcceleratedStrategy) -> dict[str, float]:
                 far[f"{name}/{key}"] = max(float(np.abs(a - b).max()) for a, b in zip(want[key], rows, strict=True))
             if ranks.rank == 0:
                 assert got["weights"].keys() == want["weights"].keys()
+                far[f"{name}/one by one"] = sum(
+                    not torch.equal(got["one by one"][k], v) for k, v in got["weights"].items()
+                )
                 far[f"{name}/weights"] = max(relative(got["weights"][k], v) for k, v in want["weights"].items())
             pairs = [(got["moments"]["state"][n], row) for n, row in want["moments"]["state"].items()]
             assert all(float(a["step"]) == float(b["step"]) for a, b in pairs)

@@ -20,7 +20,7 @@ from rlhf_core.memory.update import Update
 MB = 10**6
 MODEL = ModelSize(
     path="m", parameters=20 * MB, trained=20 * MB, layers=8, heads=8, kv_heads=4, weights=80 * MB, layer=8 * MB,
-    root=16 * MB, context=512,
+    root=16 * MB, context=512, largest=12 * MB,
 )  # fmt: skip
 FOUND = Footprint(
     model=MODEL,
@@ -64,6 +64,21 @@ def test_fsdp_shards_and_gathers_layers_and_root_group() -> None:
     assert (update["weights"], update["gradients"], update["optimizer"]) == (20 * MB, 20 * MB, 40 * MB)
     assert (update["gathered units"], update["root group"]) == (16 * MB, 16 * MB)
     assert phases(Placement("fsdp", 4))["rollout"]["gathered units"] == 60 * MB  # the native engine needs all of it
+
+
+def test_sharded_weights_are_written_one_by_one() -> None:
+    for place in (Placement("fsdp", 4), Placement("hsdp", 4, 2), Placement("zero3", 4)):
+        assert phases(place, on_cpu=True)["checkpoint"]["gathered weights"] == 12 * MB
+    assert phases(Placement("fsdp", 4))["checkpoint"]["gathered weights"] == 12 * MB
+    assert "gathered weights" not in phases(Placement("ddp", 4), on_cpu=True)["checkpoint"]
+    adapters = replace(FOUND, model=replace(MODEL, merged=200 * MB, largest_merged=5 * MB))
+    parts = plan_for(adapters, Placement("fsdp", 4), on_cpu=True).phases["checkpoint"].parts
+    assert (parts["gathered weights"], parts["copies to be written"]) == (15 * MB, 40 * MB)
+    parts = plan_for(adapters, Placement("ddp", 4), on_cpu=True).phases["checkpoint"].parts
+    assert parts["copies to be written"] == 200 * MB
+    converted = replace(FOUND, model=replace(MODEL, converted=True))  # transformers wants all of them at once
+    parts = plan_for(converted, Placement("fsdp", 4), on_cpu=True).phases["checkpoint"].parts
+    assert parts["gathered weights"] == 80 * MB
 
 
 def test_stages_of_zero_shard_one_thing_more_each() -> None:

@@ -79,16 +79,23 @@ class Zero3(Zero):
 
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Whole weights on rank 0, in the host's memory; other ranks hold one at a time, and return none."""
-        whole: dict[str, torch.Tensor] = {}
-        seen: dict[Any, torch.Tensor] = {}
-        for name, value in module.state_dict(keep_vars=True).items():
-            if value not in seen:
-                divided = hasattr(value, "ds_id") and not value.ds_persist
-                with self.deepspeed.zero.GatheredParameters([value] if divided else [], modifier_rank=None):
-                    seen[value] = value.detach().to("cpu", copy=True) if self.rank == 0 else torch.empty(0)
-            if self.rank == 0:
-                whole[name] = seen[value]
-        return whole
+        state = module.state_dict(keep_vars=True)
+        whole = {value: self.whole_tensor(value) for value in dict.fromkeys(state.values())}
+        return {name: tensor for name, value in state.items() if (tensor := whole[value]) is not None}
+
+    def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """One weight, whole on every rank for as long as it takes rank 0 to copy it."""
+        value: Any = tensor
+        divided = hasattr(value, "ds_id") and not value.ds_persist
+        with (
+            self.ranks._waiting("gathering a weight"),
+            self.deepspeed.zero.GatheredParameters([value] if divided else [], modifier_rank=None),
+        ):
+            return value.detach().to("cpu", copy=True) if self.rank == 0 else None
+
+    def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
+        """DeepSpeed keeps it beside the part."""
+        return getattr(tensor, "ds_shape", tensor.shape)
 
 
 class LayerHooks:

@@ -122,12 +122,18 @@ class Fsdp(OnRanks):
 
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Whole weights on rank 0, in the host's memory; other ranks hold one at a time, and return none."""
-        whole: dict[str, torch.Tensor] = {}
-        for name, value in module.state_dict().items():
-            tensor = _whole(value, self.device)
-            if self.rank == 0:
-                whole[name] = tensor.detach().cpu()
-        return whole
+        whole = {name: self.whole_tensor(value) for name, value in module.state_dict().items()}
+        return {name: tensor for name, tensor in whole.items() if tensor is not None}
+
+    def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """One weight, whole on every rank for as long as it takes rank 0 to copy it."""
+        with self.ranks._waiting("gathering a weight"):
+            whole = _whole(tensor.detach(), self.device)
+        return whole.cpu() if self.rank == 0 else None
+
+    def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
+        """A DTensor says it."""
+        return tensor.shape
 
     def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Moments as the parameters lie, which a checkpoint writes by parts."""
@@ -161,8 +167,10 @@ def _units(module: torch.nn.Module) -> list[FSDPModule]:
 
 
 def _whole(value: Any, device: torch.device) -> torch.Tensor:
-    moved: Any = value.to(device) if isinstance(value, DTensor) else value
-    return moved.full_tensor() if isinstance(value, DTensor) else moved
+    if not isinstance(value, DTensor):
+        return value
+    moved: Any = value if value.device.type == device.type else value.to(device)  # which copies a DTensor always
+    return moved.full_tensor()
 
 
 def _local(value: Any) -> Any:

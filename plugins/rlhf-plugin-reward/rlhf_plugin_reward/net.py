@@ -6,8 +6,10 @@ so a score does not depend on its batch or padding.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,18 @@ import torch
 
 from rlhf_core.api import ModelConfig, ModelError
 from rlhf_core.sdk import (
+    ComputedWeights,
     LoadedModel,
     base_model,
     can_pack,
     clear_quantization_config,
     last_token_hidden,
     load_tokenizer,
+    on_demand,
     resolve_model,
     rounding_tolerance,
     take_apart,
+    write_transformer,
 )
 from rlhf_plugin_reward.encoding import View, write_view
 
@@ -136,15 +141,38 @@ def save_classifier(
     config = copy.deepcopy(trunk.config)
     config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
     config.architectures = None
-    model = AutoModelForSequenceClassification.from_config(config, dtype=next(trunk.parameters()).dtype)
     weights = net.state_dict() if weights is None else weights
-    whole = {k.removeprefix("trunk."): v for k, v in weights.items() if k.startswith("trunk.")}
-    getattr(model, model.base_model_prefix).load_state_dict(whole if trunk is net.trunk else trunk.state_dict())
-    head_of(model).weight.data.copy_(weights["head.weight"].detach())
+    gathered = trunk is net.trunk and on_demand(weights)
+    with torch.device("meta") if gathered else contextlib.nullcontext():
+        model = AutoModelForSequenceClassification.from_config(config, dtype=next(trunk.parameters()).dtype)
     clear_quantization_config(model)
-    model.save_pretrained(folder)
+    if gathered:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_transformer(model, classifier_weights(model, weights), folder)
+    else:
+        whole = {k.removeprefix("trunk."): v for k, v in weights.items() if k.startswith("trunk.")}
+        getattr(model, model.base_model_prefix).load_state_dict(whole if trunk is net.trunk else trunk.state_dict())
+        head_of(model).weight.data.copy_(weights["head.weight"].detach())
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_view(view or View(), folder)
+
+
+def classifier_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
+    """A net's gathered weights under the names that a sequence classifier gives them, in its order and number types.
+
+    Args:
+        model: the classifier, without weights.
+        weights: of the net.
+    """
+    head, trunk = head_of(model).weight, f"{model.base_model_prefix}."
+    shapes = model.state_dict(keep_vars=True)
+
+    def value(name: str) -> torch.Tensor:
+        stored = "head.weight" if shapes[name] is head else f"trunk.{name.removeprefix(trunk)}"
+        return weights[stored].to(shapes[name].dtype)
+
+    return ComputedWeights({name: partial(value, name) for name in shapes}, shapes)
 
 
 def merged(trunk: Any) -> Any:

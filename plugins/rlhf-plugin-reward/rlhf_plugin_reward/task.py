@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from rlhf_core.api import BuildContext
-from rlhf_core.sdk import Datasets, OfflineTrainer, has_no_weights, load_named, load_trained_policy, seed_everything
+from rlhf_core.sdk import (
+    Datasets,
+    OfflineTrainer,
+    has_no_weights,
+    load_named,
+    load_trained_policy,
+    save_named,
+    seed_everything,
+)
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import fresh_net, save_classifier
@@ -61,8 +67,7 @@ class RewardModelTask:
         """What is being trained, by parameter name."""
         folder.mkdir(parents=True, exist_ok=True)
         names = {k for k, v in self.net.named_parameters() if v.requires_grad}
-        trained = {k: v.detach().contiguous() for k, v in weights.items() if k in names}
-        save_file(trained, str(folder / "trained.safetensors"))
+        save_named(weights, [k for k in weights if k in names], folder / "trained.safetensors")
 
     def load_model(self, folder: Path) -> None:
         """Read a checkpoint's weights."""

@@ -42,23 +42,20 @@ class PolicyWeights:
         if self.synced_reference is not None:
             self.synced_reference.load(checkpoint.path)
 
-    def writer(self, strategy: Strategy) -> WriteModel:
-        """What writes a checkpoint's weights (adapters, with LoRA) and tokenizer, beside them critic and reference.
+    def write_policy(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """Write a checkpoint's weights (adapters, with LoRA) and tokenizer."""
+        save_model(self.policy.model, self.policy.tokenizer, folder, weights)
 
-        All ranks call it; critic and reference are gathered here.
-        """
+    @property
+    def beside(self) -> list[tuple[torch.nn.Module, WriteModel]]:
+        """What else has weights, and what writes them into a checkpoint's folder: critic, and synced reference."""
         critic, reference = self.critic, self.synced_reference
-        reference_weights = None if reference is None else strategy.full_state(reference.model)
-        critic_weights = None if critic is None else strategy.full_state(critic)
-
-        def write(folder: Path, weights: Mapping[str, Any]) -> None:
-            save_model(self.policy.model, self.policy.tokenizer, folder, weights)
-            if critic is not None and critic_weights is not None:
-                save_critic(critic, critic_weights, folder.parent)
-            if reference is not None:
-                reference.save(folder.parent, reference_weights)
-
-        return write
+        parts: list[tuple[torch.nn.Module, WriteModel]] = []
+        if critic is not None:
+            parts.append((critic, lambda folder, weights: save_critic(critic, weights, folder)))
+        if reference is not None:
+            parts.append((reference.model, reference.save))
+        return parts
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the final model in plain Hugging Face form, adapters merged."""
@@ -100,8 +97,8 @@ class OnlineCheckpoint:
             rank_state: what only this rank has.
         """
         state = {"online": self.state_dict(), **trainer_state}
-        model = self.weights.policy.model
-        self.checkpoints.save(step, state, model, self.weights.writer(self.strategy), rank_state)
+        weights = self.weights
+        self.checkpoints.save(step, state, weights.policy.model, weights.write_policy, rank_state, weights.beside)
 
     def saved(self, step: int) -> bool:
         """True if this step's checkpoint is on disk."""

@@ -9,16 +9,14 @@ from typing import Any
 import torch
 
 from rlhf_core.errors import ModelError
+from rlhf_core.models.tensor_files import save_named
 
 FILE = "critic.safetensors"
 
 
 def save_critic(critic: torch.nn.Module, weights: Mapping[str, Any], folder: Path) -> None:
     """Write the weights that learn; the rest (the base under its adapters) is where the policy came from."""
-    from safetensors.torch import save_file
-
-    kept = {k: weights[k].detach().cpu().contiguous() for k, p in critic.named_parameters() if p.requires_grad}
-    save_file(kept, str(folder / FILE))
+    save_named(weights, [k for k, p in critic.named_parameters() if p.requires_grad], folder / FILE)
 
 
 def load_critic(critic: torch.nn.Module, folder: Path) -> None:

@@ -1,0 +1,133 @@
+"""Models are written tensor by tensor from shards: the same files, one whole weight in memory at a time."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.api import ModelConfig
+from rlhf_core.errors import OtherRankFailed, RunDirError
+from rlhf_core.models.config import LoraSettings
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.save import save_model
+from rlhf_core.strategy.accelerated import AcceleratedStrategy
+from rlhf_core.strategy.whole_weights import Ended, use_whole_weights
+from rlhf_plugin_fsdp.config import FsdpConfig
+from rlhf_plugin_fsdp.strategy import Fsdp
+from rlhf_plugin_reward.net import RewardNet, new_head, save_classifier
+
+
+class Counted(Fsdp):
+    """Knows how many bytes of whole weights were in memory at once."""
+
+    def __init__(self) -> None:
+        super().__init__(FsdpConfig(device="cpu"), AcceleratedStrategy(1, "cpu"))
+        self.alive: list[weakref.ref[torch.Tensor]] = []
+        self.peak = 0
+
+    def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A copy, whose life is watched."""
+        whole = super().whole_tensor(tensor)
+        if whole is None:
+            return None
+        whole = whole.clone()
+        self.alive = [ref for ref in self.alive if ref() is not None] + [weakref.ref(whole)]
+        self.peak = max(self.peak, sum(t.nbytes for ref in self.alive if (t := ref()) is not None))
+        return whole
+
+
+@pytest.fixture
+def strategy() -> Iterator[Counted]:
+    made = Counted()
+    yield made
+    made.close()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("path", ["pocket", "untied"])
+@pytest.mark.parametrize("lora", [None, LoraSettings(r=2)])
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_policy(tmp_path: Path, strategy: Counted, path: str, lora: LoraSettings | None, merge: bool) -> None:
+    if path == "untied":
+        loaded = load_policy(ModelConfig(path="pocket"))
+        loaded.model.config.tie_word_embeddings = False
+        untied = type(loaded.model)(loaded.model.config)
+        save_model(untied, loaded.tokenizer, tmp_path / "untied")
+        path = str(tmp_path / "untied")
+    loaded = load_policy(ModelConfig(path=path, lora=lora))
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in loaded.model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(generator=generator)
+    save_model(loaded.model, loaded.tokenizer, tmp_path / "whole", merge=merge)
+    largest = max(p.nbytes for p in loaded.model.parameters())
+    strategy.prepare(loaded.model)
+
+    def write(weights: Mapping[str, Any]) -> None:
+        save_model(loaded.model, loaded.tokenizer, tmp_path / "parts", weights, merge=merge)
+
+    use_whole_weights(strategy, loaded.model, write)
+    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+    assert 0 < strategy.peak <= largest * (2 if lora else 1), "adapters are small, and kept while they are merged"
+
+
+def test_a_reward_model(tmp_path: Path, strategy: Counted) -> None:
+    loaded = load_policy(ModelConfig(path="pocket"))
+    net = RewardNet(loaded.model.model, new_head(160, 1, 0))
+    save_classifier(net, loaded.tokenizer, tmp_path / "whole")
+    largest = max(p.nbytes for p in net.parameters())
+    strategy.prepare(net)
+    use_whole_weights(strategy, net, lambda w: save_classifier(net, loaded.tokenizer, tmp_path / "parts", w))
+    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+    assert 0 < strategy.peak <= largest
+
+
+def test_a_disk_that_is_full_leaves_no_rank_waiting(strategy: Counted) -> None:
+    module = torch.nn.Linear(2, 2)
+    strategy.prepare(module)
+    said: list[Any] = []
+    strategy.gather_objects = lambda value: [said.append(value)]  # type: ignore[method-assign]
+
+    def full(weights: Mapping[str, Any]) -> None:
+        assert weights["weight"].shape == (2, 2)
+        raise RunDirError("the disk is full")
+
+    with pytest.raises(RunDirError):
+        use_whole_weights(strategy, module, full)
+    assert said == ["weight", Ended("RunDirError: the disk is full")]
+    use_whole_weights(strategy, module, lambda _: None)
+    assert said[2:] == [Ended("")]
+
+
+def test_a_rank_that_is_told_of_a_failure_fails_too(strategy: Counted) -> None:
+    module = torch.nn.Linear(2, 2)
+    strategy.prepare(module)
+    words: list[Any] = ["weight", "bias", Ended("OSError: no space")]
+    strategy.gather_objects = lambda _: [words.pop(0)]  # type: ignore[method-assign]
+    strategy.rank = 1
+    with pytest.raises(OtherRankFailed, match=r"rank 0 failed .*OSError: no space"):
+        use_whole_weights(strategy, module, lambda _: pytest.fail("rank 1 writes nothing"))
+    assert words == []
+
+
+def test_after_a_look_up_that_broke_off_nothing_is_exchanged(strategy: Counted) -> None:
+    module = torch.nn.Linear(2, 2)
+    strategy.prepare(module)
+    said: list[Any] = []
+    strategy.gather_objects = lambda value: [said.append(value)]  # type: ignore[method-assign]
+
+    def fails(_: torch.Tensor) -> None:
+        raise MemoryError
+
+    strategy.whole_tensor = fails  # type: ignore[method-assign]
+    with pytest.raises(MemoryError):
+        use_whole_weights(strategy, module, lambda weights: weights["bias"])
+    assert said == ["bias"], "the other ranks may wait in the exchange that failed: another one would be taken for it"

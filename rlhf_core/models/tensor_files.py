@@ -1,0 +1,155 @@
+"""Safetensors files written tensor by tensor; each is byte for byte what the safetensors library writes of its tensors.
+
+The library wants all tensors of a file in memory. Here the header is made of shapes, and each tensor is computed,
+written and forgotten. ``U`` unsigned and ``I`` signed integers, ``F`` floats, as the format names them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from rlhf_core.strategy.whole_weights import like
+
+TYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
+"""In the order of the format's alignment; in a file the last ones come first, and names in order within a type."""
+_RANK = {dtype: place for place, dtype in enumerate(TYPES)}
+SHARD_BYTES = 50 * 10**9
+"""Of tensors in a file of a model, at most, as in transformers; a larger tensor has a file of its own."""
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A tensor that is going to be written."""
+
+    name: str
+    like: torch.Tensor
+    """Of its shape and type; its values are not looked at."""
+    value: Callable[[], torch.Tensor]
+    """Called once, when it is written."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size in the file."""
+        return self.like.numel() * self.like.element_size()
+
+
+def entries(weights: Mapping[str, torch.Tensor], names: Iterable[str]) -> list[TensorEntry]:
+    """Some of the weights, each looked up when it is written."""
+    return [TensorEntry(name, like(weights, name), lambda name=name: weights[name]) for name in names]
+
+
+def can_write(tensors: Iterable[TensorEntry]) -> bool:
+    """Whether every tensor has a type that is known here."""
+    return all(tensor.like.dtype in TYPES for tensor in tensors)
+
+
+def write_tensors(file: Path, tensors: Iterable[TensorEntry], metadata: Mapping[str, str] | None = None) -> None:
+    """Write one file; of the values one is in memory at a time.
+
+    Args:
+        file: written anew.
+        tensors: in any order.
+        metadata: of the header.
+
+    Raises:
+        ValueError: a value has another shape or type than was said.
+    """
+    ordered = sorted(tensors, key=lambda tensor: (-_RANK[tensor.like.dtype], tensor.name.encode()))
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
+    for tensor in ordered:
+        begin, end = end, end + tensor.bytes
+        kind, shape = TYPES[tensor.like.dtype], list(tensor.like.shape)
+        header[tensor.name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as target:
+        target.write(len(text).to_bytes(8, "little") + text)
+        for tensor in ordered:
+            _write_value(target, tensor)
+
+
+def _write_value(target: BinaryIO, tensor: TensorEntry) -> None:
+    value = tensor.value().detach().cpu().contiguous()
+    if value.shape != tensor.like.shape or value.dtype != tensor.like.dtype:
+        raise ValueError(
+            f"'{tensor.name}' was to be {list(tensor.like.shape)} of {tensor.like.dtype}, "
+            f"and is {list(value.shape)} of {value.dtype}"
+        )
+    target.write(value.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def save_named(weights: Mapping[str, torch.Tensor], names: Iterable[str], file: Path) -> None:
+    """Write some weights into one file.
+
+    Args:
+        weights: by name; each is looked up when it is written.
+        names: of those that are kept.
+        file: written anew.
+    """
+    tensors = entries(weights, names)
+    if can_write(tensors):
+        write_tensors(file, tensors)
+        return
+    from safetensors.torch import save_file
+
+    save_file({t.name: t.value().detach().cpu().contiguous() for t in tensors}, str(file))
+
+
+def write_model_files(folder: Path, tensors: Sequence[TensorEntry], shard_bytes: int = SHARD_BYTES) -> None:
+    """Write a model's weights as transformers reads them: ``model.safetensors``, or several files and their index.
+
+    Args:
+        folder: of the model.
+        tensors: in the order of the model's state.
+        shard_bytes: of tensors in a file, at most; one file is the same as transformers', several may be divided
+            otherwise.
+    """
+    shards = divided(tensors, shard_bytes)
+    if len(shards) == 1:
+        write_tensors(folder / "model.safetensors", shards[0], {"format": "pt"})
+        return
+    places: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_tensors(folder / name, shard, {"format": "pt"})
+        places |= {tensor.name: name for tensor in shard}
+    total = sum(tensor.bytes for tensor in tensors)
+    parameters = sum(tensor.like.numel() for tensor in tensors)
+    index = {"metadata": {"total_parameters": parameters, "total_size": total}, "weight_map": places}
+    text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+    (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+
+
+def divided(tensors: Sequence[TensorEntry], shard_bytes: int) -> list[list[TensorEntry]]:
+    """The tensors of each file: as many as fit, in order; one that fits in none has its own."""
+    shards: list[list[TensorEntry]] = []
+    current: list[TensorEntry] = []
+    size = 0
+    for tensor in tensors:
+        if tensor.bytes > shard_bytes:
+            shards.append([tensor])
+            continue
+        if size + tensor.bytes > shard_bytes:
+            shards.append(current)
+            current, size = [], 0
+        current.append(tensor)
+        size += tensor.bytes
+    return [*shards, current] if current or not shards else shards
