@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlhf_core.models.config import LoraSettings, ModelConfig
+from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
+from rlhf_core.models.precision import set_precision
 from rlhf_core.models.reference import Reference
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.sdk import decoder_layers
@@ -55,29 +56,42 @@ sys.path.insert(0, str(Path(__file__).parent))
 from matrix import PATHS, items, plain, policy
 
 BETA = 0.9
+BUCKET = 1000
+"""Elements, fewer than most weights have: gradients are added over ranks in many parts."""
 LAYOUTS = {
     "1": {"stage": 1},
     "2": {"stage": 2},
-    "2 offloaded": {"stage": 2, "offload": True},
     "3": {"stage": 3},
     "3 offloaded": {"stage": 3, "offload": True, "offload_weights": True},
+    "1 in buckets": {"stage": 1, "bucket": BUCKET},
+    "2 in buckets": {"stage": 2, "bucket": BUCKET},
+    "3 in buckets": {"stage": 3, "bucket": BUCKET},
+    "2 offloaded in buckets": {"stage": 2, "offload": True, "bucket": BUCKET},
 }
 GRADIENTS = (
-    ("accumulation+share_prefix", 1),
-    ("accumulation+checkpointing", 2),
-    ("by_tokens+packing+chunked_head", 3),
-    ("accumulation+checkpointing+share_prefix", 3),
-    ("accumulation+checkpointing+lora", 3),
+    ("accumulation+share_prefix", "1 in buckets"),
+    ("accumulation+checkpointing", "2 in buckets"),
+    ("by_tokens+packing+chunked_head", "3 in buckets"),
+    ("accumulation+checkpointing+share_prefix", "3"),
+    ("accumulation+checkpointing+lora", "3"),
 )
 RUNS = {
-    "sft": ("1", "2", "3"),
+    "sft": ("1 in buckets", "2 in buckets", "3 in buckets"),
+    "sft, lora": ("1", "3"),
     "reward_model": ("2", "3"),
     "dpo": ("1", "3"),
+    "dpo, lora": ("2", "3"),
     "grpo": ("2", "3"),
-    "grpo lora": ("3",),
+    "grpo, lora": ("3",),
+    "grpo, bf16": ("2",),
+    "grpo, lora, bf16": ("3",),
     "ppo shared": ("3",),
-    "ppo separate": ("1", "2 offloaded", "3", "3 offloaded"),
+    "ppo shared, lora": ("2",),
+    "ppo separate": ("1", "2 offloaded in buckets", "3", "3 offloaded"),
+    "ppo separate, lora": ("1", "3"),
+    "ppo separate, bf16": ("3",),
 }
+"""What is trained -> layouts. A sum in bfloat16 depends on what it is part of: micro-batches of one sequence there."""
 RATES = {"eps": 1e-3, "learning_rate": 1e-3, "weight_decay": 0.1, "betas": (BETA, 0.99)}
 
 
@@ -111,10 +125,11 @@ def gradient(options: frozenset[str], strategy: Zero) -> dict[str, torch.Tensor]
 def gradients(ranks: AcceleratedStrategy) -> dict[str, float]:
     """Distance from one process's gradient."""
     far: dict[str, float] = {}
-    for options, stage in GRADIENTS:
-        got, want = gradient(frozenset(options.split("+")), strategy_of(ranks, stage=stage)), plain("lora" in options)
+    for options, layout in GRADIENTS:
+        strategy = strategy_of(ranks, **LAYOUTS[layout])
+        got, want = gradient(frozenset(options.split("+")), strategy), plain("lora" in options)
         assert got.keys() == want.keys()
-        name = f"{options}, stage {stage}"
+        name = f"{options}, stage {layout}"
         far[name] = max(float((got[k] - want[k]).abs().max()) for k in want)
     return far
 
@@ -131,6 +146,7 @@ class Training(NamedTuple):
 def samples_of(kind: str) -> list[Any]:
     """Seven of them."""
     rows = items()
+    kind = kind.split(",")[0]
     if kind == "dpo":
         sides = [Side(r.prompt_ids, r.completion_ids, len(r.completion_ids), ref=-3.0) for r in rows]
         return [PolicyPair(f"p{n}", side, sides[(n + 1) % 7]) for n, side in enumerate(sides)]
@@ -146,8 +162,9 @@ def samples_of(kind: str) -> list[Any]:
 def training(strategy: Any, kind: str) -> Training:
     """A module of that kind and what makes its updates."""
     torch.manual_seed(7)
-    lora = LoraSettings(r=4) if "lora" in kind else None
-    loaded = load_policy(ModelConfig(path="pocket", lora=lora))
+    kind, *options = kind.split(", ")
+    loaded = policy(frozenset(options))
+    set_precision(loaded.model, "bf16" if "bf16" in options else "fp32")
     critic: Any = None
     reference: Any = None
     if kind == "dpo":
@@ -164,7 +181,7 @@ def training(strategy: Any, kind: str) -> Training:
         loss = WithValues(loss, 0.5, 0.2)
     config = OnlineTrainerConfig(name="t", optimizer={**RATES, "max_grad_norm": 0.5})  # pyright: ignore
     prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, critic, 3e-4)
-    cut = micro_batches_of_size(2)
+    cut = micro_batches_of_size(1 if "bf16" in options else 2)
     learner = Learner(prepared, loss, strategy, config, 10, critic, 3e-4, micro_batcher=cut, optimizer=optimizer)
     policies = None if reference is None else ReferencePolicy(reference, loaded.model, prepared, strategy, 0)
     return Training(prepared, learner, optimizer, policies)
@@ -181,7 +198,7 @@ def numbers(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, Any]:
     found["losses"].append(made.learner.measure(share)["loss"])
     if made.reference is not None:
         module: Any = made.prepared
-        cut = micro_batches_of_size(2)
+        cut = micro_batches_of_size(1 if "bf16" in kind else 2)
         found["reference"] = made.reference.logprobs(share, module, cut)
         with strategy.gathered(module):  # as the native engine samples: as many forwards as a rank wants
             found["gathered"] = module.logprobs(share, cut)
@@ -191,6 +208,7 @@ def numbers(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, Any]:
     found["one by one"] = one_by_one(strategy, made.prepared)
     found["moments"] = made.optimizer.state_dict()
     if isinstance(strategy, Zero):
+        found["bucket"] = made.optimizer.zero.reduce_bucket_size
         trained = sum(v.numel() for k, v in found["weights"].items()) if strategy.rank == 0 else 0
         found["stepped"] = sum(t.numel() for t in made.optimizer.fragments.stepped), trained
         inside = [p for layer in decoder_layers(made.prepared) for p in layer.parameters()]
@@ -219,9 +237,10 @@ def relative(got: torch.Tensor, want: torch.Tensor) -> float:
 def updates(ranks: AcceleratedStrategy) -> dict[str, float]:
     """Distance from one process; shares of five and two samples."""
     far: dict[str, float] = {}
+    wanted: dict[str, Any] = {}
     for kind, layouts in RUNS.items():
         samples = samples_of(kind)
-        want = numbers(LocalStrategy(), kind, samples)
+        wanted[kind] = want = numbers(LocalStrategy(), kind, samples)
         for layout in layouts:
             strategy = strategy_of(ranks, **LAYOUTS[layout])
             got = numbers(strategy, kind, samples[:5] if ranks.rank == 0 else samples[5:])
@@ -230,6 +249,7 @@ def updates(ranks: AcceleratedStrategy) -> dict[str, float]:
             if ranks.rank == 0 and "lora" not in kind:
                 far[f"{name}/stepped"] = stepped / trained
             far[f"{name}/layers"] = float(got["layers"])
+            far[f"{name}/bucket"] = float(got["bucket"])
             for key in ("norms", "losses"):
                 if want[key]:
                     far[f"{name}/{key}"] = relative(torch.tensor(got[key]), torch.tensor(want[key]))
@@ -247,6 +267,7 @@ def updates(ranks: AcceleratedStrategy) -> dict[str, float]:
             far[f"{name}/moments"] = max(
                 relative(whole(a[key]), b[key]) for a, b in pairs for key in ("exp_avg", "exp_avg_sq")
             )
+    far["bf16"] = relative(torch.tensor(wanted["grpo, bf16"]["norms"]), torch.tensor(wanted["grpo"]["norms"]))
     return far
 
 

@@ -81,7 +81,8 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
         raise ConfigError(
             f"strategy deepspeed with model.dtype={run.model.dtype}",
             why="weights are stepped in float32; a copy of another type was not compared",
-            fix="--set model.dtype=float32, and trainer.precision=bf16 to compute in bfloat16",
+            fix="--set model.dtype=float32"
+            + (", and trainer.precision=bf16 to compute in bfloat16" if hasattr(trainer, "precision") else ""),
         )
     if trainer.name == "reward_model":
         trunk = getattr(trainer, "train_trunk", "full")
