@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import RlhfError
 from rlhf_core.strategy.checked import checked_strategy
-from rlhf_core.strategy.protocols import OptimizerOwner
+from rlhf_core.strategy.protocols import OptimizerOwner, TensorGathering
+from rlhf_core.strategy.whole_weights import like, use_whole_weights
 from rlhf_core.testing.config import check_config
 from rlhf_core.testing.report import require
 from rlhf_core.testing.samples import make_context
@@ -123,6 +125,8 @@ def check_states(config: ComponentConfig, strategy: Any, prepared: torch.nn.Modu
         state = {name: t.detach().cpu() for name, t in strategy.full_state(inner).items()}
     same = state.keys() == weights.keys() and all(torch.equal(state[k], weights[k]) for k in weights)
     require(same, config, "full_state() gives the weights by name", f"{sorted(state)} or values differ")
+    if issubclass(type(strategy), TensorGathering):
+        check_look_ups(config, strategy, inner, weights)
     first = torch.optim.AdamW(prepared.parameters(), lr=0.1)
     first.step()
     saved = strategy.optimizer_state(prepared, first)
@@ -131,3 +135,19 @@ def check_states(config: ComponentConfig, strategy: Any, prepared: torch.nn.Modu
     a, b = (o.state_dict()["state"] for o in (first, second))
     restored = a.keys() == b.keys() and all(torch.equal(whole(a[i]["exp_avg"]), whole(b[i]["exp_avg"])) for i in a)
     require(restored, config, "an optimizer's state survives saving and loading", "the moments differ")
+
+
+def check_look_ups(
+    config: ComponentConfig, strategy: Any, inner: torch.nn.Module, weights: Mapping[str, torch.Tensor]
+) -> None:
+    """Whole weights one by one."""
+    right: dict[str, bool] = {}
+
+    def look_up(gathered: Mapping[str, torch.Tensor]) -> None:
+        for name in gathered:
+            same_shape = like(gathered, name).shape == weights[name].shape
+            right[name] = same_shape and torch.equal(gathered[name], weights[name])
+
+    use_whole_weights(strategy, inner, look_up)
+    every = right.keys() == weights.keys() and all(right.values())
+    require(every, config, "whole_tensor() and whole_shape() give each weight, and its shape", f"{right}")

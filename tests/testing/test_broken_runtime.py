@@ -38,6 +38,8 @@ STRATEGY = {
     "sum": "sum_over_ranks",
     "gather": "a list of 1",
     "names": "weights by name",
+    "look-up": "whole_tensor.. and whole_shape",
+    "shape": "whole_tensor.. and whole_shape",
     "optimizer": "survives saving",
     "prepare": "prepare.. of strategy 'broken' raised OutOfMemoryError",
     "lacks": "no barrier",
