@@ -62,7 +62,8 @@ def changes(run: RunConfig) -> Iterator[Change]:
     if run.model.lora is None:
         cost = "adapters learn, the weights do not"
         yield Change("model.lora.r=16", cost, _lora)
-    if run.model.dtype == "float32":
+    zero = str(getattr(run.strategy, "planned_as", "")).startswith("zero")  # which steps float32 copies
+    if run.model.dtype == "float32" and not zero:
         cost = "weights and moments of 8 bits of precision: small updates are lost"
         yield Change("model.dtype=bfloat16", cost, _bfloat16)
 
