@@ -131,7 +131,8 @@ def set_up_torch(config: RunConfig) -> None:
     from rlhf_core.models.precision import slow_bfloat16
 
     use_matmul_backend(config.matmul)
-    if slow := slow_bfloat16(config.model_dump()):
+    slow = slow_bfloat16(config.model_dump())
+    if slow and os.environ.get("RANK", "0") == "0":
         log.warning("%s", slow)
     if config.threads:
         torch.set_num_threads(config.threads)

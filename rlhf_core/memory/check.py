@@ -25,6 +25,20 @@ PARTS = 16
 gradients, moments, copies."""
 PER_TOKEN = 32
 """Numbers that one layer keeps for a token, in hidden sizes: 25 are measured on the pocket model."""
+SURE = frozenset(
+    {
+        "weights",
+        "reference",
+        "critic",
+        "rewards",
+        "sampler copy",
+        "root group",
+        "gradients",
+        "optimizer",
+        "stepped copy",
+    }
+)
+"""Parts of an update that do not depend on the data."""
 
 
 def check_memory(ctx: BuildContext, *, force: bool) -> None:
@@ -181,11 +195,6 @@ def placement_of(ctx: BuildContext) -> Placement:
 def certain_bytes(plan: MemoryPlan) -> int:
     """What is held whatever the data: weights, copies, gradients and moments in an update, or what loading takes."""
     return max(_sure_in_update(plan), plan.phases["load"].total)
-
-
-SURE = (
-    "weights", "reference", "critic", "rewards", "sampler copy", "root group", "gradients", "optimizer", "stepped copy"
-)  # fmt: skip
 
 
 def _sure_in_update(plan: MemoryPlan) -> int:

@@ -80,6 +80,12 @@ def test_a_processor_without_bfloat16_is_named_before_hours_pass(
     assert ("trainer.precision=bf16: this processor" in caplog.text) is not supported
 
 
+def test_a_torch_without_onednn_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    assert slow_bfloat16({"model": {"dtype": "bfloat16"}}) == ""
+
+
 def test_a_run_samples_and_learns_in_the_same_precision(train: Train) -> None:
     change = {
         "trainer": {
