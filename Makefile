@@ -8,11 +8,13 @@
 #   make docs         write docs/reference/ anew from the code
 #   make docs-site  the documentation as a site in build/site, which opens without a server or a network
 #   make clean        remove .venv and caches (never runs/)
-# Settings: PYTHON=python3.12 (used to create the environment), VENV=path, PYTEST_ARGS="-k loss".
+# Settings: PYTHON=python3.12 (used to create the environment), VENV=path, PYTEST_ARGS="-k loss", JOBS=8 (processes of
+# tests; 3 keep two cores busy, since many tests wait for a process that they start).
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+JOBS ?= 3
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
@@ -47,13 +49,13 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 test: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long" $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not long" $(PYTEST_ARGS)
 
 test-slow: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not long" $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not long" $(PYTEST_ARGS)
 
 test-all: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlhf_core.errors import UserError
 from rlhf_core.launch.memory import keeps_copy
 from rlhf_core.launch.rows import samples_itself
 from rlhf_core.memory.plan import MemoryPlan
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
+    from rlhf_core.context import BuildContext
 
 Replan = Callable[["RunConfig"], MemoryPlan]
 
@@ -62,21 +64,40 @@ def changes(run: RunConfig) -> Iterator[Change]:
     if run.model.lora is None:
         cost = "adapters learn, the weights do not"
         yield Change("model.lora.r=16", cost, _lora)
-    zero = str(getattr(run.strategy, "planned_as", "")).startswith("zero")  # which steps float32 copies
-    if run.model.dtype == "float32" and not zero:
+    if run.model.dtype == "float32":
         cost = "weights and moments of 8 bits of precision: small updates are lost"
         yield Change("model.dtype=bfloat16", cost, _bfloat16)
 
 
-def cheapest(run: RunConfig, limit: int, replan: Replan) -> Advice:
+def accepted_by_strategy(ctx: BuildContext) -> Callable[[RunConfig], bool]:
+    """Whether the run's strategy takes a changed configuration, as its preflight says.
+
+    Args:
+        ctx: of the run as it is. What the strategy refuses of it already is no fault of a change.
+    """
+
+    def refusal(run: RunConfig) -> str | None:
+        try:
+            if run.strategy is not None:
+                run.strategy.preflight(ctx.with_(config=run))
+        except UserError as error:
+            return str(error)
+        return None
+
+    before = refusal(ctx.config)
+    return lambda run: refusal(run) in (None, before)
+
+
+def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[RunConfig], bool]) -> Advice:
     """The first change that is enough, else as many as are together, the cheapest first.
 
     Args:
         run: that does not fit.
         limit: bytes of the device.
         replan: plans a changed run.
+        accepted: whether a changed run would start at all.
     """
-    every = list(changes(run))
+    every = [change for change in changes(run) if accepted(change.make(run))]
     furthest = _furthest(every)
     for last in furthest:
         if replan(last.make(run)).peak > limit:

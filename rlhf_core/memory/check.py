@@ -143,7 +143,7 @@ def _has_gpu(run: Any) -> bool:
 
 def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> ConfigError | None:
     """The error for a run that cannot fit; one that may not fit is warned of."""
-    from rlhf_core.memory.advice import cheapest
+    from rlhf_core.memory.advice import accepted_by_strategy, cheapest
     from rlhf_core.memory.footprint import footprint
     from rlhf_core.memory.plan import plan_for
 
@@ -164,7 +164,7 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
         )
         return None
     decisive = plan.phases["load"] if _while_loading(plan) else plan.phases["update"]
-    advice = cheapest(ctx.config, limit, replan)
+    advice = cheapest(ctx.config, limit, replan, accepted_by_strategy(ctx))
     settings = " ".join(f"--set {change.setting}" for change in advice.changes)
     elsewhere = "a smaller model, or more cards: rlhf memory plan"
     if _while_loading(plan):

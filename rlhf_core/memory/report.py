@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.errors import ConfigError, did_you_mean
-from rlhf_core.memory.advice import Advice, cheapest
+from rlhf_core.memory.advice import Advice, accepted_by_strategy, cheapest
 from rlhf_core.memory.amounts import available_ram
 from rlhf_core.memory.footprint import Footprint, ModelSize, footprint
 from rlhf_core.memory.layouts import STRATEGIES, Name
@@ -120,7 +120,11 @@ def make_report(
     others = every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu)
     advice = None
     if plan.peak > most:
-        advice = cheapest(ctx.config, most, lambda run: plan_for(found_for(run), place, on_cpu=on_cpu))
+
+        def replan(run: RunConfig) -> MemoryPlan:
+            return plan_for(found_for(run), place, on_cpu=on_cpu)
+
+        advice = cheapest(ctx.config, most, replan, accepted_by_strategy(ctx))
     several: list[Name] = [name for name in STRATEGIES if name != "single"]
     fewest: dict[str, int | None] = {
         name: fewest_ranks(found, name, most, place.ranks_per_node, on_cpu=on_cpu) for name in several

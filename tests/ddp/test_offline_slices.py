@@ -17,8 +17,8 @@ SCRIPT = Path(__file__).parent / "offline_slices.py"
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize(
     "cases",
-    [("sft", "dpo", "reward_model"), pytest.param(("sft+lora", "dpo+lora"), marks=pytest.mark.long)],
-    ids=["whole", "lora"],
+    [("sft", "dpo"), pytest.param(("reward_model", "sft+lora", "dpo+lora"), marks=pytest.mark.long)],
+    ids=["whole", "others"],
 )
 def test_each_rank_reads_its_slices(cases: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "found.json"

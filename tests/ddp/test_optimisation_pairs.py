@@ -39,6 +39,7 @@ def test_every_pair_with_two_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # every pair with the small model: above
 def test_on_a_real_model() -> None:
     path = os.environ.get("RLHF_SMOLLM2_GGUF", "")
     if not Path(path).is_file():

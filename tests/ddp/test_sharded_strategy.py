@@ -130,7 +130,7 @@ def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "strategy"),
-    [("sft", "acme_sharded"), ("dpo", "fsdp")],
+    [("sft", "acme_sharded"), pytest.param("dpo", "fsdp", marks=pytest.mark.long)],  # fsdp: test_offline_slices.py too
 )
 def test_offline_equals_one_process(train: Train, pairs: Path, algo: str, strategy: str) -> None:
     common = ["--algo", algo, "--dataset", str(pairs), *OFFLINE]

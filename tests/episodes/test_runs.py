@@ -64,7 +64,7 @@ def untimed(run: Path) -> Left:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_killed_inside_an_episode_it_resumes_bit_for_bit_and_repeats_no_side_effect(
     staleness: int, naughty: Path, small_model: Path
 ) -> None:

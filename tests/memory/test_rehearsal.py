@@ -12,6 +12,7 @@ from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.memory import footprint as footprint_module
+from rlhf_core.memory.advice import accepted_by_strategy, changes
 from rlhf_core.memory.check import check_memory, surely_fits
 from rlhf_core.memory.footprint import footprint
 from rlhf_core.memory.live import LiveBytes
@@ -108,12 +109,19 @@ def test_a_run_that_every_rank_would_have_to_load_whole_is_refused(monkeypatch: 
     free = 8 * 5_400_000  # of 8 ranks, 5.5 MB of weights each
     monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: free)
     monkeypatch.setattr("rlhf_core.memory.report.available_ram", lambda: free)
-    strategy = SimpleNamespace(name="deepspeed", device="cpu", planned_as="zero3")
+
+    def preflight(ctx: Any) -> None:
+        if ctx.config.model.dtype != "float32":
+            raise ConfigError("steps float32 alone")
+
+    strategy = SimpleNamespace(name="deepspeed", device="cpu", planned_as="zero3", preflight=preflight)
     ctx = small.with_(world_size=8, config=small.config.model_copy(update={"strategy": strategy}))
     with pytest.raises(ConfigError, match="cannot fit: it holds") as refused:
         check_memory(ctx, force=False)
     assert "every rank loads all of it before it is divided" in str(refused.value)
     assert "strategy=fsdp" in str(refused.value)
+    accepted = accepted_by_strategy(ctx)
+    assert {c.setting for c in changes(ctx.config) if not accepted(c.make(ctx.config))} == {"model.dtype=bfloat16"}
 
 
 def test_what_only_long_completions_would_fill_is_not_refused(

@@ -46,7 +46,7 @@ def test_quickstart_beats_the_starting_policy_by_the_gold_score(tmp_path: Path) 
 
 
 def test_grpo_on_gsm8k(gguf: str, test_data: Path, tmp_path: Path) -> None:
-    settings = ("trainer.steps=1", "trainer.eval_samples=4", "reward.max_pairs=32", "reward.heldout_pairs=12")
+    settings = ("trainer.steps=1", "trainer.eval_samples=4", "reward.max_pairs=12", "reward.heldout_pairs=6")
     command = [
         sys.executable,
         "-m",
@@ -67,7 +67,7 @@ def test_grpo_on_gsm8k(gguf: str, test_data: Path, tmp_path: Path) -> None:
     assert found["tokens_generated"] > 16 * 16
     assert found["final_model"]["parameters"] > 130e6
     assert len(found["final_model"]["answer"].split()) > 3
-    assert found["reports"]["ensemble"]["train_pairs"] == 32
+    assert found["reports"]["ensemble"]["train_pairs"] == 12
 
 
 def test_sft_with_adapters_on_human_conversations(
@@ -84,7 +84,7 @@ def test_sft_with_adapters_on_human_conversations(
         "model.lora.r=8",
         "trainer.batch_size=8",
         "trainer.micro_batch_size=4",
-        "trainer.max_steps=8",
+        "trainer.max_steps=5",
         "trainer.optimizer={learning_rate: 0.001, warmup_steps: 0, schedule: constant}",
         "trainer.max_length=192",
         "dataset.heldout_fraction=0.2",

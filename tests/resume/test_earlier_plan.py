@@ -93,6 +93,7 @@ def test_a_run_with_a_verifier_goes_on(rlhf: Callable[..., Any], finished_run: P
 
 
 @pytest.mark.slow
+@pytest.mark.long  # on one process: the test above
 def test_a_run_on_two_processes_goes_on(quick: tuple[str, ...], tmp_path: Path) -> None:
     run, env = tmp_path / "run", {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "rlhf_core.cli.main"]

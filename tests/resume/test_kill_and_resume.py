@@ -18,8 +18,8 @@ from .runs import check_same, read_run
 
 Words = Callable[[Case], list[str]]
 Whole = Callable[[str], Path]
-AT_MOMENTS = ("killed-several_updates", "killed-ensemble")
-KILLED = sorted(name for name in CASES if name.startswith("killed-") and name not in AT_MOMENTS)
+KILLED = ("killed-grpo", "killed-sft")
+OTHERS = sorted(name for name in CASES if name.startswith("killed-") and name not in KILLED)
 
 
 def start(args: list[str], tmp: Path) -> subprocess.Popen[bytes]:
@@ -65,7 +65,7 @@ def interrupted(args: list[str], run: Path, tmp: Path, moments: list[Callable[[]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", AT_MOMENTS)
+@pytest.mark.parametrize("name", [pytest.param("killed-several_updates", marks=pytest.mark.long), "killed-ensemble"])
 def test_resume_is_exact(name: str, words: Words, whole: Whole, tmp_path: Path) -> None:
     run = tmp_path / "killed"
     moments = [lambda: rows(run) >= 4, lambda: any((run / "checkpoints").glob(".partial-*"))]
@@ -75,7 +75,7 @@ def test_resume_is_exact(name: str, words: Words, whole: Whole, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [*KILLED, *(pytest.param(n, marks=pytest.mark.long) for n in AT_MOMENTS)])
+@pytest.mark.parametrize("name", [*KILLED, *(pytest.param(n, marks=pytest.mark.long) for n in OTHERS)])
 def test_resume_is_exact_at_random_moments(name: str, words: Words, whole: Whole, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
     rng, run = random.Random(seed), tmp_path / "killed"

@@ -116,7 +116,7 @@ def test_a_flywheel_goes_on_where_it_was_killed(tmp_path: Path) -> None:
         "--dataset",
         str(source),
         "--cycles",
-        "2",
+        "1",
         "--same-updates",
         "--set",
         "trainer.batch_size=80",
@@ -144,12 +144,12 @@ def test_a_flywheel_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     trainings = json.loads(out.stdout)["trainings"]
     count = trainings[0]["pairs"]
     assert count > 180
-    assert [(r["name"], r["pairs"]) for r in trainings] == [(f"cycle{c}", round(count / 2**c)) for c in range(3)]
-    assert trainings[2]["change"] == pytest.approx(trainings[2]["accuracy"] - trainings[1]["accuracy"])
-    half, quarter = ({r["id"]: r["confidence"] for r in read_jsonl(wheel / f"cycle{c}.jsonl")} for c in (1, 2))
-    assert set(quarter) < set(half) < {r["id"] for r in read_jsonl(wheel / "cycle0.jsonl")}
+    assert [(r["name"], r["pairs"]) for r in trainings] == [(f"cycle{c}", round(count / 2**c)) for c in range(2)]
+    assert trainings[1]["change"] == pytest.approx(trainings[1]["accuracy"] - trainings[0]["accuracy"])
+    half = {r["id"]: r["confidence"] for r in read_jsonl(wheel / "cycle1.jsonl")}
+    assert set(half) < {r["id"] for r in read_jsonl(wheel / "cycle0.jsonl")}
     assert len(list(read_jsonl(wheel / "control1.jsonl"))) == len(half)
-    steps = [json.loads((wheel / f"cycle{c}-run" / "summary.json").read_text())["steps"] for c in range(3)]
+    steps = [json.loads((wheel / f"cycle{c}-run" / "summary.json").read_text())["steps"] for c in range(2)]
     assert len(set(steps)) == 1
     code = subprocess.run([*command, "--keep", "0.3"], capture_output=True, text=True, check=False, timeout=300)
     assert (code.returncode, "other settings" in code.stderr) == (2, True)

@@ -92,8 +92,9 @@ def test_ctrl_c_saves_the_running_stage_and_the_same_command_goes_on(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.long  # three_stage, above, is a shipped one and runs whole too
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["verifier_curriculum", pytest.param("reward_flywheel", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["verifier_curriculum", "reward_flywheel"])
 def test_a_shipped_recipe_runs_whole(tmp_path: Path, name: str) -> None:
     ran = subprocess.run(words(name), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

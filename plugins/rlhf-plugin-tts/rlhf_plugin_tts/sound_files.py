@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -63,9 +64,13 @@ class SoundFiles:
         self._written += 1
         if self._written % EVERY != 1:
             return
-        files = sorted(((f.stat().st_mtime, f.stat().st_size, f) for f in self.folder.glob("*.flac")), reverse=True)
+        files: list[tuple[float, int, Path]] = []
+        for file in self.folder.glob("*.flac"):
+            with contextlib.suppress(FileNotFoundError):  # another run removed it since the folder was listed
+                found = file.stat()
+                files.append((found.st_mtime, found.st_size, file))
         total = 0
-        for _, size, file in files:
+        for _, size, file in sorted(files, reverse=True):
             total += size
             if total > self.most_bytes:
                 file.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -197,6 +198,18 @@ def test_sounds_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     media: list[Media] = [sounds.keep(f"n{i}", lambda: wave, 16_000) for i in range(7)]
     assert sum(f.stat().st_size for f in (tmp_path / "cache").iterdir()) <= 3000
     assert Path(media[-1].path).is_file()
+
+
+def test_a_sound_that_another_run_removes_meanwhile_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sounds, listed = SoundFiles(tmp_path), Path.glob
+
+    def removed(folder: Path, pattern: str) -> Iterator[Path]:
+        return iter([*listed(folder, pattern), folder / "removed.flac"])
+
+    monkeypatch.setattr(Path, "glob", removed)
+    assert Path(sounds.keep("a", lambda: np.zeros(160), 16_000).path).is_file()
 
 
 def rollout(prompt: str, *media: Media) -> Rollout:
