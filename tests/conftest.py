@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,20 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         main([*QUICK, "--run-dir", str(folder), "--json"])
     assert caught.value.code == 0
     return folder
+
+
+@pytest.fixture
+def hub_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A hub id with a local copy as huggingface_hub keeps it, and nothing else to be had."""
+    from huggingface_hub import constants
+
+    from rlhf_core.models.sources import resolve_model
+
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub" / "models--org--tiny"
+    shutil.copytree(resolve_model("pocket").place, repository / "snapshots" / revision)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(revision)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return "org/tiny"

@@ -1,8 +1,11 @@
-"""Whether the Hugging Face hub answers, asked once."""
+"""Whether the Hugging Face hub answers, asked once, and copies of its models."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 WAIT_S = 5.0
 
@@ -16,6 +19,24 @@ def hub_reachable() -> bool:
     from huggingface_hub import constants
 
     return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
+
+
+def local_copy(model: str, options: Mapping[str, Any]) -> Path:
+    """The folder of a hub model's files in the local cache, fetched first where they are not there.
+
+    Weights in other forms, which many models have beside their safetensors, are left out.
+
+    Args:
+        model: hub id.
+        options: of ``from_pretrained``.
+    """
+    from huggingface_hub import snapshot_download
+
+    files = ["model.safetensors", "model-*.safetensors", "*.json", "*.py"]
+    offline = bool(options.get("local_files_only"))
+    return Path(
+        snapshot_download(model, revision=options.get("revision"), local_files_only=offline, allow_patterns=files)
+    )
 
 
 @cache

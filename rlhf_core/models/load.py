@@ -13,7 +13,7 @@ from typing import Any
 
 from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.hub import hub_reachable
+from rlhf_core.models.hub import hub_reachable, local_copy
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality
 from rlhf_core.models.places import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, resolve_model
@@ -140,17 +140,21 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
 
     from rlhf_core.models.slices import build_without_weights
 
-    place = Path(source.place)
-    if not source.local or source.gguf or source.adapter is not None or (place / MODALITY_FILE).is_file():
+    if source.gguf or source.adapter is not None:
         return None
+    options = load_options(config, source)
     try:
-        model = build_without_weights(config, AutoModelForCausalLM, place, load_options(config, source))
+        place = Path(source.place) if source.local else local_copy(source.place, options)
+        if (place / MODALITY_FILE).is_file():
+            return None
+        model = build_without_weights(config, AutoModelForCausalLM, place, options)
     except ModelError:
         raise
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error
     if model is not None:
         check_generates(model, config.path)
+        model.name_or_path = source.place
     return model
 
 

@@ -209,7 +209,6 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
         return None
     if (place / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(str(place))
-    model.name_or_path = str(place)
     return model.eval()
 
 

@@ -13,7 +13,7 @@ import pytest
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.places import model_place, planned_format
-from rlhf_core.models.sources import resolve_model, weights_digest
+from rlhf_core.models.sources import weights_digest
 
 Rlhf = Callable[..., Any]
 
@@ -133,21 +133,6 @@ def test_a_run_without_a_final_model_names_its_checkpoint(tmp_path: Path, finish
     assert ran.code == 2
     assert f"run '{run}' has no final model" in ran.err
     assert str(run / "checkpoints" / "step-000003") in ran.err
-
-
-@pytest.fixture
-def hub_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A hub id with a local copy as huggingface_hub keeps it, and nothing else to be had."""
-    from huggingface_hub import constants
-
-    revision = "0123456789abcdef0123456789abcdef01234567"
-    repository = tmp_path / "hub" / "models--org--tiny"
-    shutil.copytree(resolve_model("pocket").place, repository / "snapshots" / revision)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(revision)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    return "org/tiny"
 
 
 def test_a_hub_id_comes_from_its_local_copy(rlhf: Rlhf, hub_copy: str) -> None:

@@ -69,6 +69,20 @@ def test_files_beside_the_models_own_are_not_read(tmp_path: Path) -> None:
     assert {stored.file for stored in stored_in(weight_files(tmp_path)).values()} == {str(file)}
 
 
+def test_a_hub_model_is_read_from_its_local_copy(hub_copy: str) -> None:
+    config = ModelConfig(path=hub_copy)
+    whole, later = load_policy(config).model, load_policy(config, weights=False).model
+    assert has_no_weights(later)
+    assert later.name_or_path == whole.name_or_path == hub_copy
+    read_weights(later, CPU)
+    assert_equal(whole, later)
+
+
+def test_a_hub_model_that_is_nowhere_is_refused(hub_copy: str) -> None:
+    with pytest.raises(ModelError, match="no local copy of a model of that name"):
+        load_policy(ModelConfig(path=f"{hub_copy}-other"), weights=False)
+
+
 def test_a_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
     """A rank would read its rows of it and not know."""
     loaded = load_policy(ModelConfig(path="pocket"))
