@@ -43,7 +43,10 @@ def sampling() -> dict[str, Any]:
 
 
 def iterative_dpo(iterations: int, buffer: str) -> dict[str, Any]:
-    """Trainer section: in every iteration eight samples of each of sixty prompts."""
+    """Trainer section: in every iteration eight samples of each of sixty prompts.
+
+    The likelihood of the preferred clip is part of the loss: without it both of a pair lose likelihood, and words.
+    """
     return {
         "name": "iterative_dpo",
         "steps": iterations,
@@ -53,6 +56,7 @@ def iterative_dpo(iterations: int, buffer: str) -> dict[str, Any]:
         "pair_batch_size": 30,
         "micro_batch_size": 30,
         "checkpoint_every": 1,
+        "sft": {"weight": 1.0},
         "optimizer": {"learning_rate": 2e-4, "warmup_steps": 2},
         **BUFFERS[buffer],
         **sampling(),
