@@ -9,12 +9,12 @@
 #   make docs-site  the documentation as a site in build/site, which opens without a server or a network
 #   make clean        remove .venv and caches (never runs/)
 # Settings: PYTHON=python3.12 (used to create the environment), VENV=path, PYTEST_ARGS="-k loss", JOBS=8 (processes of
-# tests; 3 keep two cores busy, since many tests wait for a process that they start).
+# tests).
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-JOBS ?= 3
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt

@@ -200,7 +200,8 @@ def test_ctrl_c_at_rank_0_while_the_ranks_compare(
 
 def test_a_rank_that_is_at_work_for_ever(two: tuple[StartedRank, StartedRank], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting_module, "AT_WORK_S", 0.4)
-    meeting = Meeting(replace(two[0], timeout_s=0.2))
+    meeting = Meeting(two[0])
+    meeting.me = replace(two[0], timeout_s=0.2)  # of what is said, not of the connection
     meeting.say("arrived/1", {"host": "b"})
     with pytest.raises(UserError, match=r"waited 0.4 s for a plan: rank 1 on b was still at work"):
         meeting.hear("plan", 1, "a plan", iter(range(1000)).__next__)
@@ -224,8 +225,9 @@ def test_a_store_that_is_gone(two: tuple[StartedRank, StartedRank]) -> None:
 
 
 def test_a_rank_that_never_arrives_is_named(two: tuple[StartedRank, StartedRank]) -> None:
-    meeting = Meeting(replace(two[0], world_size=3, timeout_s=0.5))
+    meeting = Meeting(replace(two[0], world_size=3))
     other = Meeting(replace(two[1], world_size=3))
+    meeting.me = replace(meeting.me, timeout_s=0.5)
     with pytest.raises(UserError) as caught:
         meeting.hear_all("found", "the other ranks to check the plan")
     text = str(caught.value)

@@ -13,7 +13,7 @@ from .cases import CASES
 from .runs import check_same, computed_once, cut_back, read_run, train
 
 CUTS = [
-    pytest.param(name, cut, marks=pytest.mark.slow if cut in case.slow else (), id=f"{name}-{cut}")
+    pytest.param(name, cut, marks=(pytest.mark.slow, pytest.mark.long) if cut in case.slow else (), id=f"{name}-{cut}")
     for name, case in CASES.items()
     for cut in sorted({*case.cuts, *case.slow})
 ]
