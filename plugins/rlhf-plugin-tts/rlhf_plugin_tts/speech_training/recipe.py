@@ -45,7 +45,8 @@ def sampling() -> dict[str, Any]:
 def iterative_dpo(iterations: int, buffer: str) -> dict[str, Any]:
     """Trainer section: in every iteration eight samples of each of sixty prompts.
 
-    The likelihood of the preferred clip is part of the loss: without it both of a pair lose likelihood, and words.
+    The likelihood of the preferred clip is part of the loss, as in iterative reasoning preference optimization
+    (arXiv:2404.19733): by DPO's loss alone both of a pair may lose likelihood.
     """
     return {
         "name": "iterative_dpo",
