@@ -141,10 +141,14 @@ def test_recipes_of_the_pocket_model_are_let_through_without_a_plan(algo: str) -
     assert surely_fits(context(algo, **names), 6 << 30)
 
 
-def test_what_cannot_be_planned_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_planned_is_let_through(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise ModelError("no rehearsal of this model")
 
     monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: 1 << 20)
     monkeypatch.setattr("rlhf_core.memory.footprint.footprint", fails)
-    check_memory(context("sft", *SMALL), force=False)
+    with caplog.at_level("INFO", "rlhf"):
+        check_memory(context("sft", *SMALL), force=False)
+    assert "could not be planned: ModelError: no rehearsal of this model" in caplog.text

@@ -23,8 +23,8 @@ from rlhf_core.plan import Plan, make_plan, reload
 from rlhf_core.registry import Registry
 
 OLD_PLACES = {
-    "verifier": "rlhf_core.court.config:VerifierRewardConfig",
-    "numeric": "rlhf_core.court.config:NumericVerifierConfig",
+    "verifier": "rlhf_core.former.config:VerifierRewardConfig",
+    "numeric": "rlhf_core.former.config:NumericVerifierConfig",
     "grpo": "rlhf_plugin_grpo.old_config:GrpoConfig",
 }
 
@@ -39,7 +39,7 @@ def age(run: Path) -> None:
     """Make a finished run one that earlier code began and did not end."""
     plan = moved(Plan.read(run / "plan.json"))
     (run / "plan.json").write_text(json.dumps(plan.to_json()))
-    assert "rlhf_core.court" in (run / "plan.json").read_text()
+    assert "rlhf_core.former" in (run / "plan.json").read_text()
     shutil.rmtree(run / "final")
 
 
@@ -54,7 +54,7 @@ def test_components_that_moved_are_accepted_on_resume_and_said(plan: Plan, caplo
     with caplog.at_level(logging.INFO, "rlhf_core.plan"):
         config = reload(Registry(disabled=()), moved(plan), resume=True)
     assert config.model_dump(mode="json") == plan.config
-    assert "verifier 'numeric' was rlhf_core.court.config:NumericVerifierConfig, is rlhf_core.verifiers" in caplog.text
+    assert "verifier 'numeric' was rlhf_core.former.config:NumericVerifierConfig, is rlhf_core.verifiers" in caplog.text
 
 
 def test_a_worker_of_a_fresh_run_refuses_another_value(plan: Plan) -> None:
