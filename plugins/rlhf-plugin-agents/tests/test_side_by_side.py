@@ -7,11 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import ModelConfig
+from rlhf_core.lookup import weights_path
 from rlhf_core.sdk import context_of, load_sampler, open_registry, read_jsonl
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.backends.config import NativeConfig
@@ -75,6 +78,22 @@ def test_plays_share_the_calls_of_the_engine_and_end_as_they_do_alone(tmp_path: 
     assert shared[0] == 9, "all of them ask first"
     assert sum(shared) == len(calls), "as many requests"
     assert (again, repeated) == (together, shared)
+
+
+def test_a_model_is_loaded_once_until_its_weights_change(tmp_path: Path) -> None:
+    folder = copytree(weights_path(), tmp_path / "model")
+    ctx, config = context_of(open_registry()), NativeConfig(model=ModelConfig(path=str(folder)))
+
+    def loaded() -> Any:
+        backend = config.make((), ctx)
+        assert isinstance(backend, NativeBackend)
+        return backend.engine.model
+
+    first = loaded()
+    assert loaded() is first
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in weights.items()}, folder / "model.safetensors")
+    assert loaded() is not first
 
 
 def test_which_requests_meet_does_not_depend_on_time() -> None:

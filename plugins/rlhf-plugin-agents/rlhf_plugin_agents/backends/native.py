@@ -8,14 +8,35 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import FinishReason, ModelError, Rollout, RolloutRequest, SamplingParams, tool_spec
-from rlhf_core.sdk import Formatter
+from rlhf_core.sdk import Formatter, load_sampler
 from rlhf_plugin_agents.backends.base import BackendFault, ContextFull, ModelReply, ModelRequest
 from rlhf_plugin_agents.backends.lockstep import LockStep
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import LoadedModel
+    from rlhf_core.api import ModelConfig
+    from rlhf_core.sdk import LoadedModel, Registry
 
 PROBE = tool_spec("probe", "Probes the template.", text="string")
+
+
+_LOADED: dict[str, tuple[LoadedModel, Any]] = {}
+
+
+def sampler_of(key: str, registry: Registry, model: ModelConfig) -> tuple[LoadedModel, Any]:
+    """A model and its engine; kept until another is asked for, so that several suites in one command load it once.
+
+    Args:
+        key: settings and digest of the weights.
+        registry: has the engine.
+        model: what to load.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    if key not in _LOADED:
+        _LOADED.clear()
+        _LOADED[key] = load_sampler(registry, model)
+    return _LOADED[key]
 
 
 @dataclass(frozen=True)
