@@ -70,7 +70,7 @@ def main() -> None:
         for agent in AGENTS:
             suite = Injection(agent_settings={"max_turn_tokens": 96} if backend.name == "native" else {})
             place = options.work / f"{name}-{agent}"
-            folder, _ = evaluate(Job(suite, suite.agent_config(agent), backend), ctx, place, 1, lambda text: None)
+            folder, _ = evaluate(Job(suite, suite.agent_config(agent), backend), ctx, place, None, lambda text: None)
             table.append(line(name, agent, list(read_jsonl(folder / "rows.jsonl"))))
             print(*(f"{table[-1][c]!s:>16}" for c in COLUMNS), flush=True)
             if options.write:

@@ -5,7 +5,7 @@
 Models are the embedded tool-user and, if $RLHF_SMOLLM2_GGUF names its file, SmolLM2-135M; ``--model`` adds others. Each
 agent plays ``--tasks`` tasks of each category of each suite, of `agentbench_generated`, which has as many as are wanted
 and is asked about most claims, ``--claim-tasks``. Zeros are kept. Evaluations are folders of `rlhf eval`, so the same
-command goes on where it stopped; times are those of the plays, summed over agents.
+command goes on where it stopped; minutes are those of the clock, an evaluation's tasks being played side by side.
 
 A published row is of a service's model on 36, 12 or 30 tasks, so the figures themselves cannot come out the same with
 models of this size. What is asked of each row is what it claims: that an agent is better than the one before it, by so
@@ -35,7 +35,7 @@ from rlhf_core.sdk import component_of, context_of, open_registry, read_jsonl
 from rlhf_eval.statistics import paired_difference
 from rlhf_plugin_agents.backends.known import backend_of
 from rlhf_plugin_agents.compare import compare
-from rlhf_plugin_agents.harness import Job, evaluate
+from rlhf_plugin_agents.harness import Job, evaluate, prepare
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from scripts.bench.__main__ import commit, machine
 from scripts.real._claims import CLAIMS, NOT_HERE, Claim
@@ -64,6 +64,7 @@ class Played:
     agent: str
     rows: Sequence[Row]
     refused: str = ""
+    minutes: float = 0.0
 
     def right(self, category: str = "") -> float | None:
         """Share of right answers, of those with a verdict."""
@@ -87,7 +88,7 @@ class Played:
             "answer": mean([r["value"] for r in judged]), "process": mean([r["process"] for r in judged]),
             "calls": mean([r["calls"] for r in judged]), "refused": self.refused,
             "tokens": mean([r["prompt_tokens"] + r["completion_tokens"] for r in judged]),
-            "minutes": round(sum(r["seconds"] for r in self.rows) / 60, 2),
+            "minutes": round(self.minutes, 2),
             "stopped": {s: sum(r["stop_reason"] == s for r in self.rows)
                         for s in dict.fromkeys(r["stop_reason"] for r in self.rows)},
         }  # fmt: skip
@@ -129,12 +130,18 @@ def played(model: str, name: str, agent: str, args: argparse.Namespace) -> Playe
     if suite is None:
         return Played(short, name, agent, (), "its files are not there")
     job = Job(suite, suite.agent_config(agent), backend_of("native", {"model": {"path": model}}))
+    count = args.claim_tasks if name == "agentbench_generated" else args.tasks
+    place = args.work / short / f"{name}-{agent}-{count}"
+    began, clock = time.monotonic(), place.with_name(f"{place.name}.seconds")
     try:
-        count = args.claim_tasks if name == "agentbench_generated" else args.tasks
-        folder, _ = evaluate(job, ctx, args.work / short / f"{name}-{agent}-{count}", 1, lambda text: None)
+        if prepare(job, ctx, place).todo:
+            evaluate(job, ctx, place, None, lambda text: None)
+            spent = float(clock.read_text()) if clock.is_file() else 0.0
+            clock.write_text(str(spent + time.monotonic() - began))
     except UserError as error:
         return Played(short, name, agent, (), str(error).splitlines()[0])
-    return Played(short, name, agent, list(read_jsonl(folder / "rows.jsonl")))
+    minutes = float(clock.read_text()) / 60 if clock.is_file() else 0.0
+    return Played(short, name, agent, list(read_jsonl(place / "rows.jsonl")), minutes=minutes)
 
 
 def verdict(claim: Claim, found: Mapping[tuple[str, str], Played]) -> dict[str, Any]:

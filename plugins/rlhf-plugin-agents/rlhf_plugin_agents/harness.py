@@ -18,6 +18,7 @@ from rlhf_plugin_agents.agents.base import Agent
 from rlhf_plugin_agents.agents.config import AgentConfig
 from rlhf_plugin_agents.backends.base import Backend, BackendFault
 from rlhf_plugin_agents.backends.config import BackendConfig, check_form
+from rlhf_plugin_agents.backends.lockstep import LockStep
 from rlhf_plugin_agents.folder import AgentFolder
 from rlhf_plugin_agents.page import write_page
 from rlhf_plugin_agents.report import report
@@ -26,6 +27,8 @@ from rlhf_plugin_agents.suites.task import AgentTask
 from rlhf_plugin_agents.trajectory import AgentTrajectory
 
 Say = Callable[[str], None]
+WORKERS = 4
+"""Tasks played at a time where the backend says nothing."""
 ENDED = ("answer", "done")
 """How a play ends that was not cut off."""
 
@@ -86,7 +89,7 @@ def prepare(job: Job, ctx: BuildContext, out: Path | None = None) -> Prepared:
 
 
 def evaluate(
-    job: Job, ctx: BuildContext, out: Path | None = None, workers: int = 1, say: Say = lambda text: None
+    job: Job, ctx: BuildContext, out: Path | None = None, workers: int | None = 1, say: Say = lambda text: None
 ) -> tuple[Path, dict[str, Any]]:
     """Play what has no verdict yet, and report.
 
@@ -94,7 +97,7 @@ def evaluate(
         job: suite, agent and backend.
         ctx: has the registry.
         out: the folder; None makes its name.
-        workers: tasks that are played at the same time.
+        workers: tasks that are played at the same time; None is what suits the backend.
         say: called with one line.
 
     Returns:
@@ -106,14 +109,14 @@ def evaluate(
     return carry_out(prepare(job, ctx, out), ctx, workers, say)
 
 
-def carry_out(prepared: Prepared, ctx: BuildContext, workers: int, say: Say) -> tuple[Path, dict[str, Any]]:
+def carry_out(prepared: Prepared, ctx: BuildContext, workers: int | None, say: Say) -> tuple[Path, dict[str, Any]]:
     """As :func:`evaluate`, of a job that was prepared."""
     job, tasks, folder = prepared.job, prepared.tasks, prepared.folder
     if prepared.todo:
         backend = job.backend.make(tasks, ctx)
         try:
             check_form(backend, job.agent.calls, job.agent.name)
-            _play(job, prepared.todo, backend, folder, workers, say)
+            _play(job, prepared.todo, backend, folder, workers or getattr(backend, "workers", WORKERS), say)
         finally:
             backend.close()
     place = {t.id: n for n, t in enumerate(tasks)}
@@ -128,10 +131,19 @@ def _play(
     job: Job, todo: Sequence[tuple[AgentTask, int]], backend: Backend, folder: AgentFolder, workers: int, say: Say
 ) -> None:
     began, told = time.monotonic(), 0.0
+    plays: LockStep[Any, Any] | None = getattr(backend, "plays", None)
+    if plays is not None:
+        plays.begin(len(todo), workers)
+
+    def play(task: AgentTask, trial: int) -> dict[str, Any]:
+        try:
+            return play_one(job.agent, backend, task, job.seed, trial)
+        finally:
+            if plays is not None:
+                plays.end()
+
     with folder.writing() as append, ThreadPoolExecutor(workers) as pool:
-        futures: list[Future[dict[str, Any]]] = [
-            pool.submit(play_one, job.agent, backend, task, job.seed, trial) for task, trial in todo
-        ]
+        futures: list[Future[dict[str, Any]]] = [pool.submit(play, task, trial) for task, trial in todo]
         try:
             for count, future in enumerate(as_completed(futures), start=1):
                 append(future.result())
@@ -140,8 +152,8 @@ def _play(
                     say(f"{count} of {len(futures)} tasks, {told - began:.0f} s")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for interrupt in (getattr(backend, "interrupt", lambda: None), job.suite.interrupt):
-                interrupt()  # plays under way end with their next request
+            for part in (plays, backend, job.suite):
+                getattr(part, "interrupt", lambda: None)()  # plays under way end with their next request
             print(f"interrupted; the same command goes on with {folder.path}", file=sys.stderr)
             raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,12 +118,13 @@ class NativeConfig(BackendConfig):
         return {**self.model_dump(mode="json"), "weights": weights_digest(self.model.path)}
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
-        """The loaded model."""
-        from rlhf_core.sdk import load_sampler, quiet_libraries
-        from rlhf_plugin_agents.backends.native import NativeBackend
+        """The loaded model; the one that was loaded last is used again, if it is the same."""
+        from rlhf_core.sdk import quiet_libraries
+        from rlhf_plugin_agents.backends.native import NativeBackend, sampler_of
 
         quiet_libraries()
-        return NativeBackend(*load_sampler(ctx.registry, self.model), self.model.prompt_format)
+        key = json.dumps(self.facts(), sort_keys=True)
+        return NativeBackend(*sampler_of(key, ctx.registry, self.model), self.model.prompt_format)
 
 
 def check_form(backend: Backend, form: str, agent: str) -> None:

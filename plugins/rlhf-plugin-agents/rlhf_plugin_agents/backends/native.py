@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import FinishReason, ModelError, RolloutRequest, SamplingParams, tool_spec
-from rlhf_core.sdk import Formatter
+from rlhf_core.api import FinishReason, ModelError, Rollout, RolloutRequest, SamplingParams, tool_spec
+from rlhf_core.sdk import Formatter, load_sampler
 from rlhf_plugin_agents.backends.base import BackendFault, ContextFull, ModelReply, ModelRequest
+from rlhf_plugin_agents.backends.lockstep import LockStep
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import LoadedModel
+    from rlhf_core.api import ModelConfig
+    from rlhf_core.sdk import LoadedModel, Registry
 
 PROBE = tool_spec("probe", "Probes the template.", text="string")
 
 
+_LOADED: dict[str, tuple[LoadedModel, Any]] = {}
+
+
+def sampler_of(key: str, registry: Registry, model: ModelConfig) -> tuple[LoadedModel, Any]:
+    """A model and its engine; kept until another is asked for, so that several suites in one command load it once.
+
+    Args:
+        key: settings and digest of the weights.
+        registry: has the engine.
+        model: what to load.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    if key not in _LOADED:
+        _LOADED.clear()
+        _LOADED[key] = load_sampler(registry, model)
+    return _LOADED[key]
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    request: RolloutRequest
+    temperature: float
+
+
 class NativeBackend:
-    """Samples one reply at a time.
+    """Samples replies; those of plays that run side by side together.
 
     Args:
         policy: model and tokenizer.
@@ -26,11 +56,14 @@ class NativeBackend:
     """
 
     name = "native"
+    workers = 16
+    """Plays at a time that are worth it: a decoding step of a small model hardly takes longer for all of them."""
 
     def __init__(self, policy: LoadedModel, engine: Any, prompt_format: str = "auto", version: int = 0) -> None:
         self.formatter = Formatter(policy.tokenizer, prompt_format)
         self.engine, self.context, self.version = engine, policy.context, version
-        self._lock = Lock()
+        self.plays = LockStep(self._sample)
+        self._formats = Lock()
         try:
             self.formatter.encode([{"role": "user", "content": "?"}], [PROBE])
             self.takes_tools = True
@@ -42,24 +75,35 @@ class NativeBackend:
 
         Raises:
             ContextFull: no token is left for the reply.
-            BackendFault: the engine failed.
+            BackendFault: the engine failed, or the evaluation was interrupted.
         """
-        with self._lock:
+        with self._formats:
             ids = self.formatter.encode(request.messages, request.tools)
-            limit = min(request.max_tokens, self.context - len(ids))
-            if limit < 1:
-                raise ContextFull(f"{len(ids)} tokens, and the model reads {self.context}")
-            sampling = SamplingParams(max_tokens=limit, temperature=request.temperature)
-            rollout = self.engine.generate(
-                [RolloutRequest(request.key, ids, 0, request.seed, limit)], sampling, self.version
-            )[0]
-            if rollout.finish_reason is FinishReason.ERROR:
-                raise BackendFault(f"task '{request.key}': the engine returned an error")
-            cut = rollout.finish_reason is FinishReason.LENGTH
-            made = sum(len(m.get("tool_calls") or ()) for m in request.messages)
+        limit = min(request.max_tokens, self.context - len(ids))
+        if limit < 1:
+            raise ContextFull(f"{len(ids)} tokens, and the model reads {self.context}")
+        asked = RolloutRequest(request.key, ids, 0, request.seed, limit)
+        rollout = self.plays.ask(_Encoded(asked, request.temperature))
+        if rollout.finish_reason is FinishReason.ERROR:
+            raise BackendFault(f"task '{request.key}': the engine returned an error")
+        cut = rollout.finish_reason is FinishReason.LENGTH
+        made = sum(len(m.get("tool_calls") or ()) for m in request.messages)
+        with self._formats:
             turn = self.formatter.parse(rollout.completion_ids, request.tools, cut=cut, earlier=made)
         errors = [{"id": c.id, "name": c.name, "error": c.error} for c in turn.calls if not c.ok]
         return ModelReply(turn.message, len(ids), len(rollout.completion_ids), errors=errors)
+
+    def _sample(self, asked: Sequence[_Encoded]) -> list[Rollout]:
+        """One call of the engine for each temperature; rows in an order that no thread decides."""
+        places = sorted(range(len(asked)), key=lambda i: (asked[i].request.prompt_id, asked[i].request.seed))
+        rollouts: dict[int, Rollout] = {}
+        for temperature in sorted({one.temperature for one in asked}):
+            rows = [i for i in places if asked[i].temperature == temperature]
+            requests = [asked[i].request for i in rows]
+            most = max(r.max_tokens or 1 for r in requests)
+            sampling = SamplingParams(max_tokens=most, temperature=temperature)
+            rollouts |= dict(zip(rows, self.engine.generate(requests, sampling, self.version), strict=True))
+        return [rollouts[i] for i in range(len(asked))]
 
     def close(self) -> None:
         """The engine belongs to whoever made it."""

@@ -1,0 +1,91 @@
+"""Requests of plays that run side by side, answered together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Condition
+from typing import Generic, TypeVar
+
+from rlhf_plugin_agents.backends.base import BackendFault
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+@dataclass(eq=False)
+class _Waiting(Generic[Asked, Answer]):
+    request: Asked
+    answer: list[Answer] = field(default_factory=list[Answer])
+    error: BaseException | None = None
+
+
+class LockStep(Generic[Asked, Answer]):
+    """Waits until every play under way has asked, then answers all of them with one call.
+
+    A model reads its weights once for a whole batch, so plays that ask together take little longer than one. Which
+    requests meet depends on the plays alone and not on how fast their threads or tools are.
+
+    Args:
+        serve: requests to answers, in their order.
+
+    Example:
+        step = LockStep(lambda texts: [t.upper() for t in texts])
+        step.ask("a")  # "A", at once: nobody else plays
+    """
+
+    def __init__(self, serve: Callable[[Sequence[Asked]], Sequence[Answer]]) -> None:
+        self._serve = serve
+        self._changed = Condition()
+        self._waiting: list[_Waiting[Asked, Answer]] = []
+        self._left, self._workers = 0, 1
+        self._interrupted = False
+
+    def begin(self, plays: int, workers: int) -> None:
+        """So many plays follow, so many of them at a time; each is to call :meth:`end`."""
+        with self._changed:
+            self._left, self._workers, self._interrupted = plays, workers, False
+
+    def end(self) -> None:
+        """A play is over."""
+        with self._changed:
+            self._left -= 1
+            self._changed.notify_all()
+
+    def interrupt(self) -> None:
+        """Whoever waits, or asks later, gets no answer."""
+        with self._changed:
+            self._interrupted = True
+            self._changed.notify_all()
+
+    def ask(self, request: Asked) -> Answer:
+        """Wait for the others and return the answer.
+
+        Raises:
+            BackendFault: interrupted.
+            Exception: what ``serve`` raised; everyone who waited gets it.
+        """
+        mine = _Waiting[Asked, Answer](request)
+        with self._changed:
+            self._waiting.append(mine)
+            while not mine.answer and mine.error is None:
+                if self._interrupted:
+                    raise BackendFault("interrupted")
+                if len(self._waiting) >= min(self._workers, self._left):
+                    self._answer_all()
+                else:
+                    self._changed.wait()
+        if mine.error is not None:
+            raise mine.error
+        return mine.answer[0]
+
+    def _answer_all(self) -> None:
+        batch, self._waiting = self._waiting, []
+        try:
+            answers = self._serve([w.request for w in batch])
+            for waiting, answer in zip(batch, answers, strict=True):
+                waiting.answer.append(answer)
+        except BaseException as error:
+            for waiting in batch:
+                waiting.error = error
+        self._changed.notify_all()
