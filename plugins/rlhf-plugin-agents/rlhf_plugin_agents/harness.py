@@ -80,7 +80,7 @@ def prepare(job: Job, ctx: BuildContext, out: Path | None = None) -> Prepared:
     tasks = job.suite.tasks(ctx)
     folder = AgentFolder(out, job.settings(tasks))
     folder.check()
-    done = {(r["task"], r["trial"]) for r in folder.rows() if r["value"] is not None}
+    done = folder.judged()
     todo = [(t, trial) for t in tasks for trial in range(job.suite.trials) if (t.id, trial) not in done]
     return Prepared(job, tasks, folder, todo)
 
@@ -129,6 +129,8 @@ def _play(
 ) -> None:
     began, told = time.monotonic(), 0.0
     with folder.writing() as append, ThreadPoolExecutor(workers) as pool:
+        done = folder.judged()  # another process may have played since
+        todo = [(task, trial) for task, trial in todo if (task.id, trial) not in done]
         futures: list[Future[dict[str, Any]]] = [
             pool.submit(play_one, job.agent, backend, task, job.seed, trial) for task, trial in todo
         ]
