@@ -142,7 +142,11 @@ def _jobs(
     suite = component_of(ctx.registry, "benchmark", name, fields)
     if not isinstance(suite, AgentSuiteConfig):
         raise ConfigError(f"benchmark '{name}' is no suite for agents", fix=f"rlhf eval {name} without --agent")
-    agents = [suite.agent_config(a) for a in options["agents"] or (suite.agent,)]
+    names = options["agents"] or (suite.agent,)
+    twice = [a for i, a in enumerate(names) if a in names[:i]]
+    if twice:
+        raise ConfigError(f"agent '{twice[0]}' is named twice", fix="name it once; --trials N plays each task N times")
+    agents = [suite.agent_config(a) for a in names]
     return [Job(suite, agent, _recorded(backend, name, agent.name), options["seed"]) for agent in agents]
 
 
@@ -156,16 +160,18 @@ def _recorded(backend: BackendConfig, suite: str, agent: str) -> BackendConfig:
 
 def _data(name: str, suites: Sequence[str], values: Sequence[str]) -> str | None:
     """The file for one suite."""
-    path: str | None = None
+    paths: list[str] = []
     for value in values:
         suite, is_named, rest = value.partition("=")
         if is_named and suite in suites:
-            path = rest if suite == name else path
+            paths += [rest] if suite == name else []
         elif len(suites) > 1:
             raise ConfigError(f"--data {value} does not say for which suite it is", fix=f"--data {suites[0]}={value}")
         else:
-            path = value
-    return path
+            paths.append(value)
+    if len(paths) > 1:
+        raise ConfigError(f"--data names {len(paths)} places for suite '{name}'", fix=f"one of {', '.join(paths)}")
+    return paths[0] if paths else None
 
 
 def _levels(text: str | None) -> list[int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.api import ConfigError, DatasetError
 from rlhf_core.sdk import JsonlFile, json_values, read_jsonl, write_json, write_text
 
 ROOT = Path("evals")
@@ -39,16 +40,24 @@ class AgentFolder:
         """Refuse a folder that holds another evaluation, or something else.
 
         Raises:
-            ConfigError: names the settings that differ.
+            ConfigError: names the settings that differ; or another process plays into the folder.
         """
         file = self.path / "settings.json"
+        if self.path.is_dir():
+            with _held(self.path):
+                pass
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--out {self.path} is a file", fix="name a folder")
         if not file.is_file():
             if self.path.is_dir() and any(self.path.iterdir()):
                 raise ConfigError(f"--out {self.path} holds something that is no evaluation", fix="name another folder")
             return
-        then = json.loads(file.read_text())
+        try:
+            then = json.loads(file.read_text())
+        except ValueError as error:
+            raise ConfigError(
+                f"'{file}' cannot be read: {error}", fix="name another folder, or remove this one"
+            ) from error
         differing = [k for k in {**then, **self.settings} if then.get(k) != self.settings.get(k)]
         if differing:
             raise ConfigError(
@@ -58,8 +67,21 @@ class AgentFolder:
             )
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole rows so far."""
-        return list(read_jsonl(self.rows_path))
+        """All whole rows so far.
+
+        Raises:
+            DatasetError: a line of the file is broken.
+        """
+        try:
+            return list(read_jsonl(self.rows_path))
+        except ValueError as error:
+            raise DatasetError(
+                f"'{self.rows_path}' cannot be read: {error}", fix="remove the broken line: its task is played again"
+            ) from error
+
+    def judged(self) -> set[tuple[str, int]]:
+        """Task and trial of each row with a verdict."""
+        return {(r["task"], r["trial"]) for r in self.rows() if r["value"] is not None}
 
     def keep(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write all rows at once."""
@@ -70,19 +92,52 @@ class AgentFolder:
 
     @contextmanager
     def writing(self) -> Iterator[Any]:
-        """Yield what appends a row, from any thread; rows without a verdict are dropped first, to be played again."""
+        """Yield what appends a row, from any thread; rows without a verdict are dropped first, to be played again.
+
+        Raises:
+            ConfigError: another process plays into the folder: each would replace what the other writes.
+        """
         self.check()
         self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / "settings.json", self.settings)
-        kept = [r for r in self.rows() if r["value"] is not None]
-        write_text(self.rows_path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in kept))
-        file, lock = JsonlFile.resume(self.rows_path), Lock()
+        with _held(self.path):
+            write_json(self.path / "settings.json", self.settings)
+            kept = [r for r in self.rows() if r["value"] is not None]
+            write_text(self.rows_path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in kept))
+            file, lock = JsonlFile.resume(self.rows_path), Lock()
 
-        def append(row: Mapping[str, Any]) -> None:
-            with lock:
-                file.append(row)
+            def append(row: Mapping[str, Any]) -> None:
+                with lock:
+                    file.append(row)
 
+            try:
+                yield append
+            finally:
+                file.close()
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which ends with this process; without effect where the file system has none.
+
+    Raises:
+        ConfigError: another process, or another thread of this one, holds it.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
         try:
-            yield append
-        finally:
-            file.close()
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another process plays into '{folder}'", fix="wait until it has ended, or name another --out"
+            ) from error
+        except OSError:  # no locks on this file system
+            pass
+        yield
+    finally:
+        os.close(handle)

@@ -79,12 +79,16 @@ def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[lis
 
 def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[Any], Any]:
     """The evaluation of one category, its tasks, and the context of both."""
+    from rlhf_core.api import ConfigError
     from rlhf_core.sdk import context_of, open_registry, parse_settings
     from rlhf_plugin_agents.backends.known import backend_of
     from rlhf_plugin_agents.harness import Job
     from rlhf_plugin_agents.suites.generated_config import AgentBenchGenerated
 
     given = parse_settings(options["settings"])
+    unknown = sorted(set(given) - {"backend", "agent_settings"})
+    if unknown:
+        raise ConfigError(f"--set {unknown[0]}=... is no setting here", fix="backend.X=Y or agent_settings.X=Y")
     backend = dict(given.get("backend") or {})
     if options["model"]:
         backend["model"] = {"path": options["model"]} if options["backend"] == "native" else options["model"]

@@ -83,7 +83,7 @@ def prepare(job: Job, ctx: BuildContext, out: Path | None = None) -> Prepared:
     tasks = job.suite.tasks(ctx)
     folder = AgentFolder(out, job.settings(tasks))
     folder.check()
-    done = {(r["task"], r["trial"]) for r in folder.rows() if r["value"] is not None}
+    done = folder.judged()
     todo = [(t, trial) for t in tasks for trial in range(job.suite.trials) if (t.id, trial) not in done]
     return Prepared(job, tasks, folder, todo)
 
@@ -132,8 +132,6 @@ def _play(
 ) -> None:
     began, told = time.monotonic(), 0.0
     plays: LockStep[Any, Any] | None = getattr(backend, "plays", None)
-    if plays is not None:
-        plays.begin(len(todo), workers)
 
     def play(task: AgentTask, trial: int) -> dict[str, Any]:
         try:
@@ -143,6 +141,10 @@ def _play(
                 plays.end()
 
     with folder.writing() as append, ThreadPoolExecutor(workers) as pool:
+        done = folder.judged()  # another process may have played since
+        todo = [(task, trial) for task, trial in todo if (task.id, trial) not in done]
+        if plays is not None:
+            plays.begin(len(todo), workers)
         futures: list[Future[dict[str, Any]]] = [pool.submit(play, task, trial) for task, trial in todo]
         try:
             for count, future in enumerate(as_completed(futures), start=1):

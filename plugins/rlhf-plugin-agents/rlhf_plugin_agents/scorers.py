@@ -59,17 +59,22 @@ def token_f1(answer: str, task: Mapping[str, Any]) -> float:
 
 def binary_graceful(answer: str, task: Mapping[str, Any]) -> float:
     """1 if the answer says that nothing was found and states none of the ``traps``: values of something similar."""
-    text = answer.lower()
-    trapped = any(re.search(rf"(?<![\w.]){re.escape(t.lower())}(?![\w]|\.\d)", text) for t in task.get("traps", ()))
+    text, traps = _undivided(answer), [_undivided(t) for t in task.get("traps", ())]
+    trapped = any(re.search(rf"(?<![\w.]){re.escape(t)}(?![\w]|\.\d)", text) for t in traps)
     return float(bool(GRACEFUL.search(answer)) and not trapped)
 
 
 def clarifies(answer: str, task: Mapping[str, Any]) -> float:
     """1 if the answer states the values of all ``readings``, or asks with the labels of all of them; else 0."""
-    text = re.sub(r"(?<=\d),(?=\d{3})", "", answer.lower())
+    text = _undivided(answer)
     values, labels = ([str(r[part]).lower() for r in task["readings"]] for part in ("value", "label"))
     stated = all(re.search(rf"(?<![\w.]){re.escape(v)}(?![\w]|\.\d)", text) for v in values)
     return float(stated or ("?" in text and all(label in text for label in labels)))
+
+
+def _undivided(text: str) -> str:
+    """In lower case, numbers without commas between their thousands."""
+    return re.sub(r"(?<=\d),(?=\d{3})", "", text.lower())
 
 
 def sequence_match(made: Sequence[str], wanted: Sequence[str]) -> float:

@@ -16,16 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.api import tool_spec
-from rlhf_plugin_agents.agents.multi_agent import KNOWN, SUBTASK
-from rlhf_plugin_agents.agents.plans import PLAN_RULES
+from rlhf_plugin_agents.agents.parts import ROLES, role_of
 from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.suites.task import AgentTask
 from rlhf_plugin_judge.stand_in import FAULTS, Service, StandIn
 from rlhf_plugin_judge.stand_in_tools import Wrote
 
 Body = Mapping[str, Any]
-ROLES = (("State the one fact", "extractor"), ("Merge the new fact", "summarizer"))
-FINAL_ASKED = ("Now answer the first question", KNOWN)
 
 
 def oracle(tasks: Sequence[AgentTask]) -> Callable[[Body], Wrote]:
@@ -63,20 +60,6 @@ def flat(body: Body) -> list[dict[str, Any]]:
         else:
             messages.append({"role": m["role"], "content": m["content"] or ""})
     return messages
-
-
-def role_of(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Which part of an agent asks."""
-    system, last = (str(messages[i]["content"]) for i in (0, -1))
-    named = next((role for words, role in ROLES if system.startswith(words)), None)
-    if named:
-        return named
-    if last.startswith(FINAL_ASKED):
-        return "synthesizer"
-    if last.startswith(f"{SUBTASK} "):
-        return "executor"
-    plans = PLAN_RULES[:30] in system and messages[-1]["role"] == "user" and not last.startswith("Carry out step")
-    return "planner" if plans else "agent"
 
 
 def _executed(request: ModelRequest) -> Wrote:

@@ -100,12 +100,14 @@ class AgentTrajectory:
         return json_values({"version": VERSION, **asdict(self)})
 
 
-def from_json(row: Mapping[str, Any], where: str = "") -> AgentTrajectory:
+def from_json(row: Any, where: str = "") -> AgentTrajectory:
     """The trajectory of a row.
 
     Raises:
         DatasetError: it is of another version, or none.
     """
+    if not isinstance(row, Mapping):
+        raise DatasetError("a row is no trajectory", where=where, fix="name a rows.jsonl that `rlhf eval` wrote")
     version = row.get("version")
     if version != VERSION:
         raise DatasetError(

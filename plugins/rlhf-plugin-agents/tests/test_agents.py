@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import DatasetError, Prompt
+from rlhf_core.api import ConfigError, DatasetError, Prompt
 from rlhf_plugin_agents.agents.config import ReactConfig, ZeroShotConfig
 from rlhf_plugin_agents.agents.react import written_call
 from rlhf_plugin_agents.backends.replay import ReplayBackend, read_trajectories
 from rlhf_plugin_agents.backends.scripted import ScriptedBackend
 from rlhf_plugin_agents.suites.own import default_tools
 from rlhf_plugin_agents.tools.box import ToolBox
+from rlhf_plugin_agents.tools.config import FilesConfig
 from rlhf_plugin_agents.tools.library import Files
 from rlhf_plugin_agents.trajectory import from_json
 
@@ -38,6 +39,12 @@ def turns(*messages: Any, takes_tools: bool = True) -> ScriptedBackend:
 @pytest.fixture(scope="module")
 def box(ctx: Any) -> ToolBox:
     return ToolBox.of(default_tools(ctx), ctx)
+
+
+def test_two_tools_of_one_name_are_refused(ctx: Any) -> None:
+    tools = default_tools(ctx)
+    with pytest.raises(ConfigError, match="2 tools are called 'files'"):
+        ToolBox.of([*tools, FilesConfig(folder=".")], ctx)
 
 
 def test_react_reads_results_and_answers(box: ToolBox) -> None:

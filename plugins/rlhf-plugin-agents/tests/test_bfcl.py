@@ -102,13 +102,18 @@ def test_oracle_and_wrong_on_each_category(folder: Path, takes_tools: bool, ctx:
     assert offered["parameters"]["properties"]["rate"]["type"] == "number"
 
 
-def test_bad_files_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_bad_files_are_refused(folder: Path, tmp_path: Path, ctx: Any) -> None:
     (folder / "possible_answer_BFCL_v4_simple_python.json").unlink()
     with pytest.raises(DatasetError, match="'s' has no possible answer"):
         load(folder)
     (folder / "BFCL_v4_simple_python.json").write_text("{")
     with pytest.raises(DatasetError, match="is no file of JSON lines"):
         load(folder)
+    row = {"id": "i", "question": [[]], "function": [FUNCTION]}
+    (folder / "BFCL_v4_irrelevance.json").write_text(2 * (json.dumps(row) + "\n"))
+    (folder / "BFCL_v4_simple_python.json").unlink()
+    with pytest.raises(DatasetError, match="2 tasks of the name 'i'"):
+        Bfcl(path=str(folder)).tasks(ctx)
     with pytest.raises(DatasetError, match="there is no folder"):
         load(tmp_path / "none")
     (tmp_path / "empty").mkdir()

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import ModelConfig
+from rlhf_plugin_agents.agents.config import ReactConfig
 from rlhf_plugin_agents.backends.base import ContextFull, ModelRequest
+from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.backends.native import NativeBackend
+from rlhf_plugin_agents.harness import Job, carry_out, evaluate, prepare
+from rlhf_plugin_agents.suites.config import AgentBenchMini, TauBench
 
 
 @pytest.fixture
@@ -118,6 +122,9 @@ def test_what_a_backend_does_not_answer_is_missing(evaluated: Any) -> None:
         (["--set", "backend.scrip=wrong", "--backend", "scripted"], "scrip"),
         (["--model", "no/such-model-here"], "no/such-model-here"),
         (["agentbench_mini"], "is named twice"),
+        (["--agent", "react", "--agent", "react"], "agent 'react' is named twice"),
+        (["--data", "mine.jsonl"], "does not read 'mine.jsonl'"),
+        (["--data", "one.jsonl", "--data", "two.jsonl"], "names 2 places for suite 'agentbench_mini'"),
         (["gsm8k"], "gsm8k"),
     ],
 )
@@ -133,6 +140,51 @@ def test_a_recording_of_another_version_is_refused(rlhf: Any) -> None:
     done = rlhf("eval", "agentbench_mini", "--replay", "old.jsonl")
     assert (done.code, "a trajectory of version 99 cannot be read" in done.err) == (2, True)
     assert not list(Path().rglob("rows.jsonl"))
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '{"trajectory": 5}', "no json", '{"version": 1, "turns": 3}'])
+def test_what_is_no_recording_is_refused(text: str, rlhf: Any) -> None:
+    Path("odd.jsonl").write_text(text + "\n")
+    done = rlhf("eval", "agentbench_mini", "--replay", "odd.jsonl")
+    assert (done.code, "odd.jsonl" in done.err) == (2, True), done.err
+
+
+def test_another_recording_in_the_same_place_is_another_evaluation(evaluated: Any) -> None:
+    few = ("--max-per-category", "1")
+    replays: list[Any] = []
+    for script in ("oracle", "wrong"):
+        evaluated("agentbench_mini", "--script", script, "--out", script, *few)
+        Path("here.jsonl").write_bytes((Path(script) / "rows.jsonl").read_bytes())
+        replays += evaluated("agentbench_mini", "--replay", "here.jsonl", *few)["evaluations"]
+    assert [(r["right"]["value"], r["missing"]) for r in replays] == [(1.0, 0), (0.0, 0)]
+
+
+def test_two_processes_do_not_play_into_one_folder(ctx: Any, tmp_path: Path, rlhf: Any) -> None:
+    job = Job(AgentBenchMini(max_per_category=1), ReactConfig(), ScriptedConfig())
+    before = prepare(job, ctx, tmp_path / "out")
+    with before.folder.writing():
+        done = rlhf("eval", "agentbench_mini", "--backend", "scripted", "--max-per-category", "1",
+                    "--out", str(tmp_path / "out"))  # fmt: skip
+        assert (done.code, "another process plays into" in done.err) == (2, True), done.err
+    evaluate(job, ctx, tmp_path / "out")
+    _, report = carry_out(before, ctx, 1, lambda text: None)
+    assert report["rows"] == 3, "what was played since is not played again"
+
+
+def test_broken_files_of_a_folder_are_named(evaluated: Any, rlhf: Any) -> None:
+    words = ("agentbench_mini", "--backend", "scripted", "--out", "out", "--max-per-category", "1")
+    evaluated(*words)
+    for file in ("rows.jsonl", "settings.json"):
+        (Path("out") / file).write_text("{\n")
+        done = rlhf("eval", *words)
+        assert (done.code, f"{file}' cannot be read" in done.err) == (2, True), done.err
+
+
+def test_a_suite_raises_limits_and_one_setting_leaves_the_others() -> None:
+    tau = TauBench(agent_settings={"max_turn_tokens": 300}).agent_config("react")
+    assert (tau.max_turn_tokens, tau.max_turns, tau.max_calls) == (300, 30, 40)
+    assert TauBench().agent_config("scratchpad").max_turns == 64, "more than the suite wants"
+    assert TauBench(agent_settings={"max_turns": 5}).agent_config("scratchpad").max_turns == 5
 
 
 def test_a_folder_of_another_evaluation_is_refused(evaluated: Any, rlhf: Any) -> None:

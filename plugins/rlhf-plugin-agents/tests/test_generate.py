@@ -30,6 +30,8 @@ def test_right_trajectories_become_rows_for_sft_and_a_second_call_goes_on(tmp_pa
     plays.write_text("".join(plays.read_text().splitlines(keepends=True)[:5]))
     assert CliRunner().invoke(cli, words).exit_code == 0
     assert [json.loads(line)["id"] for line in output.read_text().splitlines()] == [row["id"] for row in rows]
+    misspelled = CliRunner().invoke(cli, [*words, "--set", "backnd.script=wrong"])
+    assert "backnd" in str(misspelled.exception), "a setting that nobody reads is refused"
     wrong = tmp_path / "wrong.jsonl"
     words = ["data", "generate", "agentic", "--output", str(wrong), "--backend", "scripted"]
     assert CliRunner().invoke(cli, [*words, "--set", "backend.script=wrong"]).exit_code == 0

@@ -83,6 +83,9 @@ def test_a_graceful_answer_that_states_a_trap_is_wrong() -> None:
     assert SCORERS["binary_graceful"]("No information on the Aldrun was found.", row) == 1
     assert SCORERS["binary_graceful"]("No information was found, but it is 214 km long.", row) == 0
     assert SCORERS["binary_graceful"]("No information was found for 2140.", row) == 1
+    large = {"traps": ["48200"]}
+    assert SCORERS["binary_graceful"]("No information was found; Orlinghaven has 48,200.", large) == 0
+    assert SCORERS["binary_graceful"]("No information was found; Orlinghaven has 48,201.", large) == 1
 
 
 def test_scorers_by_hand() -> None:

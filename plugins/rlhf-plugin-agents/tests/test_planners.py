@@ -9,6 +9,7 @@ import pytest
 
 from rlhf_plugin_agents.agents.config import AGENTS, MultiAgentConfig, PlanAndExecuteConfig, ScratchpadConfig
 from rlhf_plugin_agents.agents.plans import BadPlan, read_plan
+from rlhf_plugin_agents.agents.react import call_in_text
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.backends.scripted import ScriptedBackend
 from rlhf_plugin_agents.harness import play_one
@@ -82,6 +83,29 @@ def test_executors_see_their_sub_task_and_one_tool_alone(ctx: Any) -> None:
     assert "8849" in third.messages[1]["content"], "facts of the earlier steps, which it may need"
     assert task.messages[0]["content"] not in third.messages[1]["content"]
     assert made.answer == "4043"
+
+
+@pytest.mark.parametrize("takes_tools", [True, False])
+def test_an_executor_makes_one_call_with_its_own_tool(takes_tools: bool, ctx: Any) -> None:
+    """Whatever a model writes, or was told by a document: the second call is not made, nor one of another tool."""
+    steps = plan(*({"id": n, "task": "find it"} for n in (1, 2)))
+    wanted = [[("documents", {"title": "Kestrel Works"}), ("documents", {"title": "Orlinghaven"})],
+              [("files", {"path": "inventory.csv"})]]  # fmt: skip
+
+    def answer(request: Any) -> Any:
+        if request.role != "executor":
+            return {"role": "assistant", "content": steps if request.role == "planner" else "so it is"}
+        calls = wanted[0 if "Sub-task 1" in request.messages[-1]["content"] else 1]
+        if request.form == "text":
+            return {"role": "assistant", "content": "\n".join(call_in_text(*c) for c in calls)}
+        made = [{"id": f"c{i}", "function": {"name": n, "arguments": a}} for i, (n, a) in enumerate(calls)]
+        return {"role": "assistant", "content": "", "tool_calls": made}
+
+    box = AgentBenchMini().tasks(ctx)[0].open(0).box
+    played = MultiAgentConfig().make(ScriptedBackend({"task": answer}, takes_tools=takes_tools)).run("?", box)
+    assert [c.name for c in played.calls if c.status == "ok"] == ["documents"]
+    assert played.calls[-1].result == "Error: there is no tool 'files' here; there is documents"
+    assert [c.result for c in played.calls[1:-1]] == ["Error: not made: there is one call here"] * takes_tools
 
 
 def test_the_scratchpad_stays_short_where_the_list_grows(ctx: Any) -> None:

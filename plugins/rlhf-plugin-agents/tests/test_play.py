@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,16 @@ def test_every_part_of_a_multi_agent_is_the_policy(play: Any) -> None:
     assert "A fact." not in read[1]
     bad, _ = play(MultiAgentPlay(), ["no plan", f"{FINAL} {row['answer']}"])
     assert (bad.score.value, bad.info["ended"]) == (0.0, "bad_plan")
+
+
+def test_a_user_is_told_by_the_part_that_answers_alone(play: Any, airline: Path) -> None:
+    """As in an evaluation: what an executor writes down for the others reaches no user."""
+    plan = json.dumps({"steps": [{"id": 1, "task": "cancel R1", "tool": "cancel_reservation"}], "synthesis": "s"})
+    call = {"name": "cancel_reservation", "arguments": {"reservation_id": "R1"}}
+    suite = {"suite": "tau_bench", "suite_settings": {"path": str(airline)}}
+    for fact, said, reward in (("90 were paid.", "It is cancelled.", 0.0), ("It is done.", "You get 90 back.", 1.0)):
+        made, _ = play(MultiAgentPlay(), [plan, written(call), fact, f"{FINAL} {said}"], task="test/0", **suite)
+        assert made.score.value == reward, made.score
 
 
 def test_suites_are_environments_where_their_tasks_share_their_tools(ctx: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import DatasetError
+from rlhf_plugin_agents.agents.config import AGENTS
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.suites.config import TauBench
@@ -34,6 +35,16 @@ def test_the_oracle_gets_every_task_and_who_is_always_wrong_none(split: Any, fol
         backend = ScriptedConfig(script=script).make(tasks, ctx)
         rows = [play_one(suite.agent_config("react"), backend, t, 0, 0) for t in tasks]
         assert [r["task"] for r in rows if r["right"] is not wanted] == []
+
+
+@pytest.mark.parametrize("agent", [a for a in AGENTS if a != "zero_shot"])
+def test_every_agent_that_calls_has_room_for_the_gold_actions(agent: str, folder: Path, ctx: Any) -> None:
+    """A plan has a step at least, so tasks without an action are left out."""
+    suite = TauBench(path=str(folder))
+    tasks = [t for t in suite.tasks(ctx)[:30] if t.judged_by[0]]
+    backend = ScriptedConfig().make(tasks, ctx)
+    rows = [play_one(suite.agent_config(agent), backend, t, 0, 0) for t in tasks]
+    assert [(r["task"], r["stop_reason"]) for r in rows if not r["right"]] == []
 
 
 def test_a_dropped_action_costs_the_reward_unless_the_database_is_the_same(folder: Path) -> None:

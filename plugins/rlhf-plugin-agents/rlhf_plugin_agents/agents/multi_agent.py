@@ -58,11 +58,11 @@ class MultiAgent(Agent):
         session.note(*messages)
         reply = session.ask(messages, specs if form == "native" else (), form, role="executor")
         if form == "native":
-            results = session.answer_calls(reply)
-            result = "\n".join(str(m["content"]) for m in results)
+            results = session.answer_calls(reply, step.tool)
+            result = str(results[0]["content"]) if results else ""
         else:
             call = written_call(str(reply.message.get("content") or ""), len(session.calls))
-            result = "" if call is None else session.call(call).result
+            result = "" if call is None else session.call(call, step.tool).result
         said = str(reply.message.get("content") or "")
         return self._extracted(f"{SUBTASK} {number}: {step.task}\n{RESULT} {result or said}", session)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlhf_core.api import Message, Tool, ToolCall
@@ -76,27 +77,40 @@ class Session:
         self.note(reply.message)
         return reply
 
-    def call(self, call: ToolCall) -> CallRecord:
+    def call(self, call: ToolCall, only: str | None = None) -> CallRecord:
         """Make one call.
+
+        Args:
+            call: as it was written.
+            only: the one tool that may be called here; a call of another one is answered with an error. None is any.
 
         Raises:
             Stop: no call is left.
         """
         if len(self.calls) >= self.config.max_calls:
             raise Stop("max_calls")
+        if only is not None and not call.error and call.name != only:
+            call = replace(call, error=f"there is no tool '{call.name}' here; there is {only}")
         record = self.box.call(call)
         self.calls.append(record)
         return record
 
-    def answer_calls(self, reply: ModelReply) -> list[Message]:
-        """Make every call of a turn and return the results as messages, in the calls' order."""
+    def answer_calls(self, reply: ModelReply, only: str | None = None) -> list[Message]:
+        """Make every call of a turn and return the results as messages, in the calls' order.
+
+        Args:
+            reply: the turn.
+            only: the one tool that may be called, and once: further calls are answered with an error. None makes all.
+        """
         broken = {e["id"]: e for e in reply.errors}
         results: list[Message] = []
         for raw in reply.message.get("tool_calls") or ():
             error = broken.pop(str(raw.get("id") or ""), {}).get("error", "")
             function = raw["function"]
+            if only is not None and results:
+                error = error or "not made: there is one call here"
             call = ToolCall(str(function["name"]), function["arguments"], str(raw.get("id") or ""), error)
-            results.append(_result(self.call(call)))
+            results.append(_result(self.call(call, only)))
         for fault in broken.values():
             call = ToolCall(fault["name"], {}, fault["id"], fault["error"])
             results.append(_result(self.call(call)))

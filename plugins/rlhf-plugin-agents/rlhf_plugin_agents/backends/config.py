@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -85,6 +86,12 @@ class ReplayConfig(BackendConfig):
     path: str = ""
     """A ``rows.jsonl``, or the folder of an evaluation; of several, the folder that holds theirs."""
 
+    def facts(self) -> dict[str, Any]:
+        """With a digest of what was recorded: another recording in the same place is another evaluation."""
+        from rlhf_plugin_agents.backends.replay import recording_digest
+
+        return {**self.model_dump(mode="json"), "recording": recording_digest(Path(self.path).expanduser())}
+
     def check(self, ctx: BuildContext) -> str:
         """Read it.
 
@@ -96,8 +103,6 @@ class ReplayConfig(BackendConfig):
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
         """The recording."""
-        from pathlib import Path
-
         from rlhf_plugin_agents.backends.replay import ReplayBackend, read_trajectories
 
         if not self.path:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from rlhf_core.api import DatasetError
 from rlhf_core.sdk import read_jsonl
@@ -65,14 +67,31 @@ def read_trajectories(path: Path) -> list[AgentTrajectory]:
     """The trajectories of a file: rows of an evaluation (``rows.jsonl``), or one trajectory a line.
 
     Raises:
-        DatasetError: there is no such file, it is empty, or of another version.
+        DatasetError: there is no such file, it is empty, no trajectories, or of another version.
     """
-    path = path / "rows.jsonl" if path.is_dir() else path
+    path = _file(path)
     if not path.is_file():
         raise DatasetError(f"there are no trajectories in '{path}'", fix="name a rows.jsonl that `rlhf eval` wrote")
+    try:
+        lines: list[Any] = list(read_jsonl(path))
+    except ValueError as error:
+        raise DatasetError(
+            f"'{path}' is no file of JSON lines: {error}", fix="name a rows.jsonl that `rlhf eval` wrote"
+        ) from error
     rows = [
-        from_json(row.get("trajectory", row), f"{path}, line {n}") for n, row in enumerate(read_jsonl(path), start=1)
+        from_json(line.get("trajectory", line) if isinstance(line, Mapping) else line, f"{path}, line {n}")
+        for n, line in enumerate(lines, start=1)
     ]
     if not rows:
         raise DatasetError(f"'{path}' is empty", fix="name a rows.jsonl that `rlhf eval` wrote")
     return rows
+
+
+def recording_digest(path: Path) -> str:
+    """Of a recording as it is now; "" where there is none."""
+    file = _file(path)
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
+
+
+def _file(path: Path) -> Path:
+    return path / "rows.jsonl" if path.is_dir() else path

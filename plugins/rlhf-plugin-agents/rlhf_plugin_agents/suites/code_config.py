@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from rlhf_core.api import BuildContext
@@ -13,6 +15,7 @@ from rlhf_plugin_agents.tools.config import PythonExecConfig
 class CodeDebug(AgentSuiteConfig):
     """12 own functions to repair: easy, medium and hard, 4 each; the score is the share of asserts that hold."""
 
+    ships_tasks: ClassVar[bool] = True
     name: str = "code_debug"
     agent: str = "code_executor"
     """As for every suite."""

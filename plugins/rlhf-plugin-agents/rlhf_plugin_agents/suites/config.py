@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, model_serializer
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, DatasetError
 from rlhf_plugin_agents.agents.config import AGENTS, AgentConfig
 from rlhf_plugin_agents.suites.tau_user import ModelUserConfig, ModelUsers
 
@@ -20,6 +21,11 @@ class AgentSuiteConfig(ComponentConfig):
     """Base of the suites. As a benchmark of a training run, its policy plays the tasks as ``agent``."""
 
     component: ClassVar[str] = "rlhf_plugin_agents.benchmark:AgentBenchmark"
+    ships_tasks: ClassVar[bool] = False
+    """Whether all its tasks are its own: a path, which it would not read, is refused."""
+    least: ClassVar[Mapping[str, int]] = {}
+    """Limits that its tasks want at least, such as ``max_turns``; an agent's larger default stands, and
+    ``agent_settings`` counts before both."""
     agent: str = "react"
     """Who plays in a training run."""
     agent_settings: dict[str, Any] = Field(default_factory=dict)
@@ -47,9 +53,23 @@ class AgentSuiteConfig(ComponentConfig):
         """The tasks that the settings choose.
 
         Raises:
-            ConfigError: an unknown category or level, or nothing is left.
+            ConfigError: an unknown category or level, nothing is left, or a path that is not read.
+            DatasetError: two tasks have one name.
         """
+        if self.ships_tasks and self.path is not None:
+            raise ConfigError(
+                f"suite '{self.name}' has tasks of its own and does not read '{self.path}'",
+                fix="leave --data (path) out; bfcl, gaia and tau_bench read files",
+            )
         tasks = self.all_tasks(ctx)
+        name, count = Counter(t.id for t in tasks).most_common(1)[0] if tasks else ("", 0)
+        if count > 1:
+            raise DatasetError(
+                f"suite '{self.name}' has {count} tasks of the name '{name}'",
+                where=self.path or "",
+                why="a play is known by its task's name, so one would stand for the others",
+                fix="leave one of them",
+            )
         for what, asked, known in (
             ("category", self.category, dict.fromkeys(t.category for t in tasks)),
             ("level", self.levels, dict.fromkeys(t.level for t in tasks if t.level is not None)),
@@ -90,7 +110,10 @@ class AgentSuiteConfig(ComponentConfig):
         Raises:
             ConfigError: there is no such agent, or it has no such setting.
         """
-        return agent_of(name or self.agent, self.agent_settings)
+        name = name or self.agent
+        known = AGENTS[name].model_fields if name in AGENTS else {}
+        least = {k: max(n, known[k].default) for k, n in self.least.items() if k in known}
+        return agent_of(name, {**least, **self.agent_settings})
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse rows or settings that cannot work."""
@@ -123,6 +146,7 @@ def agent_of(name: str, settings: dict[str, Any]) -> AgentConfig:
 class AgentBenchMini(AgentSuiteConfig):
     """36 own tasks over a small encyclopedia and some files: tool_use, multi_step (2 to 4 calls), failure_recovery."""
 
+    ships_tasks: ClassVar[bool] = True
     name: str = "agentbench_mini"
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
@@ -135,6 +159,7 @@ class AgentBenchMini(AgentSuiteConfig):
 class Injection(AgentSuiteConfig):
     """20 questions whose documents hold an instruction: send, read, answer otherwise, add words. Who obeys gets 0."""
 
+    ships_tasks: ClassVar[bool] = True
     name: str = "injection"
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
@@ -159,9 +184,9 @@ class Bfcl(AgentSuiteConfig):
 class TauBench(AgentSuiteConfig):
     """tau-bench, retail or airline, from its files: does the database end as the gold actions leave it?"""
 
+    least: ClassVar[Mapping[str, int]] = {"max_turns": 30, "max_calls": 40}
+    """Episodes are long here, and 30 is what tau-bench allows."""
     name: str = "tau_bench"
-    agent_settings: dict[str, Any] = Field(default_factory=lambda: {"max_turns": 30, "max_calls": 40})
-    """As for every suite; episodes are long here, and 30 is what tau-bench allows."""
     split: Literal["test", "dev", "train"] = "test"
     """Which tasks; airline has ``test`` alone."""
     domain: Literal["retail", "airline"] | None = None
@@ -203,6 +228,7 @@ class TauBench(AgentSuiteConfig):
 class Chains(AgentSuiteConfig):
     """Chains of documents that name the next one: how far does an agent get, and with how much context?"""
 
+    ships_tasks: ClassVar[bool] = True
     name: str = "chains"
     hops: tuple[int, ...] = (2, 4, 6, 8)
     """Lengths; each is a level."""

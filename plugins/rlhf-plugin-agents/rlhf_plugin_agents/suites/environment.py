@@ -198,9 +198,14 @@ class SuiteEnvironment:
 
 def _trajectory(task: str, sample: Sample, calls: Sequence[CallRecord]) -> AgentTrajectory:
     from rlhf_plugin_agents.agents.base import final_answer
+    from rlhf_plugin_agents.agents.parts import role_of
     from rlhf_plugin_agents.trajectory import AgentTrajectory, ModelTurn
 
-    turns = [ModelTurn("agent", "", turn.message) for turn in sample.trajectory if turn.role == "assistant"]
+    turns = [
+        ModelTurn(role_of(sample.before_turn(place)), "", turn.message)
+        for place, turn in enumerate(sample.trajectory)
+        if turn.role == "assistant"
+    ]
     messages = tuple(turn.message for turn in sample.trajectory)
     answer = final_answer(sample.completion)
     return AgentTrajectory(task, "policy", "policy", messages, tuple(turns), tuple(calls), answer)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from rlhf_core.api import BuildContext, ToolConfig
 from rlhf_core.sdk import component_of
@@ -18,6 +17,7 @@ from rlhf_plugin_agents.tools.web_config import WebSearchConfig
 class GaiaMini(AgentSuiteConfig):
     """30 own tasks in the manner of GAIA: levels 1 (one call), 2 (2 to 4) and 3 (4 and more), 10 each."""
 
+    ships_tasks: ClassVar[bool] = True
     name: str = "gaia_mini"
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
@@ -30,9 +30,8 @@ class GaiaMini(AgentSuiteConfig):
 class Gaia(AgentSuiteConfig):
     """GAIA's 165 validation tasks (Mialon et al. 2023), from a folder or the hub, where they are gated."""
 
+    least: ClassVar[Mapping[str, int]] = {"max_turns": 30, "max_calls": 40}
     name: str = "gaia"
-    agent_settings: dict[str, Any] = Field(default_factory=lambda: {"max_turns": 30, "max_calls": 40})
-    """As for every suite."""
     mode: Literal["official", "live"] = "official"
     """``official``: the published prompt, the task's attachment and tools without a network, so that figures repeat.
     ``live``: also a search of the web."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -16,6 +17,9 @@ class AgentBenchGenerated(AgentSuiteConfig):
     """Tasks from a seed, any number of them: tool_use, multi_step, failure_recovery, long_horizon, flaky, conflicting,
     ambiguous."""
 
+    ships_tasks: ClassVar[bool] = True
+    least: ClassVar[Mapping[str, int]] = {"max_turns": 40}
+    """Ten calls, some of them twice, want turns."""
     name: str = "agentbench_generated"
     count: int = Field(30, ge=1)
     """Tasks of each category."""
@@ -26,8 +30,6 @@ class AgentBenchGenerated(AgentSuiteConfig):
     asks: bool = False
     """``ambiguous`` is a conversation: the user means one reading and says which when asked, and its value alone is
     right, and only once the user was asked."""
-    agent_settings: dict[str, Any] = Field(default_factory=lambda: {"max_turns": 40})
-    """As for every suite; ten calls, some of them twice, want turns."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

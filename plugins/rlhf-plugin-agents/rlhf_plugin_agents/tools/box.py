@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from rlhf_core.api import BuildContext, Tool, ToolCall, ToolConfig, ToolError
+from rlhf_core.api import BuildContext, ConfigError, Tool, ToolCall, ToolConfig, ToolError
 from rlhf_core.sdk import json_values
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.trajectory import CallRecord
@@ -40,9 +41,17 @@ class ToolBox:
 
     @classmethod
     def of(cls, tools: Sequence[ToolConfig], ctx: BuildContext) -> ToolBox:
-        """The tools of configurations, built."""
-        built = {t.spec()["function"]["name"]: t.build(ctx) for t in tools}
-        return cls([t.spec() for t in tools], lambda name, arguments: str(built[name].call(**arguments)))
+        """The tools of configurations, built.
+
+        Raises:
+            ConfigError: two are offered by one name.
+        """
+        specs = [t.spec() for t in tools]
+        name, count = Counter(s["function"]["name"] for s in specs).most_common(1)[0] if specs else ("", 0)
+        if count > 1:
+            raise ConfigError(f"{count} tools are called '{name}'", fix="leave one of them")
+        built = {s["function"]["name"]: t.build(ctx) for s, t in zip(specs, tools)}
+        return cls(specs, lambda name, arguments: str(built[name].call(**arguments)))
 
     def only(self, names: Sequence[str]) -> ToolBox:
         """The same tools, fewer of them offered."""
