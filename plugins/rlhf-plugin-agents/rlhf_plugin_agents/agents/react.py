@@ -23,6 +23,7 @@ There may be several actions, one below the other. Then stop. You are given the 
 "Observation: ...". When you know the answer, write:
 Thought: what you think
 Final answer: the answer alone"""
+TEXT_MARK = TEXT_RULES.split("{tools}")[1].split("{")[0]
 _INPUT = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*\n\s*Action Input:\s*")
 
 
@@ -79,6 +80,11 @@ class ReactAgent(Agent):
         messages.append({"role": "user", "content": "\n".join(f"{OBSERVATION} {result}" for result in results)})
         session.note(messages[-1])
         return None
+
+
+def told_to_write(messages: Sequence[Message]) -> bool:
+    """Whether calls are text in a conversation: its rules say how to write them."""
+    return any(TEXT_MARK in str(m.get("content")) for m in messages if m["role"] in ("system", "user"))
 
 
 def listed(tools: Sequence[Tool]) -> str:
