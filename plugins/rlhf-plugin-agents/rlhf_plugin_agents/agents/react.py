@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from rlhf_core.api import Message, Tool, ToolCall
 from rlhf_plugin_agents.agents.base import ANSWER_RULE, FINAL, HONESTY_RULE, Agent, Responder, final_answer, opening
+from rlhf_plugin_agents.agents.clean import first_value
 from rlhf_plugin_agents.agents.session import Session, Stop
 
 ACTION = "Action:"
@@ -112,10 +113,9 @@ def written_call(text: str, number: int = 0) -> ToolCall | None:
     classic = _INPUT.match(rest)
     try:
         if classic:
-            value, _ = json.JSONDecoder().raw_decode(rest[classic.end() :].strip())
-            arguments, tool = value, classic[1]
+            arguments, tool = first_value(rest[classic.end() :].strip()), classic[1]
         else:
-            value, _ = json.JSONDecoder().raw_decode(rest.strip())
+            value = first_value(rest.strip())
             arguments, tool = value["arguments"], value["name"]
         if not isinstance(arguments, dict) or not isinstance(tool, str):
             raise TypeError("arguments must be an object and name a text")
