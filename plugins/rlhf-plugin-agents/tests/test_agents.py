@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import ConfigError, DatasetError, Prompt
-from rlhf_plugin_agents.agents.config import ReactConfig, ZeroShotConfig
+from rlhf_plugin_agents.agents.config import AGENTS, ReactConfig, ZeroShotConfig
 from rlhf_plugin_agents.agents.react import written_call
 from rlhf_plugin_agents.backends.replay import ReplayBackend, read_trajectories
 from rlhf_plugin_agents.backends.scripted import ScriptedBackend
@@ -39,6 +39,37 @@ def turns(*messages: Any, takes_tools: bool = True) -> ScriptedBackend:
 @pytest.fixture(scope="module")
 def box(ctx: Any) -> ToolBox:
     return ToolBox.of(default_tools(ctx), ctx)
+
+
+DEEP = '{"a":' * 30000
+ODD = {
+    "a plan that does not end": '{"steps":' + "[" * 30000,
+    "an object that does not end": f"Action: {DEEP}",
+    "the other form": f"Action: search\nAction Input: {DEEP}",
+    "deep, and ended": 'Action: {"name": "search", "arguments": {"query": ' + "[" * 200 + "]" * 200 + "}}",
+    "half of a character": 'Action: {"name": "files", "arguments": {"path": "\\ud800"}}',
+    "half of a character, raw": "Final answer: \ud800",
+}
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("odd", ODD)
+def test_nothing_that_a_model_writes_ends_an_evaluation(odd: str, agent: str, box: ToolBox) -> None:
+    backend = ScriptedBackend({"task": lambda request: said(ODD[odd])}, takes_tools=False)
+    row = AGENTS[agent]().make(backend).run("?", box).as_json()
+    json.dumps(row, ensure_ascii=False).encode()
+
+
+def test_calls_that_cannot_be_kept_are_answered_with_an_error(box: ToolBox) -> None:
+    deep: Any = "x"
+    for _ in range(200):
+        deep = [deep]
+    backend = turns(calls(("search", {"query": deep}), ("files", {"path": "\ud800"})), said("Final answer: 1"))
+    played = ReactConfig().make(backend).run("?", box)
+    assert [(c.status, dict(c.arguments)) for c in played.calls] == [("error", {})] * 2
+    assert "nested more than 64 levels deep" in played.calls[0].result
+    assert "half of a character" in played.calls[1].result
+    json.dumps(played.as_json(), ensure_ascii=False).encode()
 
 
 def test_two_tools_of_one_name_are_refused(ctx: Any) -> None:

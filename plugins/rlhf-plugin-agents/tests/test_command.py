@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import ModelConfig
-from rlhf_plugin_agents.agents.config import ReactConfig
+from rlhf_plugin_agents.agents.config import AGENTS, ReactConfig
 from rlhf_plugin_agents.backends.base import ContextFull, ModelRequest
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.backends.native import NativeBackend
@@ -82,6 +82,14 @@ def test_a_recording_replays_to_the_same_verdicts(evaluated: Any) -> None:
     two = evaluated("agentbench_mini", "--replay", "first", *words)["evaluations"][0]
     assert (two["right"], two["process"], two["calls"]) == (one["right"], one["process"], one["calls"])
     assert (two["rows"], two["missing"]) == (12, 0)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_recording_with_calls_as_text_replays(agent: str, evaluated: Any) -> None:
+    words = ("agentbench_mini", "--agent", agent, "--max-per-category", "1")
+    recorded = evaluated(*words, "--backend", "scripted", "--set", "backend.takes_tools=false", "--out", "text")
+    (one,), (two,) = recorded["evaluations"], evaluated(*words, "--replay", "text")["evaluations"]
+    assert (two["missing"], two["right"], two["calls"]) == (0, one["right"], one["calls"])
 
 
 def test_several_evaluations_are_replayed_each_from_its_own_recording(evaluated: Any, rlhf: Any) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from rlhf_core.api import Message, Tool
+from rlhf_plugin_agents.agents.clean import first_value
 from rlhf_plugin_agents.agents.react import listed
 from rlhf_plugin_agents.agents.session import Session, Stop
 
@@ -55,7 +55,7 @@ def read_plan(text: str, tools: Sequence[Tool]) -> Plan:
     """
     start = text.find("{")
     try:
-        value, _ = json.JSONDecoder().raw_decode(text[start:] if start >= 0 else text)
+        value = first_value(text[start:] if start >= 0 else text)
         steps = value["steps"]
         rows: dict[str, Mapping[str, Any]] = {str(s.get("id", n)): s for n, s in enumerate(steps, start=1)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from rlhf_core.api import Message, Tool, ToolCall
 from rlhf_plugin_agents.agents.base import ANSWER_RULE, FINAL, HONESTY_RULE, Agent, Responder, final_answer, opening
+from rlhf_plugin_agents.agents.clean import first_value
 from rlhf_plugin_agents.agents.session import Session, Stop
 
 ACTION = "Action:"
@@ -23,6 +24,7 @@ There may be several actions, one below the other. Then stop. You are given the 
 "Observation: ...". When you know the answer, write:
 Thought: what you think
 Final answer: the answer alone"""
+TEXT_MARK = TEXT_RULES.split("{tools}")[1].split("{")[0]
 _INPUT = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*\n\s*Action Input:\s*")
 
 
@@ -81,6 +83,11 @@ class ReactAgent(Agent):
         return None
 
 
+def told_to_write(messages: Sequence[Message]) -> bool:
+    """Whether calls are text in a conversation: its rules say how to write them."""
+    return any(TEXT_MARK in str(m.get("content")) for m in messages if m["role"] in ("system", "user"))
+
+
 def listed(tools: Sequence[Tool]) -> str:
     """Tools as lines of text."""
     functions = [t["function"] for t in tools]
@@ -106,10 +113,9 @@ def written_call(text: str, number: int = 0) -> ToolCall | None:
     classic = _INPUT.match(rest)
     try:
         if classic:
-            value, _ = json.JSONDecoder().raw_decode(rest[classic.end() :].strip())
-            arguments, tool = value, classic[1]
+            arguments, tool = first_value(rest[classic.end() :].strip()), classic[1]
         else:
-            value, _ = json.JSONDecoder().raw_decode(rest.strip())
+            value = first_value(rest.strip())
             arguments, tool = value["arguments"], value["name"]
         if not isinstance(arguments, dict) or not isinstance(tool, str):
             raise TypeError("arguments must be an object and name a text")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf_core.api import Message, Tool, ToolCall
+from rlhf_plugin_agents.agents.clean import kept
 from rlhf_plugin_agents.agents.config import AgentConfig
 from rlhf_plugin_agents.backends.base import Backend, CallForm, ModelReply, ModelRequest
 from rlhf_plugin_agents.tools.box import ToolBox
@@ -70,7 +71,7 @@ class Session:
             self.config.max_turn_tokens, self.config.temperature,
         )  # fmt: skip
         start = time.monotonic()
-        reply = self.backend.complete(request)
+        reply = kept(self.backend.complete(request))
         seconds = time.monotonic() - start
         spent = (reply.prompt_tokens, reply.completion_tokens, reply.cost_usd, seconds)
         self.turns.append(ModelTurn(role, request.digest, reply.message, *spent, tuple(reply.errors)))

@@ -86,7 +86,7 @@ def model_reply(reply: ServiceReply, earlier: int) -> ModelReply:
 def _arguments(text: str) -> tuple[Mapping[str, Any], str]:
     try:
         value = json.loads(text or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return {}, f"the arguments are no JSON: {error}"
     return (value, "") if isinstance(value, dict) else ({}, "the arguments are no JSON object")
 

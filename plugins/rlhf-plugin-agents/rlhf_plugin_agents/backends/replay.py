@@ -11,6 +11,7 @@ from typing import Any
 
 from rlhf_core.api import DatasetError
 from rlhf_core.sdk import read_jsonl
+from rlhf_plugin_agents.agents.react import told_to_write
 from rlhf_plugin_agents.backends.base import BackendFault, ModelReply, ModelRequest
 from rlhf_plugin_agents.trajectory import AgentTrajectory, from_json
 
@@ -22,10 +23,12 @@ class ReplayBackend:
         trajectories: one per task and trial; their seeds tell the trials apart.
     """
 
-    name, takes_tools = "replay", True
+    name = "replay"
 
     def __init__(self, trajectories: Iterable[AgentTrajectory]) -> None:
         rows = [t for t in trajectories if t.turns]
+        # Agents write their calls as they did then, or their requests would be other ones.
+        self.takes_tools = not any(told_to_write(t.messages) for t in rows)
         self.turns = {(t.task, t.turns[0].digest): t.turns for t in rows}
         # The seed tells the trials of a task apart, which may be played at the same time.
         self._open: dict[tuple[str, int], tuple[str, str]] = {}

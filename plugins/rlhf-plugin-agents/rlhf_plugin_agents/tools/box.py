@@ -66,6 +66,7 @@ class ToolBox:
         """Answer one call."""
         start, arguments = time.monotonic(), json_values(call.arguments)
         result, status = self._result(call, arguments)
+        result = result.encode("utf-8", "replace").decode()  # half characters, which no file holds
         if len(result) > MAX_RESULT:
             result = f"{result[:MAX_RESULT]}\n[cut: {len(result)} characters]"
         return CallRecord(call.name, arguments, result, status, call.id, time.monotonic() - start)
