@@ -100,7 +100,7 @@ def test_a_clip_in_another_format_is_the_same_clip(tmp_path: Path, voice: Voice)
     samples, rate = soundfile.read(files[0])
     soundfile.write(tmp_path / "copy.flac", samples, rate)
     train = [AudioPair(files[0], files[1], "line 1")]
-    with pytest.raises(DatasetError, match="copy.flac.* is in the training pairs"):
+    with pytest.raises(DatasetError, match="is in the training pairs"):
         refuse_shared(train, [AudioPair(files[2], tmp_path / "copy.flac", "line 2")])
     soundfile.write(tmp_path / "faster.wav", samples, 2 * rate)
     refuse_shared(train, [AudioPair(files[2], tmp_path / "faster.wav", "line 2")])
