@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score, message_text
 from rlhf_core.sdk import delimited
+from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Verdict, ask_json, number
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class GradeReward:
 
 def response_of(sample: Sample) -> str:
     """What a judge grades: the completion, of an episode its last turn, with the calls that it ended in."""
-    return sample.completion if sample.call is None else message_text(sample.call)
+    return read_completion(sample) if sample.call is None else message_text(sample.call)
 
 
 def close_judge(judge: Any) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.api import JudgeRequest, Message, PreferencePair, Sample, Score, ScoreStatus
 from rlhf_core.sdk import delimited
 from rlhf_plugin_judge.grading import close_judge
+from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ class PairwiseReward:
 def match_of(samples: Sequence[Sample], i: int, j: int) -> Match:
     """Two completions of one prompt."""
     prompt = samples[i].prompt
-    return Match(f"{prompt.id}:{i}:{j}", prompt.messages, samples[i].completion, samples[j].completion)
+    first, second = read_completion(samples[i]), read_completion(samples[j])
+    return Match(f"{prompt.id}:{i}:{j}", prompt.messages, first, second)
 
 
 def ring(size: int, rivals: int | None) -> list[tuple[int, int]]:

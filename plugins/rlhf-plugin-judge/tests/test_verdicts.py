@@ -7,9 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_core.api import JudgeReply, ModelConfig, PreferencePair, Prompt, Sample, ScoreStatus, VerifierRewardConfig
+from rlhf_core.api import (
+    JudgeReply,
+    Media,
+    ModelConfig,
+    PreferencePair,
+    Prompt,
+    Sample,
+    ScoreStatus,
+    VerifierRewardConfig,
+)
 from rlhf_core.sdk import Registry, load_policy, save_model
 from rlhf_core.testing import check_reward, check_verifier, make_context
+from rlhf_plugin_judge import texts
 from rlhf_plugin_judge.agreement import pair_agreement
 from rlhf_plugin_judge.config import AnthropicConfig, LocalConfig
 from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare, ring
@@ -248,6 +258,19 @@ def test_the_cost_is_told_without_a_key_and_nothing_is_asked_without_one(command
     code, err = command("judge", "agreement", "--pairs", "2")
     assert code == 2
     assert "ANTHROPIC_API_KEY" in err
+
+
+@pytest.mark.parametrize("mode", ["grade", "pairwise"])
+def test_a_judge_of_speech_says_once_that_it_hears_nothing(serve, config, caplog, mode):
+    texts._say_unheard.cache_clear()
+    judge = config(serve(answer=lambda body: '{"grade": 3, "better": "tie"}'))
+    reward = JudgeRewardConfig(judge=judge, mode=mode).build(make_context())
+    reward.score([sample("hello"), sample("hello there")])
+    assert not caplog.records
+    sound = (Media("audio", path="a.flac"),)
+    reward.score([replace(sample(f"hh e{n} c3"), media=sound) for n in range(2)])
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "names of its codes" in caplog.text
 
 
 def test_a_missing_answer_is_no_number():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -
         most_seconds: a longer file is refused unread.
 
     Raises:
-        ClipError: no sound, no such file, too long, nothing that libsndfile reads, no samples, or some not finite.
+        ClipError: no sound, no such file, too long, cut off, nothing that libsndfile reads, no samples, or some not
+            finite.
     """
     import soundfile
 
@@ -68,12 +70,28 @@ def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -
                 setting = "" if most_seconds == MOST_SECONDS else ", the setting max_seconds"
                 lasts = f"lasts {file.frames / file.samplerate:.0f} s, more than {most_seconds:g}{setting}"
                 raise ClipError(f"'{path}' {lasts}")
+            check_whole(file.extra_info, str(path))
             frames_NC: Any = file.read(dtype="float32", always_2d=True)
             rate = int(file.samplerate)
     except (soundfile.SoundFileError, OSError, RuntimeError, ValueError, MemoryError) as error:
         reason = "there is no such file" if not path.exists() else str(error)
         raise ClipError(f"'{path}' cannot be read: {reason}") from error
     return clip_of(frames_NC, rate, str(path))
+
+
+def check_whole(header: str, label: str) -> None:
+    """Refuse a WAV file that ends before its header says: libsndfile reads the rest of a half copied file as a whole.
+
+    Args:
+        header: what libsndfile says of it.
+        label: the file.
+
+    Raises:
+        ClipError: it is cut off.
+    """
+    length = re.search(r"^data : (\d+) \(should be (\d+)\)", header, re.MULTILINE)
+    if length and int(length[2]) < int(length[1]) < STREAMED:
+        raise ClipError(f"'{label}' is cut off: {length[2]} of {length[1]} bytes of sound are there")
 
 
 def clip_of(frames_NC: Any, rate: int, label: str = "the clip") -> Clip:
@@ -96,6 +114,8 @@ def clip_of(frames_NC: Any, rate: int, label: str = "the clip") -> Clip:
 
 CANCELLED = 0.001
 """Of the channels' level: below it their mean is what is left of two opposite ones."""
+STREAMED = 2**31 - 2**16
+"""Bytes; programs that write WAV to a pipe name such a length, or a larger one, since they do not know it."""
 FULL_SCALE = 32766 / 32768
 """From here on a 16-bit sample is taken for clipped."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlhf_core.api import DatasetError, Media, Prompt, Sample
 from rlhf_core.sdk import read_rows
+from rlhf_plugin_tts.audio import ClipError, read_clip
 
 REFERENCES = ("reference", "mos", "rating", "mushra_mean")
 """Columns in which a rating is looked for."""
@@ -116,11 +117,16 @@ def read_audio_pairs(file: str) -> list[AudioPair]:
 
 
 def digest(path: Path) -> str:
-    """What a clip is told apart by: its content, not its name."""
+    """What a clip is told apart by: its sound, not its name or its format; of a file that holds none, its content."""
     status = path.stat()
     key = (path, status.st_size, status.st_mtime_ns)
     if key not in _digests:
-        _digests[key] = hashlib.sha256(path.read_bytes()).hexdigest()
+        try:
+            clip = read_clip(path)
+            content = f"{clip.rate} ".encode() + clip.samples.tobytes()
+        except ClipError:
+            content = path.read_bytes()
+        _digests[key] = hashlib.sha256(content).hexdigest()
     return _digests[key]
 
 

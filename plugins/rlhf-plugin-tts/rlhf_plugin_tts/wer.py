@@ -45,11 +45,13 @@ class Wer(ClipReward):
         """The error rate of one clip.
 
         Raises:
-            ClipError: there is no word to compare with.
+            ClipError: there is no word to compare with, or one in letters that PocketSphinx cannot write.
         """
         reference = normalised(spoken_text(sample))
         if not reference:
             raise ClipError("the prompt has no word to be spoken")
+        if isinstance(self.recogniser, PocketSphinx):
+            reference = in_latin_letters(reference)
         wer, cer = error_rates(reference, normalised(self.recogniser.transcribe(clip)))
         return -min(self.cap, wer), {"wer": wer, "cer": cer, "words": len(reference.split())}
 
@@ -69,6 +71,24 @@ def normalised(text: str) -> str:
     """
     plain = spell_numbers(unicodedata.normalize("NFKC", text)).replace("’", "'").lower()
     return " ".join(re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain))
+
+
+def in_latin_letters(text: str) -> str:
+    """The words as PocketSphinx would write them: without accents.
+
+    Raises:
+        ClipError: letters of another script, of which every error rate would be 1 whatever is said.
+
+    Example:
+        >>> in_latin_letters("café")
+        'cafe'
+    """
+    plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    if foreign := sorted({c for c in plain if c.isalpha() and not c.isascii()}):
+        raise ClipError(
+            f"PocketSphinx writes English in Latin letters only, not {''.join(foreign[:8])!r}: recogniser=whisper"
+        )
+    return plain
 
 
 class PocketSphinx:

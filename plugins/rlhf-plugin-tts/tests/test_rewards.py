@@ -24,7 +24,7 @@ from rlhf_plugin_tts.audio import clip_of, read_clip
 from rlhf_plugin_tts.duration import Duration
 from rlhf_plugin_tts.guard_config import GuardSettings
 from rlhf_plugin_tts.guards import guard
-from rlhf_plugin_tts.wer import PocketSphinx, error_rates, normalised
+from rlhf_plugin_tts.wer import PocketSphinx, error_rates, in_latin_letters, normalised
 
 RATE = 16000
 Voice = Callable[..., Path]
@@ -127,6 +127,17 @@ def test_words_are_compared_without_case_and_punctuation() -> None:
     assert error_rates("one two", "") == (1.0, 1.0)
 
 
+def test_pocketsphinx_is_not_asked_for_letters_that_it_cannot_write(voice: Voice, spoken: Speak) -> None:
+    reward = build("wer")
+    another = SimpleNamespace(transcribe=lambda clip: "a cafe")
+    cyrillic, mixed = reward.score([spoken(voice("a.wav"), text) for text in ("Привет, мир", "hello 世界")])
+    assert (cyrillic.status, mixed.status) == (ScoreStatus.MISSING, ScoreStatus.MISSING)
+    assert "recogniser=whisper" in cyrillic.detail
+    assert in_latin_letters(normalised("Café, naïve!")) == "cafe naive"
+    reward.recogniser = another  # not PocketSphinx: it may know them
+    assert reward.score([spoken(voice("a.wav"), "Привет")])[0].value == -1.0
+
+
 def test_duration_is_relative_to_the_text(voice: Voice, spoken: Speak) -> None:
     reward = Duration(configs.DurationConfig(characters_per_second=10, pause_seconds=0))
     read, said = reward.score([spoken(voice("b.wav", seconds=2), text) for text in ("40", "forty")])
@@ -142,6 +153,7 @@ BAD = {
     "empty.wav": "cannot be read",
     "text.wav": "cannot be read",
     "cut.flac": "",
+    "half.wav": "is cut off: 30000 of 64000 bytes",
     "header.wav": "no samples",
     "nan.wav": "not finite",
     "silent.wav": "silent",
@@ -157,6 +169,7 @@ def bad_clips(tmp_path: Path, voice: Voice) -> Path:
     (tmp_path / "empty.wav").write_bytes(b"")
     (tmp_path / "text.wav").write_text("not audio at all " * 50)
     (tmp_path / "cut.flac").write_bytes(voice("whole.flac").read_bytes()[:9000])
+    (tmp_path / "half.wav").write_bytes(voice("whole.wav").read_bytes()[: 30_000 + 44])
     soundfile.write(tmp_path / "header.wav", np.zeros(0), RATE)
     soundfile.write(tmp_path / "nan.wav", np.full(RATE, np.nan), RATE, subtype="FLOAT")
     soundfile.write(tmp_path / "silent.wav", np.zeros(RATE), RATE)
@@ -176,6 +189,15 @@ def test_bad_clips_have_no_score_and_a_reason(bad_clips: Path, spoken: Speak) ->
         assert reason in scores[name].detail, name
     without_sound = Sample(Prompt("text/0", ({"role": "user", "content": "Hi"},)), "Hello")
     assert "has no sounds" in reward.score([without_sound])[0].detail
+
+
+def test_a_wav_of_unknown_length_is_whole(voice: Voice, spoken: Speak) -> None:
+    file = voice("piped.wav")
+    content = bytearray(file.read_bytes())
+    content[4:8] = content[40:44] = b"\xff" * 4  # as a program writes it to a pipe
+    file.write_bytes(content)
+    (score,) = build("duration").score([spoken(file)])
+    assert score.parts["seconds"] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(8000, 1), (22050, 2), (48000, 2)])

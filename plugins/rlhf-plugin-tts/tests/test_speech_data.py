@@ -70,6 +70,9 @@ def test_pairs_by_description_go_on_where_they_stopped(tmp_path: Path, voice: st
     assert [m["role"] for m in row["prompt"]] == ["user"]
     with pytest.raises(ConfigError, match="other settings: seed"):
         make(output, {**OPTIONS, "model": voice, "seed": 1})
+    write_untrained_voice(Path(voice), seed=1)  # trained on, under the same name
+    with pytest.raises(ConfigError, match="other settings: weights"):
+        make(output, {**OPTIONS, "model": voice})
 
 
 def test_pairs_by_samples_are_ranked_by_the_reward(tmp_path: Path, voice: str) -> None:

@@ -263,9 +263,12 @@ def test_the_same_sound_is_written_once(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_a_voice_is_loaded_again(tmp_path: Path) -> None:
     """Its folder holds the codec's tensors beside the model's."""
-    policy = load_policy(ModelConfig(path=str(untrained(tmp_path / "voice"))))
+    voice = untrained(tmp_path / "voice")
+    (voice / "LICENSE.lexicon").write_text("Permission is granted")
+    policy = load_policy(ModelConfig(path=str(voice)))
     save_model(policy.model, policy.tokenizer, tmp_path / "saved")
     assert (tmp_path / "saved" / "codec.safetensors").is_file()
+    assert (tmp_path / "saved" / "LICENSE.lexicon").read_text() == "Permission is granted"
     other = load_policy(ModelConfig(path=str(untrained(tmp_path / "other", seed=1)))).model
     load_weights(other, tmp_path / "saved")
     assert all(bool((other.state_dict()[name] == tensor).all()) for name, tensor in policy.model.state_dict().items())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 
 from rlhf_core.api import DatasetError, ModelError
 from rlhf_core.sdk import Registry
@@ -92,6 +93,17 @@ def test_a_clip_in_training_and_test_is_refused(rlhf: Any, pairs_file: Path, tmp
     assert "is in the training pairs and in the held-out ones" in refused.err
     assert "line 1" in refused.err
     assert not (tmp_path / "taste").exists()
+
+
+def test_a_clip_in_another_format_is_the_same_clip(tmp_path: Path, voice: Voice) -> None:
+    files = [voice(f"{hz}.wav", hz=hz, seconds=0.5) for hz in (100, 150, 200)]
+    samples, rate = soundfile.read(files[0])
+    soundfile.write(tmp_path / "copy.flac", samples, rate)
+    train = [AudioPair(files[0], files[1], "line 1")]
+    with pytest.raises(DatasetError, match="is in the training pairs"):
+        refuse_shared(train, [AudioPair(files[2], tmp_path / "copy.flac", "line 2")])
+    soundfile.write(tmp_path / "faster.wav", samples, 2 * rate)
+    refuse_shared(train, [AudioPair(files[2], tmp_path / "faster.wav", "line 2")])
 
 
 def test_pairs_that_hang_together_stay_together(tmp_path: Path) -> None:

@@ -87,10 +87,10 @@ class PocketVoice:
         return (self.sounds.keep(name, lambda: self.wave(completion_ids), RATE),)
 
     def save(self, folder: Path) -> None:
-        """``modality.json`` and the codec, beside a trained model."""
+        """``modality.json``, the codec and the licences of the voice, beside a trained model."""
         (folder / MODALITY_FILE).write_text(json.dumps({"modality": NAME}) + "\n")
         for name, content in self._files.items():
             (folder / name).write_bytes(content)
-        licence = self.folder / "LICENSE.voice"
-        if licence.is_file() and not (folder / licence.name).exists():
-            shutil.copyfile(licence, folder / licence.name)
+        for licence in self.folder.glob("LICENSE*"):
+            if not (folder / licence.name).exists():
+                shutil.copyfile(licence, folder / licence.name)

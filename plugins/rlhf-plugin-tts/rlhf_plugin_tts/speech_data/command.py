@@ -69,10 +69,12 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
         chosen_reward,
         context_of,
         load_sampler,
+        model_paths,
         open_component,
         open_registry,
         sample_completions,
         score_samples,
+        weights_digest,
     )
     from rlhf_plugin_tts.speech_data.pairs import by_description, by_samples, is_new, keep_clips
     from rlhf_plugin_tts.speech_data.progress import Progress
@@ -82,7 +84,13 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
         fix = "--reward NAME, for example acoustic_proxy" if sampled else "leave --reward out, or --by samples"
         raise ConfigError("pairs by samples are ranked by a reward, pairs by description are not", fix=fix)
     registry = open_registry()
-    progress = Progress(output, {**options, "settings": list(options["settings"])})
+    chosen = chosen_reward(registry, None, options["name"], options["settings"]) if sampled else None
+    ctx = context_of(registry, seed=options["seed"], reward=chosen)
+    if chosen is not None:
+        chosen.preflight(ctx)
+    places = (options["model"], *(model_paths(chosen.model_dump()) if chosen is not None else ()))
+    weights = {place: weights_digest(place) for place in places}
+    progress = Progress(output, {**options, "settings": list(options["settings"]), "weights": weights})
     policy, _ = load_sampler(registry, ModelConfig(path=options["model"]))
     if Formatter(policy.tokenizer, "auto").modality is None:
         raise ModelError(f"'{options['model']}' does not speak", why="its folder has no modality.json")
@@ -96,10 +104,7 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     folder = output.with_name(f"{output.stem}-clips")
     with contextlib.ExitStack() as stack:
         score: Any = None
-        if sampled:
-            chosen = chosen_reward(registry, None, options["name"], options["settings"])
-            ctx = context_of(registry, seed=options["seed"], reward=chosen)
-            chosen.preflight(ctx)
+        if chosen is not None:
             reward = stack.enter_context(open_component("reward", chosen, ctx))
             score = lambda samples: score_samples(reward, samples, f"reward '{chosen.name}'")  # noqa: E731
         for unit in units:
