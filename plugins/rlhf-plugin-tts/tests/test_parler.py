@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.api import DatasetError, ModelConfig, ModelError, RolloutRequest, SamplingParams
+from rlhf_core.api import ConfigError, DatasetError, ModelConfig, ModelError, RolloutRequest, SamplingParams
 from rlhf_core.sdk import Formatter, NativeEngine, completion_logprobs, load_policy
 from rlhf_plugin_tts.parler.config import ParlerConfig
 from rlhf_plugin_tts.parler.make import make_parler
@@ -121,3 +122,15 @@ def test_another_training_of_the_codec_does_not_get_the_first_ones_sounds(tmp_pa
         weights.unlink()  # a link: the first voice's must not change
         save_file(state, weights, metadata={"format": "pt"})
     assert paths[0] != paths[1]
+
+
+def test_a_tokenizer_that_needs_the_extra_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, codec = write_untrained_parler(tmp_path)
+    (model / "tokenizer.json").unlink()
+    (model / "spiece.model").write_bytes(b"")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "sentencepiece" else find(n, *a))
+    with pytest.raises(ConfigError, match="sentencepiece") as refused:
+        make_parler(str(model), str(codec), tmp_path / "voice", descriptions=str(model))
+    assert "rlhf-plugin-tts[parler]" in str(refused.value)
+    assert not (tmp_path / "voice").exists()

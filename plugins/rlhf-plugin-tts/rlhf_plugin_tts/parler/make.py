@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ def make_parler(
 
     Raises:
         ModelError: one of them is not there, or they do not fit together.
-        ConfigError: the folder exists.
+        ConfigError: the folder exists, or a tokenizer needs a package that is not installed.
     """
     from transformers import AutoTokenizer
 
@@ -40,12 +42,14 @@ def make_parler(
         raise ModelError(f"'{model}' attends to its text in a way that is not supported (prompt_cross_attention)")
     about = descriptions or described["text_encoder"].get("_name_or_path") or model
     Codec(sounds)
+    texts = (weights, fetch(about, "tokenizer"))
+    check_readable(texts)
     with whole_folder(output) as aside:
         link_folder(weights, aside)
         for name in OTHERS:
             (aside / name).unlink(missing_ok=True)  # a link: written anew, the model's own must not change
         link_folder(sounds, aside / "codec")
-        for name, place in zip(ParlerVoice.TOKENIZERS, (weights, fetch(about, "tokenizer")), strict=True):
+        for name, place in zip(ParlerVoice.TOKENIZERS, texts, strict=True):
             AutoTokenizer.from_pretrained(place).save_pretrained(aside / name)
         write_json(aside / "config.json", {**described, "learned_codebooks": learn})
         tokenizer = stream_tokenizer(described["decoder"]["vocab_size"])
@@ -55,3 +59,18 @@ def make_parler(
     inner = made.config.decoder
     codes = inner.num_codebooks * made.codec.size
     return {"output": str(output), "codec": made.codec.family, "codes": codes, "rate": made.codec.rate}
+
+
+def check_readable(folders: Sequence[Path]) -> None:
+    """Refuse a tokenizer that is there as ``spiece.model`` alone where sentencepiece is not installed.
+
+    Raises:
+        ConfigError: names the extra.
+    """
+    for folder in folders:
+        alone = (folder / "spiece.model").is_file() and not (folder / "tokenizer.json").is_file()
+        if alone and importlib.util.find_spec("sentencepiece") is None:
+            raise ConfigError(
+                f"the tokenizer in '{folder}' needs the package 'sentencepiece', which is not installed",
+                fix='pip install "rlhf-plugin-tts[parler]"',
+            )
