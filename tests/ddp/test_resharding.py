@@ -129,6 +129,7 @@ def test_sft_on_two_shards_then_one_then_two_equals_one_process(tmp_path: Path) 
 @pytest.mark.slow
 def test_grpo_on_one_process_then_two_samples_and_learns_the_same(tmp_path: Path) -> None:
     small = settings(rollout_batch_size=16, group_size=4, eval_samples=0, **{"sampling.max_tokens": 12})
+    small += ["--set", "reward.workers=1"]
     begin = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", *small]
     run, plain = tmp_path / "run", tmp_path / "plain"
     train(*begin, "--run-dir", str(run), "--set", "trainer.steps=2")

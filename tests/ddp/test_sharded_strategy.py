@@ -26,6 +26,8 @@ GRPO = [
     "--dataset",
     "pocket/arithmetic",
     "--set",
+    "reward.workers=1",
+    "--set",
     "trainer.kl.coefficient=0",  # groups of equal scores teach nothing: no step of Adam along rounding alone
     "--set",
     "trainer.steps=2",

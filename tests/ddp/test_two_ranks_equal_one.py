@@ -23,6 +23,8 @@ TINY = [
     "--dataset",
     "pocket/arithmetic",
     "--set",
+    "reward.workers=1",
+    "--set",
     "trainer.steps=2",
     "--set",
     "trainer.rollout_batch_size=32",
