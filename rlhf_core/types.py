@@ -9,10 +9,7 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_core.frozen import frozen
 from rlhf_core.messages import Message as Message
@@ -20,6 +17,10 @@ from rlhf_core.messages import Tool as Tool
 from rlhf_core.messages import ToolCall as ToolCall
 from rlhf_core.messages import message_text
 from rlhf_core.turns import Segment, Turn, conversation, fault_in, final_text, last_turn
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 def _freeze(value: object, *fields: str) -> None:
@@ -178,6 +179,8 @@ class Rollout:
     """What the tokens stand for besides text: the sound of a speech policy. Empty for text."""
 
     def __post_init__(self) -> None:
+        import numpy as np
+
         if np.shape(self.logprobs_T) != (len(self.completion_ids),):
             raise MalformedRollout(
                 f"rollout {self.prompt_id}#{self.group_index}: {len(self.completion_ids)} tokens "
