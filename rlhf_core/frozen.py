@@ -119,3 +119,10 @@ def frozen_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         held.flags.writeable = False
         return held
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
+
+
+def shape_of(values: Any) -> tuple[int, ...]:
+    """The shape of an array, or of a list as one."""
+    import numpy as np
+
+    return np.shape(values)
