@@ -20,6 +20,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RLHF_REPORT", "0")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests, of a real model, come first: none of them is left to run alone at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/real/"))
+
+
 @pytest.fixture(scope="session")
 def test_data() -> Path:
     """The folder of public data sets; the test is skipped without one, and fails if a file in it is missing."""

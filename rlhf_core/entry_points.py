@@ -82,6 +82,8 @@ def core_requirement(dist: metadata.Distribution) -> str:
     from packaging.requirements import Requirement
 
     for line in dist.requires or ():
+        if CORE not in line.lower().replace("_", "-"):  # most lines: not worth parsing
+            continue
         req = Requirement(line)
         if req.name.lower().replace("_", "-") == CORE and (req.marker is None or req.marker.evaluate()):
             return str(req.specifier)

@@ -8,9 +8,10 @@ import enum
 import sys
 from collections.abc import Mapping, Set
 from pathlib import PurePath
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 V = TypeVar("V")
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, range})
@@ -67,9 +68,12 @@ def frozen(value: V) -> V:
 
 def _frozen(value: Any) -> Any:
     kind = type(value)
-    if kind in ATOMS or isinstance(value, (enum.Enum, PurePath, np.generic)):
+    if kind in ATOMS or isinstance(value, (enum.Enum, PurePath)):
         return value
-    if isinstance(value, np.ndarray):
+    numpy = sys.modules.get("numpy")  # where nobody has imported it, as in a verifier's worker, nothing is an array
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value
+    if numpy is not None and isinstance(value, numpy.ndarray):
         return frozen_array(value)
     if isinstance(value, tuple):
         if ATOMS.issuperset(map(type, value)):
@@ -103,6 +107,8 @@ def _frozen_fields(value: Any) -> Any:
 
 def frozen_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A copy over immutable bytes; the array itself if it is one already."""
+    import numpy as np
+
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -113,3 +119,10 @@ def frozen_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         held.flags.writeable = False
         return held
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
+
+
+def shape_of(values: Any) -> tuple[int, ...]:
+    """The shape of an array, or of a list as one."""
+    import numpy as np
+
+    return np.shape(values)

@@ -9,17 +9,18 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from rlhf_core.frozen import frozen
+from rlhf_core.frozen import frozen, shape_of
 from rlhf_core.messages import Message as Message
 from rlhf_core.messages import Tool as Tool
 from rlhf_core.messages import ToolCall as ToolCall
 from rlhf_core.messages import message_text
 from rlhf_core.turns import Segment, Turn, conversation, fault_in, final_text, last_turn
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 def _freeze(value: object, *fields: str) -> None:
@@ -178,13 +179,9 @@ class Rollout:
     """What the tokens stand for besides text: the sound of a speech policy. Empty for text."""
 
     def __post_init__(self) -> None:
-        if np.shape(self.logprobs_T) != (len(self.completion_ids),):
-            raise MalformedRollout(
-                f"rollout {self.prompt_id}#{self.group_index}: {len(self.completion_ids)} tokens "
-                f"but logprobs of shape {np.shape(self.logprobs_T)}"
-            )
-        fault = fault_in(len(self.completion_ids), self.mask_T, self.segments, self.turns)
-        if fault:
+        tokens, shape = len(self.completion_ids), shape_of(self.logprobs_T)
+        fault = f"{tokens} tokens but logprobs of shape {shape}" if shape != (tokens,) else ""
+        if fault := fault or fault_in(tokens, self.mask_T, self.segments, self.turns):
             raise MalformedRollout(f"rollout {self.prompt_id}#{self.group_index}: {fault}")
         _freeze(self, "prompt_ids", "completion_ids", "logprobs_T", "mask_T", "info")
 

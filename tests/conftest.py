@@ -16,6 +16,8 @@ QUICK = (
     "--dataset",
     "pocket/arithmetic",
     "--set",
+    "reward.workers=1",
+    "--set",
     "threads=1",
     "--set",
     "trainer.steps=3",

@@ -145,7 +145,8 @@ def _run(
     folder = run_dir or default_run_dir(config.trainer.name)
     if not resume:
         check_free(RunDir(folder))
-    quiet_libraries()
+    if plan.world_size == 1 or rank_0 is not None:  # each rank that is started here calls it itself
+        quiet_libraries()
     printer = StepPrinter(config, folder, quiet=as_json)
     try:
         with printer:

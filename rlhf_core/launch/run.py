@@ -101,7 +101,9 @@ def launch(
             if (summary := completed(run)) is not None:
                 say(f"'{run_dir}' is complete: nothing is left to do; --set trainer.steps=N makes it longer")
                 return summary
-        set_up_torch(config)
+        here = plan.world_size == 1 or rank_0 is not None
+        if here:  # a process that only starts the ranks and waits needs no kernels
+            set_up_torch(config)
         stack.enter_context(sigterm_as_interrupt())
         if resume:
             run.stop.unlink(missing_ok=True)
@@ -114,7 +116,7 @@ def launch(
         try:
             if rank_0 is not None:
                 rank_0.agree(plan, config, run, resume=resume)
-            if plan.world_size == 1 or rank_0 is not None:
+            if here:
                 shown = {"say": say, "progress": progress, "work": work}
                 return run_plan(plan, config, registry, hooks, run_dir, resume=resume, started=started, **shown)
             return _run_ranks(plan, config, hooks, run, resume)

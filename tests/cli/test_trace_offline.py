@@ -88,22 +88,11 @@ def test_pairs(rlhf: Rlhf, tmp_path: Path, algorithm: str, same: tuple[str, ...]
 
 
 @pytest.mark.slow
-def test_two_ranks_trace_what_one_does(tmp_path: Path) -> None:
-    for n in ("1", "2"):
-        command = [
-            sys.executable,
-            "-m",
-            "rlhf_core.cli.main",
-            "train",
-            "--algo",
-            "sft",
-            *QUICK,
-            "--nproc",
-            n,
-            "--run-dir",
-            str(tmp_path / n),
-        ]
-        subprocess.run(command, check=True, timeout=250, capture_output=True)
+def test_two_ranks_trace_what_one_does(rlhf: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["train", "--algo", "sft", *QUICK]
+    assert rlhf(*words, "--run-dir", tmp_path / "1").code == 0
+    command = [sys.executable, "-m", "rlhf_core.cli.main", *words, "--nproc", "2", "--run-dir", str(tmp_path / "2")]
+    subprocess.run(command, check=True, timeout=250, capture_output=True)
     one, two = (update(tmp_path / n, 1)["rows"] for n in ("1", "2"))
     assert [r.pop("loss") for r in one] == pytest.approx([r.pop("loss") for r in two], rel=1e-4)
     assert one == two

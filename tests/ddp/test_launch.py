@@ -177,6 +177,17 @@ def test_bad_input_that_only_a_rank_finds(tmp_path: Path) -> None:
     assert not folder.parent.exists()
 
 
+def test_who_only_starts_the_ranks_loads_no_model_library(tmp_path: Path) -> None:
+    out = subprocess.run(
+        [sys.executable, "-c", WAITER, *LONG, "--run-dir", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert out.stdout == "2 ranks []\n", out.stderr
+
+
 def test_the_first_reason_wins_while_another_rank_is_busy(tmp_path: Path) -> None:
     """torchrun ends the busy rank; neither its signal nor its exit code is the run's."""
     code = (
@@ -206,4 +217,13 @@ try:
 except ranks.RankFailed as error:
     print(error.exit_code)
     print(error)
+"""
+WAITER = """
+import sys
+from rlhf_core.cli.main import main
+from rlhf_core.launch import ranks
+def started(run, nproc, *options):
+    print(nproc, "ranks", [name for name in ("transformers", "torch._dynamo") if name in sys.modules])
+ranks.run_ranks = started
+main(sys.argv[1:])
 """

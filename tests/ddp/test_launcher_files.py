@@ -141,6 +141,7 @@ def test_accelerate_launch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # the script's line: above; two processes as srun starts them: test_two_launchers.py
 def test_sbatch_starts_and_goes_on(tmp_path: Path) -> None:
     job = stand_ins(tmp_path, srun=SRUN, scontrol="echo 127.0.0.1")
     script = ["bash", str(CONFIGS / "slurm" / "train.sbatch")]

@@ -33,7 +33,7 @@ from rlhf_core.strategy.peers import waiting
 
 SUGAR = {
     "trainer": {"name": "grpo"},
-    "reward": {"name": "verifier"},
+    "reward": {"name": "verifier", "workers": 1},
     "dataset": dataset_sugar("pocket/arithmetic"),
 }
 

@@ -22,6 +22,7 @@ from rlhf_core.runs.checkpoint import CheckpointStore
 from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.sharded_tensors import read_stored, take_out, write_sharded
 from rlhf_core.runs.tree import SHARDED, Stored, load_tree, save_tree
+from tests.resume.runs import train as train_here
 
 PARTS = Path(__file__).parent / "resharding.py"
 
@@ -110,7 +111,7 @@ def test_parts_are_read_bit_for_bit_by_one_two_and_three_ranks(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_sft_on_two_shards_then_one_then_two_equals_one_process(tmp_path: Path) -> None:
+def test_sft_on_two_shards_then_one_equals_one_process(tmp_path: Path) -> None:
     rows = [{"prompt": f"Count to {n % 9 + 1}.", "completion": " ".join("123456789"[: n % 9 + 1])} for n in range(48)]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -119,21 +120,21 @@ def test_sft_on_two_shards_then_one_then_two_equals_one_process(tmp_path: Path) 
     train(*begin, "--run-dir", str(run), "--set", "strategy=fsdp", "--nproc", "2", "--set", "trainer.max_steps=2")
     said = train("--resume", str(run), "--nproc", "1", "--set", "trainer.max_steps=4")
     assert "extended after step 2: trainer.max_steps 2 -> 4, processes 2 -> 1" in said
-    train("--resume", str(run), "--nproc", "2", "--set", "trainer.max_steps=6")
-    train(*begin, "--run-dir", str(plain), "--set", "trainer.max_steps=6")
+    assert train_here(*begin, "--run-dir", str(plain), "--set", "trainer.max_steps=4") == 0
     assert apart(weights(run), weights(plain)) < 5e-6
     changes = [row["changes"]["processes"] for row in json.loads((run / "plan.json").read_text())["extensions"]]
-    assert changes == [[2, 1], [1, 2]]
+    assert changes == [[2, 1]]
 
 
 @pytest.mark.slow
 def test_grpo_on_one_process_then_two_samples_and_learns_the_same(tmp_path: Path) -> None:
     small = settings(rollout_batch_size=16, group_size=4, eval_samples=0, **{"sampling.max_tokens": 12})
+    small += ["--set", "reward.workers=1"]
     begin = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", *small]
     run, plain = tmp_path / "run", tmp_path / "plain"
-    train(*begin, "--run-dir", str(run), "--set", "trainer.steps=2")
+    assert train_here(*begin, "--run-dir", str(run), "--set", "trainer.steps=2") == 0
     train("--resume", str(run), "--nproc", "2", "--set", "trainer.steps=4")
-    train(*begin, "--run-dir", str(plain), "--set", "trainer.steps=4")
+    assert train_here(*begin, "--run-dir", str(plain), "--set", "trainer.steps=4") == 0
     assert apart(weights(run), weights(plain)) < 5e-5
     losses = [
         [row["loss"] for row in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()) if "loss" in row]

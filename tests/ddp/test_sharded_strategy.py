@@ -16,6 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.resume.runs import train as train_here
+
 CODE = Path(__file__).parents[1] / "fixtures" / "acme_sharded" / "acme_sharded.py"
 COMMON = ["--set", "threads=1", "--set", "trainer.optimizer.learning_rate=1e-3", "--set", "trainer.micro_batch_size=4"]
 GRPO = [
@@ -25,6 +27,8 @@ GRPO = [
     "verifier",
     "--dataset",
     "pocket/arithmetic",
+    "--set",
+    "reward.workers=1",
     "--set",
     "trainer.kl.coefficient=0",  # groups of equal scores teach nothing: no step of Adam along rounding alone
     "--set",
@@ -58,7 +62,7 @@ Train = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Runs `rlhf train` once for each set of arguments, where the distribution acme-sharded is installed."""
+    """Runs `rlhf train` once for each set of arguments; two ranks where the distribution acme-sharded is installed."""
     place = tmp_path_factory.mktemp("sharded")
     info = place / "acme_sharded-1.0.dist-info"
     info.mkdir()
@@ -70,6 +74,9 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     @functools.cache
     def run(*args: str) -> Path:
         folder = place / f"run-{uuid.uuid4().hex}"
+        if not {"--nproc", "--resume"} & set(args):
+            assert train_here(*args, "--run-dir", str(folder)) == 0
+            return folder
         where = [] if "--resume" in args else ["--run-dir", str(folder)]
         command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *args, *where]
         done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=240, check=False)
@@ -128,9 +135,10 @@ def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # both with fsdp: test_offline_slices.py; a strategy from outside: above
 @pytest.mark.parametrize(
     ("algo", "strategy"),
-    [("sft", "acme_sharded"), pytest.param("dpo", "fsdp", marks=pytest.mark.long)],  # fsdp: test_offline_slices.py too
+    [("sft", "acme_sharded"), ("dpo", "fsdp")],
 )
 def test_offline_equals_one_process(train: Train, pairs: Path, algo: str, strategy: str) -> None:
     common = ["--algo", algo, "--dataset", str(pairs), *OFFLINE]

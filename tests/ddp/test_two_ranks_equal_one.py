@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from rlhf_core.pocket import weights_path
+from tests.resume.runs import train as train_here
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 TINY = [
@@ -22,6 +23,8 @@ TINY = [
     "verifier",
     "--dataset",
     "pocket/arithmetic",
+    "--set",
+    "reward.workers=1",
     "--set",
     "trainer.steps=2",
     "--set",
@@ -35,19 +38,9 @@ TINY = [
 
 def weights(tmp_path: Path, *arguments: str) -> list[dict[str, Any]]:
     """Final weights of a run on one process, and of the same on two."""
-    for n in ("1", "2"):
-        command = [
-            sys.executable,
-            "-m",
-            "rlhf_core.cli.main",
-            "train",
-            *arguments,
-            "--nproc",
-            n,
-            "--run-dir",
-            str(tmp_path / n),
-        ]
-        subprocess.run(command, env=ENV, check=True, timeout=250, capture_output=True)
+    assert train_here(*arguments, "--run-dir", str(tmp_path / "1")) == 0
+    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *arguments, "--nproc", "2"]
+    subprocess.run([*command, "--run-dir", str(tmp_path / "2")], env=ENV, check=True, timeout=250, capture_output=True)
     return [load_file(str(tmp_path / n / "final" / "model.safetensors")) for n in ("1", "2")]
 
 

@@ -122,18 +122,21 @@ def test_unknown_name_gets_the_nearest(fakes: Fakes) -> None:
     assert "did you mean 'grpo_clip'" in out.stderr
 
 
-def test_a_raising_hook_is_counted_and_a_misspelled_one_is_warned_of(fakes: Fakes) -> None:
+def test_a_raising_hook_is_counted_and_a_misspelled_one_is_warned_of(
+    fakes: Fakes, caplog: pytest.LogCaptureFixture
+) -> None:
     fakes.add("bad-hook", "[rlhf]\nobserver = bad_hook:hooks\n", HOOKS)
     fakes.add("typo-hook", "[rlhf]\nobserver = typo_hook:hooks\n", MISSPELLED)
-    out = fakes.process(*TRAIN, *SHORT)
+    out = fakes.rlhf(*TRAIN, *SHORT)
     assert out.returncode == 0, out.stderr
+    said = out.stderr + caplog.text
     summary = json.loads((fakes.folder / "run" / "summary.json").read_text())
     assert summary["status"] == "completed"
     assert summary["hook_errors"] == {"bad-hook/observer:rlhf_step_end": 2, "typo-hook/observer:import": 1}
-    assert "plugin 'bad-hook/observer' (bad-hook 1.0) raised" in out.stderr
-    assert out.stderr.count("later ones are only counted") == 1
-    assert "typo-hook/observer" in out.stderr
-    assert "rlhf_step_ends" in out.stderr
+    assert "plugin 'bad-hook/observer' (bad-hook 1.0) raised" in said
+    assert said.count("later ones are only counted") == 1
+    assert "typo-hook/observer" in said
+    assert "rlhf_step_ends" in said
 
 
 @pytest.mark.parametrize(("code", "said"), [(HOOKS, "no disk in this hook"), (MISSPELLED, "rlhf_step_ends")])

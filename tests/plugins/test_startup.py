@@ -12,7 +12,7 @@ from .conftest import Fakes, call, environment
 PROBE = """
 import sys, atexit
 def tell():
-    sys.stderr.write("IMPORTED " + " ".join(m for m in ("torch", "transformers", "datasets") if m in sys.modules) + "|")
+    sys.stderr.write("IMPORTED " + " ".join(m for m in ("numpy", "torch", "transformers") if m in sys.modules) + "|")
 atexit.register(tell)
 from rlhf_core.cli.main import main
 main(sys.argv[1:])

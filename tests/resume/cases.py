@@ -36,7 +36,7 @@ GRPO = {**SAMPLED, "trainer.steps": 3, "trainer.group_size": 4, "trainer.eval_ev
 KILLED = {
     "threads": 1,
     "dataset": "pocket/arithmetic",
-    "reward": "verifier",
+    "reward": {"name": "verifier", "workers": 1},
     "trainer.steps": 6,
     "trainer.rollout_batch_size": 16,
     "trainer.group_size": 4,

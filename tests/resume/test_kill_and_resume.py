@@ -91,7 +91,7 @@ def test_resume_is_exact_at_random_moments(name: str, words: Words, whole: Whole
 
         return ready
 
-    moments = [after(rng.uniform(0, 2)) for _ in range(4)] + [lambda: any((run / "checkpoints").glob(".partial-*"))]
+    moments = [after(rng.uniform(0, 2)) for _ in range(2)] + [lambda: any((run / "checkpoints").glob(".partial-*"))]
     interrupted(words(CASES[name]), run, tmp_path, moments)
     check_same(read_run(whole(name)), read_run(run))
 

@@ -16,6 +16,7 @@ from rlhf_core.hooks import HookBus, new_manager
 from rlhf_core.launch.run import plan_run, preflight, run_plan
 from rlhf_core.plan import Plan, reload
 from rlhf_core.registry import Registry
+from tests.resume.runs import train as train_here
 
 ONLINE: dict[str, Any] = {
     "trainer": {"name": "grpo", "steps": 3, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 4},
@@ -72,13 +73,14 @@ def one_and_two_processes(folder: Path, *trainer: str) -> list[Path]:
     """Folders of the same run made by one process and by two; ``trainer`` are its settings, ``key=value``."""
     settings = [
         "threads=1",
+        "reward.workers=1",
         *(f"trainer.{s}" for s in ("group_size=4", "eval_samples=2", "optimizer.eps=1e-3", *trainer)),
     ]
     words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
     words += [word for setting in settings for word in ("--set", setting)]
-    for n in ("1", "2"):
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--nproc", n]
-        subprocess.run([*command, "--run-dir", str(folder / n)], check=True, timeout=250, capture_output=True)
+    assert train_here(*words, "--run-dir", str(folder / "1")) == 0
+    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--nproc", "2"]
+    subprocess.run([*command, "--run-dir", str(folder / "2")], check=True, timeout=250, capture_output=True)
     return [folder / "1", folder / "2"]
 
 

@@ -100,6 +100,7 @@ def test_missing_scores_stop_the_run_in_the_first_round(train: Any, monkeypatch:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # two processes with dynamic sampling, ahead of the learner too: test_rollouts_ahead.py
 def test_two_processes_sample_and_keep_what_one_does(tmp_path: Path) -> None:
     runs = one_and_two_processes(tmp_path, "steps=1", "rollout_batch_size=16", "dynamic_sampling.max_rounds=2")
     for event in ("prompt", "set_aside"):

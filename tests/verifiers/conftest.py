@@ -68,7 +68,7 @@ class Naughty:
             subprocess.Popen([sys.executable, "-c", code, path]); os._exit(0)
         time.sleep(600)
     def modules(self, _):
-        return Score(float(any(m in sys.modules for m in ("torch", "transformers", "datasets"))))
+        return Score(float(any(m in sys.modules for m in ("numpy", "torch", "transformers", "datasets"))))
     def pid(self, _): return Score(float(os.getpid()))
     def variables(self, names): return Score(float(sum(n in os.environ for n in names.split())))
     def keep(self, size):

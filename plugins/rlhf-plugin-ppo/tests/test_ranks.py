@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -54,7 +56,7 @@ def gap(a: dict[str, object], b: dict[str, object]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["separate", pytest.param("shared", marks=pytest.mark.long)])
-def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
+def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path, call: Callable[..., Any]) -> None:
     """Small steps, so that rounding does not show in Adam's sign. The second step's KL coefficient has been steered."""
     settings = (
         "--set",
@@ -66,8 +68,8 @@ def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
         "--set",
         "trainer.kl.target=0.01",
     )
-    for n in (1, 2):
-        finish(start(*ARGS, *settings, "--nproc", n, "--run-dir", tmp_path / str(n)))
+    assert call("train", *ARGS, *settings, "--run-dir", tmp_path / "1").code == 0
+    finish(start(*ARGS, *settings, "--nproc", 2, "--run-dir", tmp_path / "2"))
     assert gap(weights(tmp_path / "1", 2), weights(tmp_path / "2", 2)) < 1e-5
     rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").open()] for n in ("1", "2")]
     for single, double in zip(*rows, strict=True):
@@ -90,7 +92,7 @@ def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings", [(), pytest.param(("advantage.critic.kind=shared", "model.lora.r=4"), marks=pytest.mark.long)]
 )
-def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: Path, call: Callable[..., Any]) -> None:
     words = [
         *ARGS,
         "--set",
@@ -101,7 +103,7 @@ def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: P
         "threads=1",
         *(w for s in settings for w in ("--set", s)),
     ]
-    finish(start(*words, "--run-dir", tmp_path / "whole"))
+    assert call("train", *words, "--run-dir", tmp_path / "whole").code == 0
     cut, process = tmp_path / "cut", start(*words, "--run-dir", tmp_path / "cut")
     metrics, deadline = cut / "metrics.jsonl", time.monotonic() + 200
     while process.poll() is None and time.monotonic() < deadline:
@@ -111,7 +113,7 @@ def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: P
     process.kill()
     process.communicate()
     assert not (cut / "summary.json").is_file(), "it was killed before its end"
-    finish(start("--resume", cut))
+    assert call("train", "--resume", cut).code == 0
     assert gap(weights(tmp_path / "whole", 5), weights(cut, 5)) == 0
     states = [load_file(str(run / "checkpoints/step-000005/state.safetensors")) for run in (tmp_path / "whole", cut)]
     assert states[0].keys() == states[1].keys()
