@@ -69,6 +69,7 @@ class VllmEngine:
             self.files.close()
             raise
         self.fleet = Fleet(replicas, self.check_replica, config.retries, config.max_concurrent)
+        self._report["vllm"]["servers"] = self.fleet.counts
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Send a version of the weights to all servers, and compare their logprobs with the trainer's.
