@@ -246,6 +246,11 @@ class RolloutScheduler:
         for entry in self.buffer.unfinished():
             self._finished(entry)
 
+    def release_memory(self) -> None:
+        """Nothing is sampled until the next step: the engine may give memory back, unless it samples ahead."""
+        if self.worker is None:
+            self.weight_sync.release_memory()
+
     def sync_policy(self, version: int) -> None:
         """Let what samples next in this thread (an evaluation) have the policy as it is now."""
         self.drain()

@@ -64,6 +64,7 @@ class OnlineTrainer:
         parts, config, timer = self.parts, self.config, Timer()
         with timer("step"):
             scheduled = parts.scheduler.next(step, parts.learner.version, timer)
+            parts.scheduler.release_memory()
             batch = scheduled.batch
             timer.seconds |= batch.seconds if scheduled.first_read else {}
             samples = [TrainingSample.from_rollout(r, mask_truncated=config.mask_truncated) for r in batch.rollouts]
