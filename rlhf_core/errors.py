@@ -62,6 +62,8 @@ class EngineUnavailable(RlhfError, RuntimeError):
 
     unchanged = False
     """Whether the run still is what it was at the end of the last step, and can be saved so; set by the core."""
+    prompts_put_back = False
+    """Whether the batch that could not be sampled has left no trace: its prompts come next; set by the core."""
 
 
 class OtherRankFailed(RlhfError, RuntimeError):

@@ -129,7 +129,7 @@ class RolloutCollector:
         except EngineUnavailable as error:
             if whole_batch:
                 self.prompts.put_back(groups)
-                error.unchanged = True
+                error.prompts_put_back = True
             raise
 
     def _any_rank(self, condition: bool) -> bool:

@@ -198,8 +198,9 @@ class RolloutScheduler:
         try:
             self._sync(version)
             return self.collector.collect(number, version, self.session.rollout_events(step), timer)
-        except EngineUnavailable:
+        except EngineUnavailable as error:
             self.buffer.cancel(number)
+            error.unchanged = error.unchanged or error.prompts_put_back  # a step samples before it trains
             raise
 
     def _sync(self, version: int) -> None:
@@ -235,11 +236,7 @@ class RolloutScheduler:
         if entry.batch is not None:
             return entry
         assert self.worker is not None
-        try:
-            return self.buffer.deliver(entry.number, self.worker.wait(entry.number, entry.version))
-        except EngineUnavailable as error:
-            error.unchanged = False  # its weights, older than the policy's, are in no checkpoint
-            raise
+        return self.buffer.deliver(entry.number, self.worker.wait(entry.number, entry.version))
 
     def drain(self) -> None:
         """Wait until nothing is being sampled."""
