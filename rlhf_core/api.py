@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rlhf_core.errors import ConfigError as ConfigError
     from rlhf_core.errors import DatasetError as DatasetError
     from rlhf_core.errors import DeadlineExceeded as DeadlineExceeded
+    from rlhf_core.errors import EngineUnavailable as EngineUnavailable
     from rlhf_core.errors import ModelError as ModelError
     from rlhf_core.errors import PluginError as PluginError
     from rlhf_core.errors import RlhfError as RlhfError
@@ -103,6 +104,7 @@ _HOMES = {
         "ConfigError",
         "DatasetError",
         "DeadlineExceeded",
+        "EngineUnavailable",
         "ModelError",
         "PluginError",
         "RlhfError",

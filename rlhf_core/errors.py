@@ -57,6 +57,15 @@ class DeadlineExceeded(RlhfError, TimeoutError):
     """A wait ran past its deadline; the message names what was awaited."""
 
 
+class EngineUnavailable(RlhfError, RuntimeError):
+    """A rollout engine has nothing left to sample with: its servers are gone. The run saves what it can, and ends."""
+
+    unchanged = False
+    """Whether the run still is what it was at the end of the last step, and can be saved so; set by the core."""
+    prompts_put_back = False
+    """Whether the batch that could not be sampled has left no trace: its prompts come next; set by the core."""
+
+
 class OtherRankFailed(RlhfError, RuntimeError):
     """Another rank of the run failed; what it says itself comes before this."""
 

@@ -150,6 +150,19 @@ class WeightReceiver(Protocol):
 
 
 @runtime_checkable
+class MemoryReleaser(Protocol):
+    """Optional for a rollout engine that shares the device that the policy is trained on."""
+
+    def release_memory(self) -> bool:
+        """Give memory back, since the policy is about to be updated; the next ``generate`` takes it again.
+
+        Returns:
+            Whether the weights went too: then ``update_weights`` comes before the next ``generate``.
+        """
+        ...
+
+
+@runtime_checkable
 class TurnStream(Protocol):
     """Turns of many episodes, sampled as they come; made by :class:`StreamingEngine`.
 
@@ -345,6 +358,7 @@ __all__ = [
     "GroupFactory",
     "Judge",
     "Loss",
+    "MemoryReleaser",
     "ModelSharding",
     "Monitor",
     "OptimizerOwner",

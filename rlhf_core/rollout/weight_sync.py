@@ -39,6 +39,7 @@ class WeightSync:
         self.policy, self.whole_weights, self.sampler = policy, whole_weights, sampler
         self._names = list(names)
         self._update_weights = getattr(engine, "update_weights", None)
+        self._release_memory = getattr(engine, "release_memory", None)
         self._published: int | None = None
 
     def snapshot(self) -> Tensors:
@@ -58,6 +59,11 @@ class WeightSync:
         """Let what samples have the policy's weights as they are now; nothing where it has them already."""
         if self.sampler is not None or (self._update_weights is not None and version != self._published):
             self.load(version, self.snapshot())
+
+    def release_memory(self) -> None:
+        """Let an engine that shares the policy's device give memory back; weights that it gave up are sent again."""
+        if self._release_memory is not None and self._release_memory():
+            self._published = None
 
 
 def keeps_own_weights(engine: Any) -> bool:

@@ -104,3 +104,53 @@ def test_no_copy_of_the_policy_is_made_for_an_engine_that_keeps_weights(
     train(ONLINE, change={"trainer": trainer, "rollout": "own_weights"}, components=components, run="own")
     native, own = (load_file(train.folder / run / "final" / "model.safetensors") for run in ("native", "own"))
     assert all(native[name].equal(own[name]) for name in native)
+
+
+RELEASED: list[int] = []
+"""Versions after which memory was given back."""
+
+
+class ReleasesConfig(ComponentConfig):
+    """An engine that keeps no weights while the policy is updated."""
+
+    name: str = "releases"
+    component: ClassVar[str] = f"{__name__}:Releases"
+
+
+class Releases(OwnWeights):
+    version = -1
+
+    def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().update_weights(version, tensors)
+        self.version = version
+
+    @torch.no_grad()
+    def release_memory(self) -> bool:
+        RELEASED.append(self.version)
+        for parameter in self.model.parameters():
+            parameter.fill_(torch.nan)
+        return True
+
+
+def test_weights_that_an_engine_gave_up_are_sent_again_though_the_version_is_the_same() -> None:
+    model, engine = policy(), EngineWithWeights()
+    engine.release_memory = lambda: True  # type: ignore[attr-defined]
+    weight_sync = WeightSync(model, nullcontext, None, engine, trained_names(model))
+    weight_sync.sync(0)
+    weight_sync.release_memory()
+    weight_sync.sync(0)
+    assert engine.versions == [0, 0]
+
+
+@pytest.mark.parametrize(("staleness", "released"), [(0, [0, 1, 2]), (1, [])])
+def test_an_engine_gives_memory_back_before_each_update_unless_it_samples_ahead(
+    train: Train, staleness: int, released: list[int]
+) -> None:
+    RELEASED.clear()
+    trainer = {"steps": 3, "eval_samples": 2, "rollouts": {"max_staleness": staleness}}
+    train(ONLINE, change={"trainer": trainer}, run="native")
+    components = {("rollout", "releases"): f"{__name__}:ReleasesConfig"}
+    train(ONLINE, change={"trainer": trainer, "rollout": "releases"}, components=components, run="own")
+    assert released == RELEASED
+    native, own = (load_file(train.folder / run / "final" / "model.safetensors") for run in ("native", "own"))
+    assert all(native[name].equal(own[name]) for name in native)

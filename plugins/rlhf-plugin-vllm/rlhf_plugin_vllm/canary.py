@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.api import Rollout, RolloutRequest, SamplingParams
+from rlhf_core.api import ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.sdk import base_model
 
 TEXTS = ("What is 2 + 3?", "Say hello.", "The capital of France is", "1 2 3 4")
 TOKENS = 8
@@ -58,6 +59,33 @@ class Canary:
         logits_TV = output.logits[0, len(rollout.prompt_ids) - 1 : -1].float() / self.sampling.temperature
         own_T = torch.log_softmax(logits_TV, -1).gather(-1, ids[0, len(rollout.prompt_ids) :, None])[:, 0]
         return float((own_T.cpu() - torch.tensor(rollout.logprobs_T)).abs().max())
+
+
+def wrong_weights(where: str, version: int, gap: float, limit: float, *, first: bool) -> RlhfError:
+    """The error for a vLLM whose logprobs are not those of the weights that it was given.
+
+    Args:
+        where: which vLLM.
+        version: that it was given.
+        gap: largest difference, in nats.
+        limit: of what is rounding.
+        first: it is the first version: the user's input is wrong.
+    """
+    kind = ModelError if first else RlhfError
+    return kind(
+        f"{where} has other weights than version {version}, which it was sent: its logprobs are up to {gap:.2g} nats "
+        f"from the trainer's, at most {limit:g} is rounding",
+        why="the server serves other base weights or computes in another number type"
+        if first
+        else "the weights did not all arrive, or the server's model is another",
+        fix="serve the run's model, in model.dtype; --set rollout.canary_tolerance=X allows for more",
+    )
+
+
+def compute_dtype(model: Any) -> str:
+    """The number type that a policy computes in, such as ``float32``."""
+    mixed = [m.__dict__["compute_dtype"] for m in model.modules() if "compute_dtype" in m.__dict__]
+    return str(mixed[0] if mixed else next(base_model(model).parameters()).dtype).removeprefix("torch.")
 
 
 def _empty(parameter: torch.nn.Parameter) -> torch.nn.Parameter:

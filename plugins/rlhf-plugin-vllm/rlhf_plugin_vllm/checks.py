@@ -14,6 +14,7 @@ from rlhf_plugin_vllm.client import Client, Refused, ServerGone
 from rlhf_plugin_vllm.worker import EXTENSION, PROTOCOL, SHAPE
 
 if TYPE_CHECKING:
+    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
     from rlhf_plugin_vllm.config import VllmConfig
 
 TESTED = ("0.32.0",)
@@ -36,10 +37,7 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
     Raises:
         ConfigError: says which, and what to change.
     """
-    for name in ("sampling", "eval_sampling"):
-        settings = getattr(ctx.config.trainer, name, None)
-        if settings is not None:
-            check_sampling(settings.params(), f"trainer.{name}")
+    check_settings(ctx)
     strategy = getattr(getattr(ctx.config, "strategy", None), "name", WHOLE[0])
     if strategy not in WHOLE:
         raise ConfigError(
@@ -69,6 +67,18 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
             check_server(facts_of(client, config), url, 0 if lora is None else lora.r)
         finally:
             client.close()
+
+
+def check_settings(ctx: BuildContext) -> None:
+    """The run's sampling settings.
+
+    Raises:
+        ConfigError: see :func:`check_sampling`.
+    """
+    for name in ("sampling", "eval_sampling"):
+        settings = getattr(ctx.config.trainer, name, None)
+        if settings is not None:
+            check_sampling(settings.params(), f"trainer.{name}")
 
 
 def check_sampling(params: SamplingParams, setting: str) -> None:
@@ -126,7 +136,7 @@ def check_interpreter(config: VllmConfig) -> None:
     check_version(version, config.python, config)
 
 
-def check_version(version: str, where: str, config: VllmConfig) -> None:
+def check_version(version: str, where: str, config: VllmConfig | ColocatedConfig) -> None:
     """One that the tests were run with.
 
     Raises:

@@ -18,9 +18,9 @@ from rlhf_core.api import (
     SamplingParams,
     UserError,
 )
-from rlhf_core.sdk import NativeEngine, base_model
+from rlhf_core.sdk import NativeEngine
 from rlhf_plugin_vllm.answers import body_of, rollout_of
-from rlhf_plugin_vllm.canary import Canary, tolerance_of
+from rlhf_plugin_vllm.canary import Canary, compute_dtype, tolerance_of, wrong_weights
 from rlhf_plugin_vllm.checks import check_sampling
 from rlhf_plugin_vllm.connect import connect
 from rlhf_plugin_vllm.fleet import Fleet
@@ -51,9 +51,7 @@ class VllmEngine:
             )
         self.check_request, self.context, self.ends = native.check, native.context, native.ends
         self.tokenizer, self.tolerance = policy.tokenizer, config.canary_tolerance
-        mixed = [m.__dict__["compute_dtype"] for m in policy.model.modules() if "compute_dtype" in m.__dict__]
-        kept = next(base_model(policy.model).parameters()).dtype
-        self.dtype = str(mixed[0] if mixed else kept).removeprefix("torch.")
+        self.dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
         self.canary = Canary(policy, native.context, 1.0 if sampling is None else sampling.temperature)
         self.on_ended: Callable[[int], None] | None = None
@@ -69,6 +67,7 @@ class VllmEngine:
             self.files.close()
             raise
         self.fleet = Fleet(replicas, self.check_replica, config.retries, config.max_concurrent)
+        self._report["vllm"]["servers"] = self.fleet.counts
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Send a version of the weights to all servers, and compare their logprobs with the trainer's.
@@ -115,15 +114,8 @@ class VllmEngine:
         row = self._report["vllm"]
         row["canary_largest"] = max(row["canary_largest"], gap)
         if not gap <= limit:
-            kind = ModelError if self._syncs == 0 else RlhfError
-            raise kind(
-                f"vLLM at {replica.url} has other weights than version {published.version}, which it was sent: its "
-                f"logprobs are up to {gap:.2g} nats from the trainer's, at most {limit:g} is rounding",
-                why="the weights did not all arrive, or the server's model is another"
-                if self._syncs
-                else "the server serves other base weights or computes in another number type",
-                fix="serve the run's model, in model.dtype; --set rollout.canary_tolerance=X allows for more",
-            )
+            where = f"vLLM at {replica.url}"
+            raise wrong_weights(where, published.version, gap, limit, first=self._syncs == 0)
 
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from rlhf_core.api import RlhfError
+from rlhf_core.api import EngineUnavailable
 from rlhf_plugin_vllm.client import ServerGone
 from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.weight_files import Published
@@ -35,7 +35,7 @@ class Fleet:
 
     def __init__(self, replicas: Sequence[Replica], check: Check, retries: int, per_replica: int) -> None:
         self.replicas, self.check, self.per_replica = list(replicas), check, per_replica
-        self.retries_left = retries
+        self.retries = self.retries_left = retries
         self.counts = {"taken_out": 0, "brought_back": 0}
 
     @property
@@ -47,7 +47,8 @@ class Fleet:
         """Give all replicas a version; those that were taken out are tried again.
 
         Raises:
-            RlhfError: none took it within the retries, or one serves other weights than it was given.
+            EngineUnavailable: none took it within the retries.
+            RlhfError: one serves other weights than it was given.
         """
         self._each(self.live, lambda replica: self._bring(replica, published))
         self._bring_back(published)
@@ -64,7 +65,8 @@ class Fleet:
             ended: told how many more have been answered.
 
         Raises:
-            RlhfError: a request is refused, or no replica is left.
+            EngineUnavailable: no replica is left.
+            RlhfError: a request is refused.
         """
         answers: dict[int, tuple[Any, str]] = {}
         while open_places := [n for n in range(len(bodies)) if n not in answers]:
@@ -138,7 +140,7 @@ class Fleet:
         """While none serves, use up the retries: a server by address may be about to start again.
 
         Raises:
-            RlhfError: none came back.
+            EngineUnavailable: none came back.
         """
         while not self.live:
             if self.retries_left <= 0:
@@ -153,14 +155,10 @@ class Fleet:
             log.warning("vLLM at %s is taken out (%d left): %s", replica.url, left, reason)
         replica.take_out(reason)
 
-    def _none_left(self) -> RlhfError:
+    def _none_left(self) -> EngineUnavailable:
         rows = "\n".join(f"{r.url}: {r.out}" for r in self.replicas)
-        return RlhfError(
-            "no vLLM server is left",
-            why=rows,
-            fix="start the servers again, and go on from the last checkpoint with rlhf train --resume; "
-            "--set rollout.retries=N tries more often",
-        )
+        fix = "find out from their output why servers end" if self.replicas[0].process else "start the servers again"
+        return EngineUnavailable(f"no vLLM server is left, and no retry ({self.retries} were made)", why=rows, fix=fix)
 
     def _each(self, replicas: Sequence[Replica], work: Callable[[Replica], None]) -> None:
         """The same for several replicas at a time; the first error is raised when all have ended."""

@@ -126,11 +126,20 @@ def server_command(python: str, folder: Path, dtype: str, context: int, rank: in
     command += ["--dtype", dtype, "--max-model-len", str(context), "--logprobs-mode", "processed_logprobs"]
     command += ["--worker-extension-cls", EXTENSION, "--enable-scale-out"]
     if rank:
-        fitting = next((r for r in RANKS if r >= rank), None)
-        if fitting is None:
-            raise ConfigError(f"model.lora.r {rank} is more than vLLM takes ({RANKS[-1]})", fix="lower model.lora.r")
-        command += ["--enable-lora", "--max-lora-rank", str(fitting)]
+        command += ["--enable-lora", "--max-lora-rank", str(lora_rank(rank))]
     return [*command, *more]
+
+
+def lora_rank(rank: int) -> int:
+    """The least that vLLM takes for adapters of a rank.
+
+    Raises:
+        ConfigError: the rank is more than it takes.
+    """
+    fitting = next((r for r in RANKS if r >= rank), None)
+    if fitting is None:
+        raise ConfigError(f"model.lora.r {rank} is more than vLLM takes ({RANKS[-1]})", fix="lower model.lora.r")
+    return fitting
 
 
 def server_environment(folder: Path) -> dict[str, str]:

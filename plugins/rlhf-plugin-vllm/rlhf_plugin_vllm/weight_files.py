@@ -53,6 +53,10 @@ class WeightFiles:
         self._frozen = {} if self.adapter else {n: p for n, p in parameters.items() if not p.requires_grad}
         self.current: Published | None = None
 
+    def whole(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """All weights of the policy: the trained ones of a version, and those that are not trained."""
+        return {**self._frozen, **tensors}
+
     def write(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
         """Write one version; the one before is removed when :meth:`keep` is called."""
         name, label = f"v{version}-{secrets.token_hex(2)}", f"{self.token}:{version}"
@@ -64,7 +68,7 @@ class WeightFiles:
             (path / "adapter_model.safetensors").write_bytes(data)
         else:
             path = self.folder / f"{name}.safetensors"
-            data = save({n: _whole(t) for n, t in {**self._frozen, **tensors}.items()})
+            data = save({n: _whole(t) for n, t in self.whole(tensors).items()})
             path.write_bytes(data)
         return Published(version, label, path, hashlib.sha256(data).hexdigest(), len(data), bool(self.adapter))
 

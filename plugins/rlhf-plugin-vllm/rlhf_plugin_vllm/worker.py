@@ -67,15 +67,31 @@ class Extension:
         if hashlib.sha256(data).hexdigest() != digest:
             raise RuntimeError(f"{file} is not the file that the trainer wrote")
         state = load(data)
-        model = self.model_runner.get_model()
-        parameters = {name for name, _ in model.named_parameters()}
         self.rlhf_failed = file
-        missing = sorted(parameters - _reload(self, model, state))
-        if missing:
-            raise RuntimeError(f"the file lacks the weights of {missing[:5]} ({len(missing)} in all)")
-        repacked = _repack_heads(model)
+        repacked = _take_all(self, state)
         self.rlhf_failed = ""
         return {"bytes": len(data), "tensors": len(state), "heads": repacked}
+
+    def rlhf_take(self: Any, state: dict[str, Any]) -> int:
+        """Take all weights from tensors of this process; what fails leaves a mixture of versions.
+
+        Args:
+            state: under the names of the model's own checkpoint.
+
+        Returns:
+            How many output heads were packed anew.
+        """
+        return _take_all(self, state)
+
+
+def _take_all(worker: Any, state: dict[str, Any]) -> int:
+    """Weights for every parameter; returns how many output heads were packed anew."""
+    model = worker.model_runner.get_model()
+    parameters = {name for name, _ in model.named_parameters()}
+    missing = sorted(parameters - _reload(worker, model, state))
+    if missing:
+        raise RuntimeError(f"there are no weights for {missing[:5]} ({len(missing)} in all)")
+    return _repack_heads(model)
 
 
 def _reload(worker: Any, model: Any, state: dict[str, Any]) -> set[str]:

@@ -26,10 +26,18 @@ class StandIn:
     Args:
         policy: ``LoadedModel``.
         port: 0 takes a free one.
+        fault: as the attribute.
         facts: what it says of itself instead.
     """
 
-    def __init__(self, policy: Any, port: int = 0, version: str = "0.32.0", **facts: Any) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        port: int = 0,
+        version: str = "0.32.0",
+        fault: Callable[[str, Any], Any] | None = None,
+        **facts: Any,
+    ) -> None:
         self.model = copy.deepcopy(policy.model)
         self.tokenizer, self.version = policy.tokenizer, version
         self.engine = NativeEngine(self.model, policy.tokenizer, policy.context)
@@ -47,7 +55,7 @@ class StandIn:
         }
         self.weights, self.paused, self.adapter = "default", False, None
         self.calls: list[str] = []
-        self.fault: Callable[[str, Any], Any] | None = None
+        self.fault = fault
         """Called with path and body; what it returns that is not None is the answer, an int a status."""
         self.shift = 0.0
         """Added to every logprob."""

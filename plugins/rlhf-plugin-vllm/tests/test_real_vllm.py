@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rlhf_core.api import BuildContext, RlhfError, RolloutRequest, SamplingParams
 from rlhf_core.sdk import NativeEngine
@@ -143,19 +147,68 @@ def servers() -> set[str]:
     return set(subprocess.run(["pgrep", "-f", "rlhf-vllm-"], capture_output=True, text=True).stdout.split())
 
 
-@pytest.mark.parametrize("lora", [[], ["--set", "model.lora.r=4"]], ids=["full", "lora"])
-def test_grpo_trains_with_it_and_leaves_nothing_running(tmp_path: Path, lora: list[str]) -> None:
-    words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", *lora]
+def train_command(run: Path, *more: str) -> list[str]:
+    """A run of two steps with servers of its own."""
     settings = ["rollout.name=vllm", "trainer.steps=2", "trainer.eval_samples=2", "trainer.group_size=4", "threads=1"]
     settings += ["trainer.rollout_batch_size=8", "trainer.sampling.temperature=0.7", f"rollout.python={PYTHON}"]
     settings += [f"rollout.arguments={SERVER['arguments']}".replace("'", '"')]
     settings += [f"rollout.environment.{name}='{value}'" for name, value in SERVER["environment"].items()]
-    words += [word for setting in settings for word in ("--set", setting)]
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--run-dir", str(run)]
-    others = servers()
-    result = subprocess.run(command, capture_output=True, text=True, timeout=800)
+    words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
+    words += [word for setting in (*settings, *more) for word in ("--set", setting)]
+    return [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--run-dir", str(run)]
+
+
+@pytest.mark.parametrize("lora", [[], ["model.lora.r=4"]], ids=["full", "lora"])
+def test_grpo_trains_with_it_and_leaves_nothing_running(tmp_path: Path, lora: list[str]) -> None:
+    others, run = servers(), tmp_path / "run"
+    result = subprocess.run(train_command(run, *lora), capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "summary.json" in {p.name for p in run.iterdir()}
     time.sleep(1)
     assert not servers() - others
+
+
+def running_requests(port: str) -> float:
+    """How many completions a server samples now; 0 where it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            rows = answer.read().decode().splitlines()
+    except OSError:
+        return 0.0
+    return sum(float(row.split()[-1]) for row in rows if row.startswith("vllm:num_requests_running"))
+
+
+def kill_one_in_a_request(others: set[str], running: subprocess.Popen[str]) -> None:
+    """SIGKILL one of two servers, with all that it started, while it samples for the trainer."""
+    while running.poll() is None:
+        for pid in servers() - others:
+            words = words_of(pid)
+            leads = "--port" in words and "supervise" not in words[1] and os.getpgid(int(pid)) == int(pid)
+            if leads and running_requests(words[words.index("--port") + 1]) >= 2:
+                os.killpg(int(pid), signal.SIGKILL)
+                return
+        time.sleep(0.02)
+    raise AssertionError("the run ended before a server could be killed")
+
+
+def words_of(pid: str) -> list[str]:
+    """A process's command; empty where it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return []
+
+
+def test_a_run_whose_server_is_killed_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
+    results, settings = [], ("rollout.replicas=2", "trainer.steps=4", "trainer.eval_samples=0")
+    for name in ("undisturbed", "disturbed"):
+        others, command = servers(), train_command(tmp_path / name, *settings)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+            if name == "disturbed":
+                kill_one_in_a_request(others, running)
+            text = running.communicate(timeout=400)[0]
+        assert running.returncode == 0, text
+        results.append(json.loads((tmp_path / name / "summary.json").read_text())["reports"]["vllm"]["servers"])
+    assert results == [{"taken_out": 0, "brought_back": 0}, {"taken_out": 1, "brought_back": 1}]
+    one, two = (load_file(tmp_path / name / "final" / "model.safetensors") for name in ("undisturbed", "disturbed"))
+    gap = max(float((one[name] - two[name]).abs().max()) for name in one)
+    assert gap <= 1e-6, "as in another batch of the server: equal to rounding"

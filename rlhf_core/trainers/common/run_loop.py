@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rlhf_core.errors import EngineUnavailable
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.deadline import watched
 from rlhf_core.runs.session import RunSession
@@ -69,11 +71,37 @@ def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: 
     for step in range(first, last + 1):
         session.watchdog.step = step
         if step > first:
-            with watched("update", "the whole step"):
+            with watched("update", "the whole step"), _saved_without_engine(trainer, session, step - 1):
                 trainer.step(step)
         if eval_every and step % eval_every == 0 and step < last and (step > first or session.owes_evaluation(step)):
-            with watched("evaluation", "the evaluation"):
+            with watched("evaluation", "the evaluation"), _saved_without_engine(trainer, session, step):
                 trainer.evaluate(step)
         if session.boundary(step, last, schedule.checkpoint_every, trainer.save):
             return step
     return last
+
+
+@contextlib.contextmanager
+def _saved_without_engine(trainer: Stepper, session: RunSession, step: int) -> Iterator[None]:
+    """Save the last whole step where the rollout engine is gone, and the run is unchanged since.
+
+    Ranks do not agree on it: with several the last checkpoint is what there is.
+
+    Args:
+        trainer: writes the checkpoint.
+        session: the run's.
+        step: steps that are finished.
+
+    Raises:
+        EngineUnavailable: says what was saved.
+    """
+    try:
+        yield
+    except EngineUnavailable as error:
+        if not error.unchanged or session.strategy.world_size > 1:
+            raise
+        with watched("checkpoint", "writing the checkpoint"):
+            trainer.save(step)
+        hint = f"{error.fix}; {session.resume_hint}" if error.fix else session.resume_hint
+        what = f"{error.what}; everything up to step {step} is saved"
+        raise EngineUnavailable(what, where=error.where, why=error.why, fix=hint) from error

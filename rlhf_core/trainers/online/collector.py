@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
+from rlhf_core.errors import EngineUnavailable
 from rlhf_core.protocols import Collectives
 from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
 from rlhf_core.runs.events import EventSink
@@ -81,11 +82,13 @@ class RolloutCollector:
 
         Raises:
             ScoreError: too many scores are missing.
+            EngineUnavailable: nothing is left to sample with; prompts of which nothing was scored come next.
         """
         call = _Call(version, events, timer)
         if not self.settings.shares_groups:
             groups = self.prompts.take(self.settings.prompts_per_step)
-            return self._batch(groups, self._sample(self._share(groups), number, call), version)
+            with self._put_back_if_unsampled(groups):
+                return self._batch(groups, self._sample(self._share(groups), number, call), version)
         kept, filtered, rounds = self._fill(number, call)
         batch = self._batch([g.group for g in kept], self._share(kept), version)
         metrics = {**self._adaptive_metrics(kept, filtered, events), **self._dynamic(kept, filtered, rounds, events)}
@@ -99,7 +102,8 @@ class RolloutCollector:
         rounds = 0
         while len(kept) < size and rounds < (dynamic.max_rounds if dynamic else 1):
             prompts = self.prompts.take(size - len(kept))
-            sampled = self._round(prompts, (number, rounds) if rounds else number, call)
+            with self._put_back_if_unsampled(prompts, whole_batch=rounds == 0 and self.settings.adaptive is None):
+                sampled = self._round(prompts, (number, rounds) if rounds else number, call)
             self.prompts.order.observe([(g.group.prompt.id, g.rate) for g in sampled if g.rate is not None])
             for group in sampled:
                 (kept if dynamic is None or group.has_signal else filtered).append(group)
@@ -116,6 +120,17 @@ class RolloutCollector:
         share, adaptive = self._share(groups), self.settings.adaptive
         sampled = sample(share, 0) if adaptive is None else sample_in_chunks(adaptive, share, sample, self._any_rank)
         return [group for shard in self.comm.gather_objects(sampled) for group in shard]
+
+    @contextmanager
+    def _put_back_if_unsampled(self, groups: Sequence[PromptGroup], *, whole_batch: bool = True) -> Iterator[None]:
+        """Undo the taking of prompts where the engine is gone, unless others of the batch have been scored already."""
+        try:
+            yield
+        except EngineUnavailable as error:
+            if whole_batch:
+                self.prompts.put_back(groups)
+                error.prompts_put_back = True
+            raise
 
     def _any_rank(self, condition: bool) -> bool:
         return self.comm.max_over_ranks(int(condition)) > 0

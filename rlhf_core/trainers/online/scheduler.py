@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from rlhf_core.errors import EngineUnavailable
 from rlhf_core.rollout.weight_sync import WeightSync
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.events import replay
@@ -105,6 +106,11 @@ class RolloutBuffer:
         self.entries[0] = replace(oldest, reads=oldest.reads + 1)
         return self.entries[0]
 
+    def cancel(self, number: int) -> None:
+        """Forget the newest entry, which could not be made."""
+        assert self.entries.pop().number == number == self.last
+        self.last -= 1
+
     def unfinished(self) -> list[BufferEntry]:
         """Entries that are requested and have not been waited for, oldest first."""
         return [e for e in self.entries if e.batch is None]
@@ -164,6 +170,7 @@ class RolloutScheduler:
         Raises:
             DeadlineExceeded: it was not there in time.
             ScoreError: too many scores are missing.
+            EngineUnavailable: nothing is left to sample with.
         """
         evicted_prompts = self._evict(step, version)
         self._request(step, version, timer)
@@ -184,9 +191,25 @@ class RolloutScheduler:
             if self.worker is not None:
                 self.worker.request(number, version, weights)
             else:
-                self.weight_sync.sync(version)
-                batch = self.collector.collect(number, version, self.session.rollout_events(step), timer)
-                self.buffer.deliver(number, batch)
+                self.buffer.deliver(number, self._made_here(number, step, version, timer))
+
+    def _made_here(self, number: int, step: int, version: int, timer: Timer) -> RolloutBatch:
+        """A batch, sampled now; one that cannot be is not counted as requested."""
+        try:
+            self._sync(version)
+            return self.collector.collect(number, version, self.session.rollout_events(step), timer)
+        except EngineUnavailable as error:
+            self.buffer.cancel(number)
+            error.unchanged = error.unchanged or error.prompts_put_back  # a step samples before it trains
+            raise
+
+    def _sync(self, version: int) -> None:
+        """Publish the policy; an engine that takes it nowhere has changed nothing."""
+        try:
+            self.weight_sync.sync(version)
+        except EngineUnavailable as error:
+            error.unchanged = True
+            raise
 
     def _evict(self, step: int, version: int) -> int:
         """Let go of what is read or too stale; return how many prompts are to be sampled again.
@@ -220,10 +243,15 @@ class RolloutScheduler:
         for entry in self.buffer.unfinished():
             self._finished(entry)
 
+    def release_memory(self) -> None:
+        """Nothing is sampled until the next step: the engine may give memory back, unless it samples ahead."""
+        if self.worker is None:
+            self.weight_sync.release_memory()
+
     def sync_policy(self, version: int) -> None:
         """Let what samples next in this thread (an evaluation) have the policy as it is now."""
         self.drain()
-        self.weight_sync.sync(version)
+        self._sync(version)
 
     def _metrics(self, entry: BufferEntry, version: int, evicted_prompts: int) -> dict[str, float]:
         if not self.buffer.max_staleness:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import RunDirError
+from rlhf_core.errors import EngineUnavailable, RunDirError
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.timer import Timer
 from rlhf_core.runs.token_record import TokenRecorder
@@ -64,6 +64,7 @@ class OnlineTrainer:
         parts, config, timer = self.parts, self.config, Timer()
         with timer("step"):
             scheduled = parts.scheduler.next(step, parts.learner.version, timer)
+            parts.scheduler.release_memory()
             batch = scheduled.batch
             timer.seconds |= batch.seconds if scheduled.first_read else {}
             samples = [TrainingSample.from_rollout(r, mask_truncated=config.mask_truncated) for r in batch.rollouts]
@@ -171,7 +172,11 @@ class OnlineTrainer:
         if not parts.evaluator.has_work(count):
             return None
         parts.scheduler.sync_policy(parts.learner.version)
-        return parts.evaluator.evaluate(step, parts.learner.version, count)
+        try:
+            return parts.evaluator.evaluate(step, parts.learner.version, count)
+        except EngineUnavailable as error:
+            error.unchanged = True  # an evaluation trains nothing
+            raise
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is there."""

