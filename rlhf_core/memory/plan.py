@@ -119,8 +119,9 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     state: dict[str, float] = {"optimizer": moments * of.moments, **made}
     in_update = {"gradients": max(trained * of.gradients, 0.0), UNNAMED: _activations(found, place)}
     if of.gathers:
-        in_update |= {"gathered units": 2.0 * layer, "communication": 2.0 * layer}
-        in_update |= {} if of.loads_whole else {"root group": root}
+        whole_root = root * (weights + critic) / weights if weights else 0.0
+        in_update |= {"gathered units": 2.0 * layer, "communication": _gradients_on_their_way(found, layer, whole_root)}
+        in_update |= {} if of.loads_whole else {"root group": whole_root}
     elif place.strategy == "ddp" and place.ranks > 1 and found.sizes.micro_batches > 1:
         in_update["communication"] = trained  # gradients lie beside the buckets until the last micro-batch
     elif of.stepped and place.ranks > 1:
@@ -145,6 +146,18 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     if sampling is None:
         del phases["rollout"]
     return MemoryPlan(place, phases)
+
+
+def _gradients_on_their_way(found: Footprint, layer: float, root: float) -> float:
+    """Whole gradients that a sharding strategy has not divided yet, when they and what the backward still keeps are
+    most: those of the root from the head's backward to the end, and later two layers', when at least one layer's
+    activations are gone. Adapters have no gradients of the root.
+    """
+    model = found.model
+    of_trained = model.trained / model.parameters if model.parameters else 0.0
+    at_first = root if of_trained == 1 else 0.0
+    freed = found.update.parts.get(UNNAMED, 0) / max(1, model.layers)
+    return max(at_first, at_first + 2.0 * layer * of_trained - freed)
 
 
 def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
