@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import ModelError
 from rlhf_core.launch.memory import keeps_copy
+from rlhf_core.launch.precision import with_precision
 from rlhf_core.launch.rows import samples_itself
 from rlhf_core.memory.live import tensor_bytes
 from rlhf_core.memory.loading import lies_by_parts
@@ -162,7 +163,7 @@ def _as_in_a_run(run: RunConfig) -> Iterator[None]:
 
 
 def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, on_cpu: bool) -> Footprint:
-    run = ctx.config
+    run = with_precision(ctx.config)
     set_precision(policy.model, getattr(run.trainer, "precision", "fp32"))
     ctx = ctx.with_(policy=policy)
     size = measure_model(run.model, policy)
