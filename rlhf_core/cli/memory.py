@@ -63,13 +63,14 @@ def plan(
     from rlhf_core.cli.common import emit_json, quiet_libraries
     from rlhf_core.cli.memory_table import print_plan
     from rlhf_core.context import BuildContext
+    from rlhf_core.launch.precision import with_precision
     from rlhf_core.memory.amounts import read_amount
     from rlhf_core.memory.report import make_report, placement
 
     limit = None if device_memory is None else read_amount(device_memory)
     place = placement(strategy, ranks, ranks_per_node, tensor, pipeline)
     registry, _ = open_plugins()
-    config = resolve_options(registry, files, settings, names)
+    config = with_precision(resolve_options(registry, files, settings, names))
     quiet_libraries()
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
     report = make_report(ctx, place, limit, prompt_tokens, reply_tokens)

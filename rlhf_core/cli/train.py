@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlhf_core.cli.complete import runs as complete_runs
-from rlhf_core.cli.options import open_plugins, resolve_labelled_options, resolve_options, run_options, sugar_of
+from rlhf_core.cli.options import open_plugins, resolve_labelled_options, run_options, sugar_of
 
 if TYPE_CHECKING:
     from rlhf_core.launch.joined import Rank0
@@ -58,6 +58,7 @@ def train(
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.common import set_up_logging
+    from rlhf_core.launch.precision import resolve_here, with_precision
     from rlhf_core.launch.run import plan_run, planned_resume, preflight, with_rows
     from rlhf_core.launch.started import end_with_launcher, started_rank, world_size
 
@@ -78,12 +79,12 @@ def train(
         registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
         resolved = None
         if resume is not None:
-            change = partial(resolve_options, registry, *options) if given else None
+            change = partial(resolve_here, registry, *options) if given else None
             plan, config = planned_resume(resume, change, registry, processes)
             run_dir = resume
         else:
             resolved = resolve_labelled_options(registry, *options)
-            config = resolved.config
+            config = with_precision(resolved.config)
             plan = plan_run(registry, hooks, config, processes or 1)
         preflight(registry, config, plan.world_size, dry_run=dry_run)
         if resume is None:

@@ -30,8 +30,9 @@ def train_rank(
         RlhfError: the run failed, or could not begin.
     """
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.options import open_plugins, resolve_options
+    from rlhf_core.cli.options import open_plugins
     from rlhf_core.launch.joined import OwnCommand, end_quietly, take_plan
+    from rlhf_core.launch.precision import resolve_here
     from rlhf_core.launch.process import run_plan
     from rlhf_core.launch.run import preflight
     from rlhf_core.launch.sigterm import sigterm_as_interrupt
@@ -39,7 +40,7 @@ def train_rank(
     quiet_libraries()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict, reports=False)
     try:
-        wanted = partial(resolve_options, registry, *options) if options and resume is None else None
+        wanted = partial(resolve_here, registry, *options) if options and resume is None else None
         own = OwnCommand(partial(preflight, registry), resume or run_dir, resume is not None, wanted)
         taken = take_plan(rank, registry, own)
         if taken is not None:

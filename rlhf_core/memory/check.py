@@ -36,6 +36,7 @@ SURE = frozenset(
         "gradients",
         "optimizer",
         "stepped copy",
+        "reduce buffer",
     }
 )
 """Parts of an update that do not depend on the data."""
@@ -168,7 +169,7 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
     settings = " ".join(f"--set {change.setting}" for change in advice.changes)
     elsewhere = "a smaller model, or more cards: rlhf memory plan"
     if _while_loading(plan):
-        elsewhere = "a smaller model; --set strategy=fsdp reads safetensors by parts"
+        elsewhere = "a smaller model; --set strategy=fsdp reads the weights of a folder with safetensors by parts"
     return ConfigError(
         f"this run cannot fit: it holds {readable(certain)} before any activation; {readable(limit)} of {where}",
         why=", ".join(f"{name} {readable(size)}" for name, size in decisive.parts.items())
@@ -180,7 +181,7 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
 def placement_of(ctx: BuildContext) -> Placement:
     """How the run's strategy shares the bytes out, if it is one of those that are planned; whole ranks if not."""
     from rlhf_core.memory.layouts import STRATEGIES
-    from rlhf_core.memory.plan import Placement
+    from rlhf_core.memory.plan import BUCKET, Placement
 
     chosen = ctx.config.strategy
     if ctx.world_size == 1 or chosen is None:
@@ -189,7 +190,8 @@ def placement_of(ctx: BuildContext) -> Placement:
     name = f"{chosen.name}_offload" if getattr(chosen, "offload", False) else "hsdp" if size else chosen.name
     name = getattr(chosen, "planned_as", name)  # a strategy whose settings choose among several layouts
     known = name if name in STRATEGIES and name != "single" else "ddp"
-    return Placement(cast("Name", known), ctx.world_size, size or ctx.world_size)
+    bucket = getattr(chosen, "bucket", BUCKET)
+    return Placement(cast("Name", known), ctx.world_size, size or ctx.world_size, bucket=bucket)
 
 
 def certain_bytes(plan: MemoryPlan) -> int:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import ModelError
 from rlhf_core.launch.memory import keeps_copy
+from rlhf_core.launch.precision import with_precision
 from rlhf_core.launch.rows import samples_itself
 from rlhf_core.memory.live import tensor_bytes
+from rlhf_core.memory.loading import lies_by_parts
 from rlhf_core.memory.sampling import Sampling, rehearse_sampling
 from rlhf_core.memory.sizes import Sizes, sizes_of
 from rlhf_core.memory.unknown import Unknown, without_values
@@ -53,6 +55,8 @@ class ModelSize:
     """The largest weight: what is gathered at a time to be written."""
     largest_merged: int = 0
     """The largest that adapters are added to."""
+    by_parts: bool = True
+    """Whether a rank can read its part of a weight from the files (:mod:`rlhf_core.models.slices`)."""
     converted: bool = False
     """Whether transformers computes weights from each other when it writes them, and needs all at once."""
 
@@ -159,7 +163,7 @@ def _as_in_a_run(run: RunConfig) -> Iterator[None]:
 
 
 def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, on_cpu: bool) -> Footprint:
-    run = ctx.config
+    run = with_precision(ctx.config)
     set_precision(policy.model, getattr(run.trainer, "precision", "fp32"))
     ctx = ctx.with_(policy=policy)
     size = measure_model(run.model, policy)
@@ -187,6 +191,7 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
     weights = tensor_bytes([*parameters, *policy.model.buffers()])
     merged = [m.base_layer.weight for m in policy.model.modules() if hasattr(m, "get_delta_weight")]
     heads = int(getattr(text, "num_attention_heads", 1) or 1)
+    converted = is_converted(policy.model.get_base_model() if is_peft(policy.model) else policy.model)
     return ModelSize(
         path=config.path,
         parameters=sum(p.numel() for p in parameters),
@@ -201,7 +206,8 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
         merged=tensor_bytes(merged),
         largest=max(tensor_bytes([p]) for p in parameters),
         largest_merged=max((tensor_bytes([p]) for p in merged), default=0),
-        converted=is_converted(policy.model.get_base_model() if is_peft(policy.model) else policy.model),
+        by_parts=not converted and lies_by_parts(config, text),
+        converted=converted,
     )
 
 

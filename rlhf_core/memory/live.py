@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 UNNAMED = "activations"
 """Part of every tensor that nobody named."""
@@ -58,6 +58,21 @@ class LiveBytes(TorchDispatchMode):
         """Forget the peak: the next one is of what follows."""
         self.peak, self.at_peak = self.total, dict(self.now)
 
+    def resized(self, memory: torch.UntypedStorage) -> None:
+        """Count a storage anew whose size was changed by no operation, as FSDP does with gathered weights."""
+        key = id(memory)
+        if key not in self._known:
+            return
+        _, part, before = self._known[key]
+        self._known[key] = (self._known[key][0], part, memory.nbytes())
+        self._add(part, memory.nbytes() - before)
+        if self.total > self.peak:
+            self.peak, self.at_peak = self.total, dict(self.now)
+
+    def _add(self, part: str, size: int) -> None:
+        self.now[part] += size
+        self.total += size
+
     def _see(self, values: Iterable[Any]) -> None:
         for value in values:
             if isinstance(value, torch.Tensor):
@@ -66,6 +81,11 @@ class LiveBytes(TorchDispatchMode):
                 self._see(value)  # pyright: ignore[reportUnknownArgumentType]
 
     def _count(self, tensor: torch.Tensor, part: str | None = None) -> None:
+        if is_traceable_wrapper_subclass(tensor):  # a DTensor, say: its memory is that of what this rank holds of it
+            for name in tensor.__tensor_flatten__()[0]:
+                if isinstance(inner := getattr(tensor, name), torch.Tensor):  # a DTensor names its mesh, too
+                    self._count(inner, part)
+            return
         memory = _memory(tensor)
         key = id(memory)
         known = self._known.get(key)
@@ -77,13 +97,11 @@ class LiveBytes(TorchDispatchMode):
             self._drop(key)
         part = part or UNNAMED
         self._known[key] = (weakref.ref(memory, lambda _, key=key: self._drop(key)), part, size)
-        self.now[part] += size
-        self.total += size
+        self._add(part, size)
 
     def _drop(self, key: int) -> None:
         _, part, size = self._known.pop(key)
-        self.now[part] -= size
-        self.total -= size
+        self._add(part, -size)
 
 
 def _memory(tensor: torch.Tensor) -> Any:

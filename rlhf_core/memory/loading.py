@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.memory.phase import Phase, phase_of
 
 if TYPE_CHECKING:
     from rlhf_core.memory.layouts import Shares
+    from rlhf_core.models.config import ModelConfig
 
 Sizes = Mapping[str, float]
 
 
-def load_phase(of: Shares, models: Sizes, held: Sizes, made: Sizes, trained: float, *, on_cpu: bool) -> Phase:
+def load_phase(
+    of: Shares, models: Sizes, held: Sizes, made: Sizes, trained: float, *, on_cpu: bool, by_parts: bool = True
+) -> Phase:
     """The largest moment of loading.
 
-    Where every rank loads the whole model first (DeepSpeed's stage 3), policy, reference and critic are whole on its
-    device together; then policy and critic are divided and what their optimizer needs is made, and the reference is
-    divided last. In stages 1 and 2 the trained weights are laid end to end in a new tensor while the old ones are still
-    there; on a GPU that happens in main memory where there is no room.
+    Where every rank loads the whole model first (DeepSpeed's stage 3; FSDP of weights that cannot be read by parts),
+    policy, reference and critic are whole on its device together; then policy and critic are divided and what their
+    optimizer needs is made, and the reference is divided last. In stages 1 and 2 the trained weights are laid end to
+    end in a new tensor while the old ones are still there; on a GPU that happens in main memory where there is no room.
 
     Args:
         of: the strategy.
@@ -28,8 +32,9 @@ def load_phase(of: Shares, models: Sizes, held: Sizes, made: Sizes, trained: flo
         made: what is made with the optimizer and stays, moments apart.
         trained: bytes of the weights that are trained.
         on_cpu: the device is main memory.
+        by_parts: the weights lie on disk so that a rank can read its part of them.
     """
-    if of.loads_whole:
+    if of.loads_whole or (of.gathers and not by_parts):
         whole = {**held, **models, "root group": 0.0}
         undivided = phase_of(whole, {}, {}, weights_away=False, state_away=False)
         reference_whole = {**held, "reference": models["reference"]}
@@ -39,3 +44,23 @@ def load_phase(of: Shares, models: Sizes, held: Sizes, made: Sizes, trained: flo
         return max(undivided, policy_divided, key=lambda phase: phase.total)
     laid_flat = {"weights laid end to end": trained} if of.stepped and on_cpu else {}
     return phase_of(held, {}, laid_flat, weights_away=of.weights_on_host, state_away=of.moments_on_host)
+
+
+def lies_by_parts(config: ModelConfig, text: Any) -> bool:
+    """Whether :func:`rlhf_core.models.load.load_policy` can leave a model's weights on disk, for ranks to read parts of
+    them. What is not on this machine is taken to be a folder of safetensors.
+
+    Args:
+        config: which model.
+        text: transformers' configuration of its decoder.
+    """
+    from rlhf_core.kernels.kv_cache import keys_and_values_only, make_cache
+    from rlhf_core.memory.weightless import describe
+    from rlhf_core.models.modality import MODALITY_FILE
+
+    source = describe(config).source
+    if source.gguf or source.adapter is not None or (Path(source.place) / MODALITY_FILE).is_file():
+        return False
+    if getattr(text, "quantization_config", None) is not None:
+        return False
+    return keys_and_values_only(make_cache(text))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 Parts = dict[str, int]
-ON_DEVICE = ("sampler copy", "rewards", "gradients")
+ON_DEVICE = ("sampler copy", "rewards", "gradients", "reduce buffer")
 """Parts that no strategy keeps in main memory beside a device of its own."""
 
 

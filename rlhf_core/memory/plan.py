@@ -35,6 +35,8 @@ class Placement:
     """Ranks that share every layer."""
     pipeline: int = 1
     """Groups of layers on ranks of their own."""
+    bucket: int = BUCKET
+    """Elements of gradients that DeepSpeed adds over ranks at once."""
 
 
 @dataclass(frozen=True)
@@ -113,18 +115,20 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
         held["root group"] = root * sum(models.values()) / weights if weights else 0.0
     made = {"stepped copy": trained * of.stepped} if of.stepped else {}
     if of.loads_whole:
-        made["gradients"] = trained * of.gradients
+        made |= {"gradients": trained * of.gradients, "reduce buffer": 4.0 * place.bucket}
     elif place.strategy == "ddp" and place.ranks > 1:
         made["gradients"] = trained  # views of the buckets, which stay
     state: dict[str, float] = {"optimizer": moments * of.moments, **made}
     in_update = {"gradients": max(trained * of.gradients, 0.0), UNNAMED: _activations(found, place)}
     if of.gathers:
-        in_update |= {"gathered units": 2.0 * layer, "communication": 2.0 * layer}
-        in_update |= {} if of.loads_whole else {"root group": root}
+        whole_root = root * (weights + critic) / weights if weights else 0.0
+        in_update |= {"gathered units": 2.0 * layer, "communication": _gradients_on_their_way(found, layer, whole_root)}
+        in_update |= {} if of.loads_whole else {"root group": whole_root}
     elif place.strategy == "ddp" and place.ranks > 1 and found.sizes.micro_batches > 1:
         in_update["communication"] = trained  # gradients lie beside the buckets until the last micro-batch
     elif of.stepped and place.ranks > 1:
-        in_update["communication"] = min(trained, 4.0 * BUCKET)
+        # a buffer of stage 2 has its full size from the first gradient on; stage 1 joins what there is
+        in_update["communication"] = 4.0 * place.bucket if of.gradients < 1 else min(trained, 4.0 * place.bucket)
     in_step = {} if on_cpu else {"optimizer temporaries": trained * of.moments}
     in_rollout: dict[str, float] = {}
     if sampling is not None:
@@ -137,7 +141,7 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     backward = laid(state | {"gradients": 0.0}, in_update)
     step = laid(state | {"gradients": 0.0}, {"gradients": in_update["gradients"], **in_step})
     phases = {
-        "load": load_phase(of, models, held, made, trained, on_cpu=on_cpu),
+        "load": load_phase(of, models, held, made, trained, on_cpu=on_cpu, by_parts=model.by_parts),
         "rollout": laid(state, in_rollout),
         "update": max(backward, step, key=lambda phase: phase.total),
         "checkpoint": laid(state, {"copies to be written": written, **gathered}),
@@ -145,6 +149,18 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     if sampling is None:
         del phases["rollout"]
     return MemoryPlan(place, phases)
+
+
+def _gradients_on_their_way(found: Footprint, layer: float, root: float) -> float:
+    """Whole gradients that a sharding strategy has not divided yet, when they and what the backward still keeps are
+    most: those of the root from the head's backward to the end, and later two layers', when at least one layer's
+    activations are gone. Adapters have no gradients of the root.
+    """
+    model = found.model
+    of_trained = model.trained / model.parameters if model.parameters else 0.0
+    at_first = root if of_trained == 1 else 0.0
+    freed = found.update.parts.get(UNNAMED, 0) / max(1, model.layers)
+    return max(at_first, at_first + 2.0 * layer * of_trained - freed)
 
 
 def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
@@ -163,20 +179,25 @@ def _activations(found: Footprint, place: Placement) -> float:
     return whole * (10 + 24 / place.tensor) / 34
 
 
-def every_strategy(found: Footprint, ranks: int, ranks_per_node: int, *, on_cpu: bool) -> list[MemoryPlan]:
+def every_strategy(
+    found: Footprint, ranks: int, ranks_per_node: int, *, on_cpu: bool, bucket: int = BUCKET
+) -> list[MemoryPlan]:
     """The plan of each strategy on so many ranks; one process where there is one."""
     names: list[Name] = [name for name in STRATEGIES if (name == "single") == (ranks == 1)]
     if ranks > 1 and ranks % min(ranks, ranks_per_node):
         names.remove("hsdp")
-    return [plan_for(found, Placement(name, ranks, ranks_per_node), on_cpu=on_cpu) for name in names]
+    return [plan_for(found, Placement(name, ranks, ranks_per_node, bucket=bucket), on_cpu=on_cpu) for name in names]
 
 
-def fewest_ranks(found: Footprint, name: Name, limit: int, ranks_per_node: int, *, on_cpu: bool) -> int | None:
+def fewest_ranks(
+    found: Footprint, name: Name, limit: int, ranks_per_node: int, *, on_cpu: bool, bucket: int = BUCKET
+) -> int | None:
     """The smallest power of two of ranks on which a strategy fits; None where no number does."""
     ranks = 1
     while ranks <= MOST_RANKS:
         of = "single" if ranks == 1 and name == "ddp" else name
-        if plan_for(found, Placement(of, ranks, ranks_per_node), on_cpu=on_cpu).peak <= limit:
+        place = Placement(of, ranks, ranks_per_node, bucket=bucket)
+        if plan_for(found, place, on_cpu=on_cpu).peak <= limit:
             return ranks
         ranks *= 2
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.errors import ConfigError, did_you_mean
@@ -105,6 +105,7 @@ def make_report(
         prompt: see :func:`rlhf_core.memory.footprint.footprint`.
         reply: likewise.
     """
+    place = replace(place, bucket=getattr(ctx.config.strategy, "bucket", place.bucket))
     device, capacity = device_of(ctx.config, place.ranks)
     on_cpu = device == "cpu" and limit is None
     most = capacity // (place.ranks if on_cpu else 1) if limit is None else limit
@@ -117,7 +118,7 @@ def make_report(
 
     found = found_for(ctx.config)
     plan = plan_for(found, place, on_cpu=on_cpu)
-    others = every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu)
+    others = every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket)
     advice = None
     if plan.peak > most:
 
@@ -127,7 +128,8 @@ def make_report(
         advice = cheapest(ctx.config, most, replan, accepted_by_strategy(ctx))
     several: list[Name] = [name for name in STRATEGIES if name != "single"]
     fewest: dict[str, int | None] = {
-        name: fewest_ranks(found, name, most, place.ranks_per_node, on_cpu=on_cpu) for name in several
+        name: fewest_ranks(found, name, most, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket)
+        for name in several
     }
     return Report(
         algo=ctx.config.trainer.name,

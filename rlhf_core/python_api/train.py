@@ -61,6 +61,7 @@ def train(
     """
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
+    from rlhf_core.launch.precision import with_precision
     from rlhf_core.launch.run import plan_run
     from rlhf_core.python_api.held import held, read_once
     from rlhf_core.python_api.objects import config_of
@@ -80,7 +81,7 @@ def train(
     with unchanged_process(), held(objects):
         registry, hooks = open_plugins()
         files = [] if config is None else [config]
-        resolved = resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {}))
+        resolved = with_precision(resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {})))
         plan = plan_run(registry, hooks, resolved, nproc)
         folder = launch_in_process(plan, resolved, registry, hooks, run_dir, resuming=False, progress=progress)
     return load_run(folder)

@@ -81,10 +81,11 @@ def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str
 def check_run(config: ComponentConfig, registry: Registry, run: RunConfig, folder: Path) -> None:
     """Run it in this process and read what it left."""
     from rlhf_core.hooks import load_hooks
+    from rlhf_core.launch.precision import with_precision
     from rlhf_core.launch.run import plan_run, preflight, run_plan
     from rlhf_core.runs.jsonl import read_jsonl
 
-    hooks = load_hooks(enabled=False)
+    hooks, run = load_hooks(enabled=False), with_precision(run)
     plan = plan_run(registry, hooks, run, 1)
     preflight(registry, run, 1)
     summary = run_plan(plan, run, registry, hooks, folder, resume=False)

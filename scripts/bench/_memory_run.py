@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
-import subprocess
-import sys
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -72,20 +74,90 @@ class Phases:
             self._note()
 
 
+@contextmanager
+def resizes_seen(live: LiveBytes) -> Iterator[None]:
+    """FSDP frees what it gathered by giving its storage no size, which is no operation."""
+    import torch
+
+    resize = torch.UntypedStorage.resize_
+
+    def resize_and_count(self: torch.UntypedStorage, size: int) -> Any:
+        out = resize(self, size)
+        live.resized(self)
+        return out
+
+    with patch.object(torch.UntypedStorage, "resize_", resize_and_count):
+        yield
+
+
+IMPORTED = (
+    "accelerate",
+    "peft",
+    "torch._inductor",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.nn.parallel",
+    "transformers.models.llama.modeling_llama",
+    "rlhf_core.launch.process",
+    "rlhf_core.memory.footprint",
+    "rlhf_core.models.lora",
+    "rlhf_core.runs.session",
+    "rlhf_core.trainers.online.trainer",
+    "rlhf_core.trainers.offline.trainer",
+)
+"""What takes most of a short run's time to import."""
+
+
+@cache
+def import_everything() -> None:
+    """Once, so that no row has to."""
+    import importlib
+
+    import torch
+
+    from rlhf_core.memory.unknown import without_values
+    from rlhf_core.memory.weightless import weightless_model
+    from rlhf_core.models.config import ModelConfig
+
+    torch.set_num_threads(1)  # a process that has begun to use threads cannot be forked
+    for name in IMPORTED:
+        importlib.import_module(name)
+    with without_values():
+        weightless_model(ModelConfig(path="pocket"))
+
+
 def plan_and_measure(names: Mapping[str, str], settings: Sequence[str], ranks: int = 1) -> dict[str, dict[str, int]]:
     """Planned and measured bytes of each phase of a run, of the rank that has most.
+
+    Every process is forked from this one, which has imported what they need.
 
     Args:
         names: short options, such as ``{"algo": "grpo", "model": "pocket"}``.
         settings: as ``--set`` takes them.
         ranks: processes, on gloo.
+
+    Raises:
+        RuntimeError: one of them failed.
     """
+    import_everything()
+    with tempfile.TemporaryDirectory() as folder:
+        forked([partial(_plan, names, settings, ranks, Path(folder))])
+        planned = json.loads(Path(folder, "planned.json").read_text())
+        port = str(_free_port())
+        forked([partial(_measure_rank, Path(folder), rank, ranks, port) for rank in range(ranks)])
+        every = [json.loads(Path(folder, f"peaks-{rank}.json").read_text()) for rank in range(ranks)]
+    return {"plan": planned, "measured": {phase: max(rank[phase] for rank in every) for phase in every[0]}}
+
+
+def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder: Path) -> None:
+    """Plan a run, and create it."""
     from rlhf_core.cli.options import open_plugins, resolve_options
     from rlhf_core.context import BuildContext
     from rlhf_core.launch.process import environment
     from rlhf_core.launch.run import plan_run, preflight
+    from rlhf_core.memory.check import placement_of
     from rlhf_core.memory.footprint import footprint
-    from rlhf_core.memory.plan import Placement, plan_for
+    from rlhf_core.memory.plan import plan_for
     from rlhf_core.runs.run_dir import RunDir
 
     registry, hooks = open_plugins()
@@ -93,19 +165,40 @@ def plan_and_measure(names: Mapping[str, str], settings: Sequence[str], ranks: i
     run_plan = plan_run(registry, hooks, config, ranks)
     preflight(registry, config, ranks)
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks)
-    place = Placement("single") if ranks == 1 else Placement("ddp", ranks)
-    planned = plan_for(footprint(ctx, on_cpu=True), place, on_cpu=True)
-    with tempfile.TemporaryDirectory() as folder:
-        run = RunDir(Path(folder) / "run")
-        run.create(run_plan, environment())
-        if ranks == 1:
-            peaks = measure(run.path)
-        else:
-            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
-            subprocess.run([*command, "-m", "scripts.bench._memory_run", str(run.path)], check=True)
-            every = [json.loads((run.path / f"peaks-{rank}.json").read_text()) for rank in range(ranks)]
-            peaks = {phase: max(rank[phase] for rank in every) for phase in every[0]}
-    return {"plan": {name: phase.total for name, phase in planned.phases.items()}, "measured": peaks}
+    planned = plan_for(footprint(ctx, on_cpu=True), placement_of(ctx), on_cpu=True)
+    RunDir(folder / "run").create(run_plan, environment())
+    Path(folder, "planned.json").write_text(json.dumps({name: phase.total for name, phase in planned.phases.items()}))
+
+
+def _measure_rank(folder: Path, rank: int, ranks: int, port: str) -> None:
+    """One rank of a run that was planned."""
+    if ranks > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    Path(folder, f"peaks-{rank}.json").write_text(json.dumps(measure(folder / "run")))
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def forked(works: Sequence[Callable[[], None]]) -> None:
+    """Run each in a process of its own, and wait; where one fails the others are ended."""
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=work) for work in works]
+    for process in processes:
+        process.start()
+    try:
+        while (alive := [p.sentinel for p in processes if p.is_alive()]) and not any(p.exitcode for p in processes):
+            multiprocessing.connection.wait(alive)
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+    if failed := [n for n, p in enumerate(processes) if p.exitcode]:
+        raise RuntimeError(f"process {failed[0]} of {len(works)} failed; its output is above")
 
 
 def measure(run_dir: Path) -> dict[str, int]:
@@ -120,21 +213,8 @@ def measure(run_dir: Path) -> dict[str, int]:
     plan = Plan.read(run_dir / "plan.json")
     config = reload(registry, plan)
     registry.freeze()
-    with LiveBytes() as live:
+    with LiveBytes() as live, resizes_seen(live):
         phases = Phases(live)
         with phases.active():
             run_plan(plan, config, registry, hooks, run_dir, resume=False)
     return phases.peaks
-
-
-def main() -> None:
-    """One rank of a run that is there, or plan and measurement of a run: JSON on the last line."""
-    if len(sys.argv) == 2:
-        peaks = measure(Path(sys.argv[1]))
-        Path(sys.argv[1], f"peaks-{os.environ['RANK']}.json").write_text(json.dumps(peaks))
-        return
-    print(json.dumps(plan_and_measure(json.loads(sys.argv[1]), sys.argv[3:], int(sys.argv[2]))))
-
-
-if __name__ == "__main__":
-    main()

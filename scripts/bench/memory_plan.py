@@ -2,35 +2,37 @@
 
     RLHF_SMOLLM2_GGUF=SmolLM2-135M-Instruct.Q4_1.gguf python -m scripts.bench memory_plan
 
-Each row is a training run of a few steps in a process of its own, its tensors counted by
+Each row is a training run of two updates in processes of its own, its tensors counted by
 :class:`rlhf_core.memory.live.LiveBytes` (not resident memory, of which libraries and the allocator are a part), and the
-plan of its configuration, made before. Completions get all their tokens (``min_tokens``), as the plan assumes; what a
-micro-batch holds of the data is as it comes. Writes ``docs/bench/memory_plan.md`` besides the record. Rows of the 135M
-model need RLHF_SMOLLM2_GGUF and are left out without.
+plan of its configuration, made before. Completions get all their tokens (``min_tokens``), as the plan assumes, and rows
+of SFT and DPO are equally long: the plan is for the heaviest of 200 micro-batches, of which so short a run sees a few.
+The 135M model is written as safetensors first, which sharded ranks read
+by parts; its rows have smaller batches (``SMALLER``), need RLHF_SMOLLM2_GGUF and are left out without. Rows of several
+processes are two ranks on gloo, of which the larger is measured. Writes ``docs/bench/memory_plan.md`` besides the
+record; ``--missing`` goes on with rows that were not measured.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_core.launch.memory import readable
+from scripts.bench._memory_run import forked, plan_and_measure
 
 PHASES = ("load", "rollout", "update", "checkpoint")
 OFFLINE = (
-    "trainer.max_steps=3",
+    "trainer.max_steps=2",
     "trainer.batch_size=32",
     "trainer.micro_batch_size=8",
     "trainer.eval_samples=8",
-    "dataset.limit=400",
+    "trainer.sample_prompts=0",
 )
-SILENT = ("trainer.sample_prompts=0",)
 ONLINE = (
     "trainer.steps=2",
     "trainer.eval_samples=8",
@@ -43,64 +45,122 @@ ONLINE = (
     "trainer.sampling.min_tokens=32",
     "trainer.drop_constant_groups=false",
 )
+SAMPLED = ("trainer.sample_prompts=16", "trainer.sampling.max_tokens=32", "trainer.sampling.min_tokens=32")
+"""Held-out samples while a DPO run trains, with their KL: a reference is kept."""
+SMALLER = ("trainer.batch_size=8", "trainer.micro_batch_size=2")
+SMALLER_ONLINE = ("trainer.rollout_batch_size=16", "trainer.train_batch_size=16", "trainer.micro_batch_size=8")
+"""Of the 135M model, instead."""
 TASK = {"dataset": "pocket/arithmetic", "reward": "exact"}
 LORA, CHECKPOINTING = ("model.lora.r=16",), ("model.gradient_checkpointing=true",)
-Run = tuple[dict[str, str], tuple[str, ...]]
-RUNS: dict[str, Run] = {
-    "sft": ({"algo": "sft"}, (*OFFLINE, *SILENT)),
-    "sft, LoRA": ({"algo": "sft"}, (*OFFLINE, *SILENT, *LORA)),
-    "sft, checkpointing": ({"algo": "sft"}, (*OFFLINE, *SILENT, *CHECKPOINTING)),
-    "reward_model": ({"algo": "reward_model"}, OFFLINE),
-    "dpo, reference precomputed": ({"algo": "dpo"}, (*OFFLINE, *SILENT)),
-    "dpo, reference off": ({"algo": "dpo"}, (*OFFLINE, *SILENT, "trainer.reference_free=true")),
-    "dpo, reference on": (
-        {"algo": "dpo"},
-        (*OFFLINE, "trainer.sample_prompts=16", "trainer.sampling.max_tokens=32", "trainer.sampling.min_tokens=32"),
-    ),
-    "dpo, LoRA": ({"algo": "dpo"}, (*OFFLINE, *SILENT, *LORA)),
-    "dpo, checkpointing": ({"algo": "dpo"}, (*OFFLINE, *SILENT, *CHECKPOINTING)),
-    "grpo, reference on": ({"algo": "grpo", **TASK}, ONLINE),
-    "grpo, reference off": ({"algo": "grpo", **TASK}, (*ONLINE, "trainer.kl.track=false", "trainer.kl.coefficient=0")),
-    "grpo, LoRA": ({"algo": "grpo", **TASK}, (*ONLINE, *LORA)),
-    "grpo, checkpointing": ({"algo": "grpo", **TASK}, (*ONLINE, *CHECKPOINTING)),
-    "grpo, bf16": ({"algo": "grpo", **TASK}, (*ONLINE, "trainer.precision=bf16")),
-    "ppo": ({"algo": "ppo", **TASK}, ONLINE),
-    "ppo, LoRA": ({"algo": "ppo", **TASK}, (*ONLINE, *LORA)),
-    "ppo, checkpointing": ({"algo": "ppo", **TASK}, (*ONLINE, *CHECKPOINTING)),
-    "ppo, shared critic": ({"algo": "ppo", **TASK}, (*ONLINE, "advantage.critic.kind=shared")),
+FSDP = ("strategy=fsdp", "strategy.device=cpu")
+
+
+class Layout(NamedTuple):
+    """How a row's run is laid out."""
+
+    ranks: int
+    settings: tuple[str, ...]
+    reference: str
+    """Where an on-policy run keeps its reference, by the letters of docs/memory.md."""
+
+
+WHOLE, SHARDED, ADAPTER_OFF, PRECOMPUTED = "A, whole", "B, sharded", "D, adapter off", "E, precomputed"
+LAYOUTS = {
+    "one process": Layout(1, (), WHOLE),
+    "DDP": Layout(2, (), WHOLE),
+    "FSDP": Layout(2, FSDP, SHARDED),
+    "FSDP, checkpointing": Layout(2, (*FSDP, *CHECKPOINTING), SHARDED),
+    "LoRA": Layout(1, LORA, ADAPTER_OFF),
 }
-TWO_RANKS = ("sft", "dpo, reference precomputed", "grpo, reference on", "ppo")
-FIRST = ("sft", "grpo, reference on", "dpo, reference precomputed", "ppo")
-"""Measured before the others."""
-SMALLER = ("trainer.max_steps=2", "trainer.batch_size=8", "trainer.micro_batch_size=4")
-SMALLER_ONLINE = ("trainer.rollout_batch_size=16", "trainer.train_batch_size=16", "trainer.micro_batch_size=8")
+ALGORITHMS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "sft": ({"dataset": "DEMONSTRATIONS"}, OFFLINE),
+    "dpo": ({"dataset": "PAIRS"}, OFFLINE),
+    "grpo": (TASK, ONLINE),
+    "ppo": (TASK, ONLINE),
+}
+MODELS = ("pocket", "135M")
+
+
+class Row(NamedTuple):
+    """A run that is planned and measured."""
+
+    algo: str
+    layout: Layout
+    more: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """Where its reference is, if it has one."""
+        if self.algo == "dpo" and not self.more:
+            return PRECOMPUTED
+        return self.layout.reference if self.algo in ("dpo", "grpo", "ppo") else ""
+
+
+def rows() -> dict[str, Row]:
+    """Of one model."""
+    found = {f"{algo}, {name}": Row(algo, layout) for algo in ALGORITHMS for name, layout in LAYOUTS.items()}
+    for name in ("one process", "FSDP"):
+        found[f"dpo with samples, {name}"] = Row("dpo", LAYOUTS[name], SAMPLED)
+    return found
 
 
 def cases() -> dict[str, Callable[[], Any]]:
-    """Every row."""
-    rows: dict[str, Callable[[], Any]] = {}
-    for name, (names, settings) in RUNS.items():
-        rows[f"pocket: {name}"] = partial(run, {**names, "model": "pocket"}, settings)
-    for name in TWO_RANKS:
-        names, settings = RUNS[name]
-        rows[f"pocket: {name}, DDP"] = partial(run, {**names, "model": "pocket"}, settings, 2)
-    if model := os.environ.get("RLHF_SMOLLM2_GGUF"):
-        for name, (names, settings) in RUNS.items():
-            smaller = SMALLER_ONLINE if "rollout_batch" in "".join(settings) else SMALLER
-            rows[f"135M: {name}"] = partial(run, {**names, "model": model}, (*settings, *smaller))
-    return {name: rows[name] for name in sorted(rows, key=lambda name: name.split(": ")[1] not in FIRST)}
+    """Every row that can be measured here."""
+    models = MODELS if os.environ.get("RLHF_SMOLLM2_GGUF") else MODELS[:1]
+    return {f"{model}: {name}": partial(run, model, row) for model in models for name, row in rows().items()}
 
 
-def run(names: Mapping[str, str], settings: tuple[str, ...], ranks: int = 1) -> dict[str, Any]:
+def settings_of(model: str, row: Row) -> tuple[str, ...]:
+    """As ``--set`` takes them; of the same key the last counts."""
+    settings = ALGORITHMS[row.algo][1]
+    smaller = SMALLER if settings is OFFLINE else SMALLER_ONLINE
+    return (*settings, *(smaller if model == "135M" else ()), *row.layout.settings, *row.more)
+
+
+@cache
+def equal_rows() -> dict[str, str]:
+    """Files of demonstrations and of pairs in which every row has as many tokens as any other."""
+    folder = Path(tempfile.mkdtemp(prefix="memory-plan-rows-"))
+    prompts = [f"what is {a} plus {b} ?" for a in range(11, 30) for b in range(11, 30)][:200]
+    chosen, rejected = ("the answer is a number and " * 2 + end for end in ("it is right .", "it is wrong ."))
+    rows = {
+        "DEMONSTRATIONS": [{"prompt": prompt, "completion": chosen} for prompt in prompts],
+        "PAIRS": [{"prompt": prompt, "chosen": chosen, "rejected": rejected} for prompt in prompts],
+    }
+    files = {name: folder / f"{name.lower()}.jsonl" for name in rows}
+    for name, file in files.items():
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows[name]))
+    return {name: str(file) for name, file in files.items()}
+
+
+@cache
+def safetensors_folder() -> str:
+    """The 135M model, written for this benchmark as other models lie on disk."""
+    folder = tempfile.mkdtemp(prefix="memory-plan-135m-")
+    forked([partial(_write_safetensors, os.environ["RLHF_SMOLLM2_GGUF"], folder)])
+    return folder
+
+
+def _write_safetensors(path: str, folder: str) -> None:
+    from rlhf_core.models.config import ModelConfig
+    from rlhf_core.models.load import load_policy
+
+    loaded = load_policy(ModelConfig(path=path))
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+
+
+def run(model: str, row: Row) -> dict[str, Any]:
     """Plan and measurement of one run, and the relative error of the plan's peak."""
-    command = [sys.executable, "-m", "scripts.bench._memory_run", json.dumps(dict(names)), str(ranks), *settings]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    path = safetensors_folder() if model == "135M" else model
+    given = ALGORITHMS[row.algo][0]
+    names = {"algo": row.algo, "model": path, **{key: equal_rows().get(name, name) for key, name in given.items()}}
+    found = plan_and_measure(names, settings_of(model, row), row.layout.ranks)
     planned, measured = max(found["plan"].values()), max(found["measured"].values())
     phases = {
         name: _error(found["plan"][name], found["measured"][name]) for name in PHASES[1:] if name in found["plan"]
     }
-    return {**found, "peak_error": _error(planned, measured), "phase_errors": phases}
+    return {**found, "reference": row.reference, "peak_error": _error(planned, measured), "phase_errors": phases}
 
 
 def _error(planned: int, measured: int) -> float:
@@ -110,15 +170,18 @@ def _error(planned: int, measured: int) -> float:
 def finish(results: Mapping[str, Any], folder: Path) -> None:
     """Write the table."""
     lines = [
-        "Plan and measurement of live tensor bytes, by `python -m scripts.bench memory_plan`; raw numbers and the",
-        "machine are in [memory_plan.json](memory_plan.json).",
+        "Plan and measurement of live tensor bytes of the rank that has most, by",
+        "`python -m scripts.bench memory_plan`; raw numbers, parts and machines are in",
+        "[memory_plan.json](memory_plan.json). DDP and FSDP are two ranks on one machine's CPU; LoRA is one process.",
+        "A reference is kept whole (A), sharded (B), as the policy with its adapter off (D) or as logprobs that are",
+        "computed before training (E). C, offloaded, needs CUDA and is not measured; SFT has none.",
         "",
-        "| run | plan, peak | measured, peak | error | error of rollout | of update | of checkpoint |",
-        "|---|---|---|---|---|---|---|",
+        "| run | reference | plan, peak | measured, peak | error | error of rollout | of update | of checkpoint |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, row in results.items():
         planned, measured = max(row["plan"].values()), max(row["measured"].values())
         errors = [f"{row['phase_errors'][p]:+.1%}" if p in row["phase_errors"] else "" for p in PHASES[1:]]
-        cells = [name, readable(planned), readable(measured), f"{row['peak_error']:+.1%}", *errors]
+        cells = [name, row["reference"], readable(planned), readable(measured), f"{row['peak_error']:+.1%}", *errors]
         lines.append("| " + " | ".join(cells) + " |")
     (folder / "memory_plan.md").write_text("\n".join(lines) + "\n")

@@ -35,6 +35,10 @@ FOUND = Footprint(
 )
 
 
+SMALL_BUCKET = 1
+"""Elements."""
+
+
 def phases(place: Placement, on_cpu: bool = False) -> dict[str, dict[str, int]]:
     return {name: phase.parts for name, phase in plan_for(FOUND, place, on_cpu=on_cpu).phases.items()}
 
@@ -103,17 +107,53 @@ def test_stage_3_loads_policy_reference_and_critic_whole_on_every_rank() -> None
     """Unlike fsdp, which reads slices; embedding and head of both models stay whole afterwards."""
     assert phases(Placement("fsdp", 8))["load"] == {"weights": 10 * MB, "reference": 10 * MB, "rewards": 10 * MB}
     for name in ("zero3", "zero3_offload", "zero3_offload_moments"):
-        load = plan_for(FOUND, Placement(name, 8), on_cpu=False).phases["load"]
+        load = plan_for(FOUND, Placement(name, 8, bucket=SMALL_BUCKET), on_cpu=False).phases["load"]
         assert load.parts == {"weights": 80 * MB, "reference": 80 * MB, "rewards": 10 * MB}
         assert not load.host
     with_critic = replace(FOUND, update=replace(FOUND.update, critic=60 * MB))
-    assert plan_for(with_critic, Placement("zero3", 8), on_cpu=True).phases["load"].parts["critic"] == 60 * MB
+    place = Placement("zero3", 8, bucket=SMALL_BUCKET)
+    assert plan_for(with_critic, place, on_cpu=True).phases["load"].parts["critic"] == 60 * MB
     divided = phases(Placement("zero3", 2))["load"]  # the reference is still whole; of the policy there is a half and
     assert (divided["weights"], divided["reference"], divided["root group"]) == (40 * MB, 80 * MB, 32 * MB)
     assert (divided["stepped copy"], divided["gradients"]) == (40 * MB, 40 * MB)
+    assert divided["reduce buffer"] == 200 * MB  # 50 million elements
     assert phases(Placement("zero3", 8))["rollout"]["gathered units"] == 64 * MB  # all layers, beside the parts
     assert fewest_ranks(FOUND, "zero3", 165 * MB, 8, on_cpu=False) is None
     assert fewest_ranks(FOUND, "fsdp", 165 * MB, 8, on_cpu=False) == 8
+
+
+def test_what_deepspeed_adds_over_ranks_at_once_is_counted() -> None:
+    """Stage 1 joins gradients; stage 2 makes a buffer of the whole bucket for each update, stage 3 one for good."""
+    assert phases(Placement("zero1", 4))["update"]["communication"] == 80 * MB  # there are no more gradients
+    assert phases(Placement("zero1", 4, bucket=5 * MB))["update"]["communication"] == 20 * MB
+    assert phases(Placement("zero2", 4))["update"]["communication"] == 200 * MB
+    assert phases(Placement("zero2", 4, bucket=5 * MB))["update"]["communication"] == 20 * MB
+    third = plan_for(FOUND, Placement("zero3_offload", 4, bucket=5 * MB), on_cpu=False).phases
+    assert [third[name].parts["reduce buffer"] for name in ("rollout", "update", "checkpoint")] == [20 * MB] * 3
+    assert all("reduce buffer" not in phases(Placement(name, 4))["update"] for name in ("fsdp", "zero2", "ddp"))
+    few = {size: fewest_ranks(FOUND, "zero2", 400 * MB, 8, on_cpu=False, bucket=size) for size in (MB, 50 * MB)}
+    assert few[MB] is not None
+    assert few[50 * MB] is None
+
+
+def test_fsdp_loads_weights_whole_that_do_not_lie_by_parts() -> None:
+    whole = replace(FOUND, model=replace(MODEL, by_parts=False))
+    load = plan_for(whole, Placement("fsdp", 8), on_cpu=True).phases["load"].parts
+    assert load == {"weights": 80 * MB, "reference": 80 * MB, "rewards": 10 * MB}
+    assert plan_for(whole, Placement("fsdp", 8), on_cpu=True).phases["update"].parts["weights"] == 10 * MB
+    assert fewest_ranks(whole, "fsdp", 165 * MB, 8, on_cpu=False) is None
+
+
+def test_gradients_of_the_root_wait_for_the_end_of_the_backward() -> None:
+    """They are whole beside its weights; those of layers come when activations of a layer are gone."""
+    assert phases(Placement("fsdp", 4))["update"]["communication"] == (16 + 2 * 8) * MB - 34 * MB // 8
+    heavy = replace(FOUND, update=replace(FOUND.update, parts=FOUND.update.parts | {"activations": 800 * MB}))
+    assert plan_for(heavy, Placement("fsdp", 4), on_cpu=True).phases["update"].parts["communication"] == 16 * MB
+    adapters = replace(FOUND, model=replace(MODEL, trained=MB))  # 5 %; none of the root's
+    parts = plan_for(adapters, Placement("fsdp", 4), on_cpu=True).phases["update"].parts
+    assert "communication" not in parts
+    critic = replace(FOUND, update=replace(FOUND.update, critic=80 * MB))
+    assert plan_for(critic, Placement("fsdp", 4), on_cpu=True).phases["update"].parts["root group"] == 32 * MB
 
 
 def test_hsdp_shards_within_a_node() -> None:
@@ -148,7 +188,7 @@ def test_impossible_splits_are_refused(place: Placement, why: str) -> None:
 
 
 def test_fewest_cards_that_fit() -> None:
-    assert fewest_ranks(FOUND, "fsdp", 500 * MB, 8, on_cpu=False) == 1
+    assert fewest_ranks(FOUND, "fsdp", 520 * MB, 8, on_cpu=False) == 1
     assert fewest_ranks(FOUND, "fsdp", 250 * MB, 8, on_cpu=False) == 4
     assert fewest_ranks(FOUND, "ddp", 250 * MB, 8, on_cpu=False) is None
     bigger = replace(FOUND, model=replace(MODEL, root=400 * MB))
@@ -169,6 +209,7 @@ def test_bytes_of_a_parameter_in_each_layout() -> None:
         (4, {"name": "fsdp", "shard_size": None, "offload": True}, Placement("fsdp_offload", 4, 4)),
         (4, {"name": "auto"}, Placement("ddp", 4, 4)),
         (4, {"name": "of_a_plugin"}, Placement("ddp", 4, 4)),
+        (4, {"name": "deepspeed", "planned_as": "zero2", "bucket": 7}, Placement("zero2", 4, 4, bucket=7)),
     ],
 )
 def test_a_run_is_planned_for_its_own_strategy(ranks: int, settings: dict[str, Any], place: Placement) -> None:

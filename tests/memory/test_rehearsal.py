@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +20,10 @@ from rlhf_core.memory.live import LiveBytes
 from rlhf_core.memory.sizes import sizes_of
 from rlhf_core.memory.unknown import Unknown, without_values
 from rlhf_core.memory.update import rehearse
-from rlhf_core.memory.weightless import count_parameters, weightless_model
+from rlhf_core.memory.weightless import Described, count_parameters, describe, weightless_model
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
+from rlhf_core.models.sources import Source
 
 SMALL = ("trainer.micro_batch_size=2", "trainer.batch_size=4", "trainer.sample_prompts=0", "dataset.limit=40")
 
@@ -114,7 +116,7 @@ def test_a_run_that_every_rank_would_have_to_load_whole_is_refused(monkeypatch: 
         if ctx.config.model.dtype != "float32":
             raise ConfigError("steps float32 alone")
 
-    strategy = SimpleNamespace(name="deepspeed", device="cpu", planned_as="zero3", preflight=preflight)
+    strategy = SimpleNamespace(name="deepspeed", device="cpu", planned_as="zero3", bucket=1, preflight=preflight)
     ctx = small.with_(world_size=8, config=small.config.model_copy(update={"strategy": strategy}))
     with pytest.raises(ConfigError, match="cannot fit: it holds") as refused:
         check_memory(ctx, force=False)
@@ -152,3 +154,59 @@ def test_what_cannot_be_planned_is_let_through(
     with caplog.at_level("INFO", "rlhf"):
         check_memory(context("sft", *SMALL), force=False)
     assert "could not be planned: ModelError: no rehearsal of this model" in caplog.text
+
+
+def test_what_is_resized_without_an_operation_is_counted() -> None:
+    """FSDP frees gathered weights so."""
+    with LiveBytes() as live:
+        gathered = torch.zeros(1000)
+        live.name("gathered", [gathered])
+        gathered.untyped_storage().resize_(0)
+        live.resized(gathered.untyped_storage())
+        assert live.now["gathered"] == 0
+        gathered.untyped_storage().resize_(8000)
+        live.resized(gathered.untyped_storage())
+        assert (live.now["gathered"], live.peak) == (8000, 8000)
+
+
+def test_a_divided_tensor_counts_as_the_part_that_is_here() -> None:
+    class Half(torch.Tensor):
+        """As DTensor: it looks whole, and holds a part."""
+
+        @staticmethod
+        def __new__(cls, part: torch.Tensor) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, (2 * len(part),))  # type: ignore[attr-defined]  # pyright: ignore
+
+        def __init__(self, part: torch.Tensor) -> None:
+            self.part, self.mesh = part, "two ranks"
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise NotImplementedError(func)
+
+        def __tensor_flatten__(self) -> tuple[list[str], None]:
+            return ["part", "mesh"], None
+
+        @classmethod
+        def __tensor_unflatten__(cls, inner: Any, meta: Any, size: Any, stride: Any) -> Any:
+            return cls(inner["part"])
+
+    divided = Half(torch.zeros(1000))
+    live = LiveBytes()
+    live.name("weights", [divided])
+    live.name("weights", [divided])
+    assert live.now["weights"] == 4000
+
+
+def test_a_gguf_and_an_adapter_are_no_weights_to_read_by_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = context("sft").config
+    with without_values():
+        model = weightless_model(run.model)
+        assert footprint_module.measure_model(run.model, model).by_parts
+        found = describe(run.model)
+        for source in (Source(str(tmp_path), gguf="a.gguf"), Source(found.source.place, adapter=str(tmp_path))):
+            monkeypatch.setattr("rlhf_core.memory.weightless.describe", lambda _, s=source: Described(found.config, s))
+            assert not footprint_module.measure_model(run.model, model).by_parts
+        monkeypatch.setattr("rlhf_core.memory.weightless.describe", lambda _: found)
+        monkeypatch.setattr(model.model.config, "quantization_config", {"quant_method": "bitsandbytes"}, raising=False)
+        assert not footprint_module.measure_model(run.model, model).by_parts

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from rlhf_core.cli.train import train as train_command
 from rlhf_core.config.load import validate
 from rlhf_core.errors import ConfigError
+from rlhf_core.launch import precision
 from rlhf_core.launch.run import set_up_torch
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
@@ -20,6 +24,7 @@ from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.structure import compute_dtype, structure
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.trainers.online import inputs
 
 from .conftest import ONLINE, Train
 
@@ -108,3 +113,53 @@ def test_a_run_samples_and_learns_in_the_same_precision(train: Train) -> None:
 def test_two_ways_to_bfloat16_at_once_are_refused(train: Train) -> None:
     with pytest.raises(ConfigError, match=r"precision bf16 cannot be combined with model\.dtype bfloat16"):
         train(ONLINE, change={"trainer": {"precision": "bf16"}, "model": {"dtype": "bfloat16"}})
+
+
+def planned(*more: str) -> str:
+    """The precision in the plan of a dry run."""
+    grpo = "--algo grpo --reward exact --dataset pocket/arithmetic --dry-run --json"
+    done = CliRunner().invoke(train_command, [*grpo.split(), *more], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)["config"]["trainer"]["precision"]
+
+
+def test_auto_is_bfloat16_where_the_device_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planned() == "fp32", "a CPU's numbers stay"
+    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    assert planned() == "bf16"
+    for settings in ("model.dtype=bfloat16", "strategy.device=cpu", "trainer.precision=fp32"):
+        more = ("--set", "strategy=ddp") if settings.startswith("strategy") else ()
+        assert planned(*more, "--set", settings) == "fp32"
+    assert planned("--set", "trainer.precision=bf16") == "bf16"
+
+
+def test_a_run_keeps_what_its_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    registry = Registry(disabled=())
+    asked = {"trainer": {"name": "grpo"}, "reward": "exact", "dataset": "pocket/arithmetic"}
+    assert precision.with_precision(validate(registry, asked)).trainer.precision == "bf16"
+    kept = validate(registry, asked | {"trainer": {"name": "grpo", "precision": "fp32"}})  # as plans of before have it
+    assert precision.with_precision(kept) is kept
+    offline = validate(registry, {"trainer": "sft", "dataset": "pocket"})
+    assert precision.with_precision(offline) is offline
+
+
+@pytest.mark.parametrize(("there", "native"), [(True, True), (True, False), (False, True)])
+def test_a_card_is_asked_for_instructions_not_for_emulation(
+    there: bool, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "version", lambda _: "2.13.0+cu130")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native or including_emulation)
+    assert precision.cuda_has_bfloat16() is (there and native)
+
+
+def test_an_automatic_precision_reaches_the_model(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"steps": 1, "rollout_batch_size": 4, "group_size": 2, "train_batch_size": 4, "eval_samples": 0}
+    seen: list[str] = []
+    real = inputs.set_precision
+    monkeypatch.setattr(inputs, "set_precision", lambda model, chosen: (seen.append(chosen), real(model, chosen)))
+    train(ONLINE, change={"trainer": small})
+    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    train(ONLINE, change={"trainer": small})
+    assert seen == ["fp32", "bf16"]

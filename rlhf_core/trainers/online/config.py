@@ -110,9 +110,11 @@ class RolloutTrainerConfig(LoopSettings):
     """Sample further prompts in place of groups with constant scores; None trains on the groups as they come."""
     adaptive_sampling: AdaptiveSampling | None = None
     """Let group sizes vary; ``rollout_batch_size`` is then the number of prompts x ``group_size``, which is nominal."""
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     """``bf16``: the transformer computes in bfloat16 (autocast) wherever the policy runs, sampling with the native
-    engine included; weights, optimizer, output head, log-probabilities and loss stay float32 (``model.dtype``)."""
+    engine included; weights, optimizer, output head, log-probabilities and loss stay float32 (``model.dtype``).
+    ``auto`` is ``bf16`` on a CUDA device that has it, where ``model.dtype`` is ``float32``, and ``fp32`` elsewhere; the
+    plan says which, and a resumed run keeps it."""
     share_prefix: bool = True
     """One forward per prompt for all its completions. Never changes the update, as the next two."""
     packing: Literal["auto", "on", "off"] = "auto"

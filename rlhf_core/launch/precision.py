@@ -1,0 +1,49 @@
+"""What ``trainer.precision=auto`` stands for on this machine, resolved once and written into the plan."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+
+def with_precision(run: Any) -> Any:
+    """The run with ``auto`` replaced: bfloat16 on a CUDA device that computes in it, where weights are float32.
+
+    A resumed run keeps what its plan says, wherever it goes on.
+
+    Args:
+        run: a :class:`rlhf_core.config.run.RunConfig`; one without the setting, or with another value, is returned as
+            it is.
+    """
+    if getattr(run.trainer, "precision", None) != "auto":
+        return run
+    return run.model_copy(update={"trainer": run.trainer.model_copy(update={"precision": resolved(run)})})
+
+
+def resolve_here(*args: Any, **kwargs: Any) -> Any:
+    """The configuration that :func:`rlhf_core.cli.options.resolve_options` returns, for this machine."""
+    from rlhf_core.cli.options import resolve_options
+
+    return with_precision(resolve_options(*args, **kwargs))
+
+
+def resolved(run: Any) -> Literal["fp32", "bf16"]:
+    """``auto``, of this run on this machine."""
+    on_cpu = getattr(run.strategy, "device", "auto") == "cpu"
+    return "bf16" if run.model.dtype == "float32" and not on_cpu and cuda_has_bfloat16() else "fp32"
+
+
+def cuda_has_bfloat16() -> bool:
+    """Whether there is a CUDA device with instructions for bfloat16; torch is not imported where it was built without
+    CUDA."""
+    try:
+        if version("torch").endswith("+cpu"):
+            return False
+    except PackageNotFoundError:  # installed otherwise than by a package
+        pass
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+__all__ = ["cuda_has_bfloat16", "resolve_here", "resolved", "with_precision"]
