@@ -16,10 +16,16 @@ import pytest
 COMMAND = [sys.executable, "-m", "rlhf_core.cli.main", "dashboard"]
 
 
+def heed_ctrl_c() -> None:
+    """What a shell starts in the background ignores SIGINT, and so does everything started from there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_it_prints_its_address_serves_and_ends_cleanly(root: Path, how: signal.Signals) -> None:
     command = [*COMMAND, str(root), "--port", "0", "--no-open"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, preexec_fn=heed_ctrl_c, **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout is not None
         url = re.search(r"http://127\.0\.0\.1:[1-9]\d*/\S{32}/", process.stdout.readline())
         assert url
