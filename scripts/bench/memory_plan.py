@@ -184,4 +184,7 @@ def finish(results: Mapping[str, Any], folder: Path) -> None:
         errors = [f"{row['phase_errors'][p]:+.1%}" if p in row["phase_errors"] else "" for p in PHASES[1:]]
         cells = [name, row["reference"], readable(planned), readable(measured), f"{row['peak_error']:+.1%}", *errors]
         lines.append("| " + " | ".join(cells) + " |")
+    wanted = [f"{model}: {name}" for model in MODELS for name in rows()]
+    if not_measured := [name for name in wanted if name not in results]:
+        lines += ["", f"Not measured yet: {'; '.join(not_measured)}."]
     (folder / "memory_plan.md").write_text("\n".join(lines) + "\n")
