@@ -171,7 +171,7 @@ def finish(results: Mapping[str, Any], folder: Path) -> None:
     """Write the table."""
     lines = [
         "Plan and measurement of live tensor bytes of the rank that has most, by",
-        "`python -m scripts.bench memory_plan`; raw numbers, parts and machines are in",
+        "`python -m scripts.bench memory_plan`; raw numbers and machines are in",
         "[memory_plan.json](memory_plan.json). DDP and FSDP are two ranks on one machine's CPU; LoRA is one process.",
         "A reference is kept whole (A), sharded (B), as the policy with its adapter off (D) or as logprobs that are",
         "computed before training (E). C, offloaded, needs CUDA and is not measured; SFT has none.",
