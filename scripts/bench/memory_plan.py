@@ -171,7 +171,7 @@ def finish(results: Mapping[str, Any], folder: Path) -> None:
     """Write the table."""
     lines = [
         "Plan and measurement of live tensor bytes of the rank that has most, by",
-        "`python -m scripts.bench memory_plan`; raw numbers, parts and machines are in",
+        "`python -m scripts.bench memory_plan`; raw numbers and machines are in",
         "[memory_plan.json](memory_plan.json). DDP and FSDP are two ranks on one machine's CPU; LoRA is one process.",
         "A reference is kept whole (A), sharded (B), as the policy with its adapter off (D) or as logprobs that are",
         "computed before training (E). C, offloaded, needs CUDA and is not measured; SFT has none.",
@@ -184,4 +184,7 @@ def finish(results: Mapping[str, Any], folder: Path) -> None:
         errors = [f"{row['phase_errors'][p]:+.1%}" if p in row["phase_errors"] else "" for p in PHASES[1:]]
         cells = [name, row["reference"], readable(planned), readable(measured), f"{row['peak_error']:+.1%}", *errors]
         lines.append("| " + " | ".join(cells) + " |")
+    wanted = [f"{model}: {name}" for model in MODELS for name in rows()]
+    if not_measured := [name for name in wanted if name not in results]:
+        lines += ["", f"Not measured yet: {'; '.join(not_measured)}."]
     (folder / "memory_plan.md").write_text("\n".join(lines) + "\n")
