@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import ConfigError, DatasetError, Prompt
+from rlhf_plugin_agents.agents.base import final_answer
 from rlhf_plugin_agents.agents.config import AGENTS, ReactConfig, ZeroShotConfig
 from rlhf_plugin_agents.agents.react import written_call
 from rlhf_plugin_agents.backends.replay import ReplayBackend, read_trajectories
@@ -136,6 +137,7 @@ def test_both_written_forms_are_read(text: str, name: str, arguments: dict[str, 
 
 def test_no_call_and_broken_calls() -> None:
     assert written_call("Final answer: 3\nAction: none") is None
+    assert written_call('FINAL ANSWER: 3\nAction: {"name": "now", "arguments": {}}') is None, "GAIA asks for capitals"
     assert written_call("I know it.") is None
     for text in ("Action: search[x]", "Action: []", 'Action: {"name": "a", "arguments": 3}', "Action: {"):
         call = written_call(text)
@@ -193,3 +195,7 @@ def test_files_stay_in_their_folder(tmp_path: Path) -> None:
     for path in ("../secret", "link", "/etc/passwd", "nothing"):
         with pytest.raises(ToolError, match="there is no file"):
             files.call(path)
+
+
+def test_an_answer_after_letters_that_grow_in_lower_case_is_whole() -> None:
+    assert final_answer("İzmir, İstanbul.\nFINAL ANSWER: 42") == "42"

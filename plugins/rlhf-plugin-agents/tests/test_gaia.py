@@ -18,7 +18,7 @@ from rlhf_plugin_agents.agents.config import AGENTS
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.gaia_score import gaia_match
-from rlhf_plugin_agents.harness import play_one
+from rlhf_plugin_agents.harness import Job, carry_out, play_one, prepare
 from rlhf_plugin_agents.suites.gaia import mini_rows
 from rlhf_plugin_agents.suites.gaia_config import Gaia, GaiaMini
 from rlhf_plugin_agents.tools.attachments import text_of
@@ -120,6 +120,18 @@ def test_a_task_reads_its_attachment_and_no_other_file(folder: Path, ctx: Any) -
     assert tasks["t3"].open(0).box.call(ToolCall("files", {"path": "b.xlsx"})).result == "[sheet 1]\nBrenn,,3.5\n,Telle"
     assert "files" not in str(tasks["t1"].open(0).box.specs)
     assert "Attached: b.xlsx" in str(tasks["t3"].messages)
+
+
+def test_another_attachment_is_another_evaluation(folder: Path, ctx: Any, tmp_path: Path) -> None:
+    def prepared() -> Any:
+        suite = Gaia(path=str(folder))
+        return prepare(Job(suite, suite.agent_config("react"), ScriptedConfig()), ctx, tmp_path / "out")
+
+    carry_out(prepared(), ctx, 1, lambda text: None)
+    assert not prepared().todo
+    (folder / "2023" / "validation" / "a.csv").write_text("x\n13\n")
+    with pytest.raises(ConfigError, match="they differ in tasks"):
+        prepared()
 
 
 def test_office_documents_archives_and_pictures(tmp_path: Path) -> None:

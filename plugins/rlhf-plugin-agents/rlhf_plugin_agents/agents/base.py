@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from rlhf_plugin_agents.trajectory import AgentTrajectory
 Responder = Callable[[str], str | None]
 """What a user answers to a turn without calls; None ends the conversation."""
 FINAL = "Final answer:"
+FINAL_STATED = re.compile(re.escape(FINAL), re.IGNORECASE)
+"""As models write it: GAIA's prompt asks for capitals."""
 ANSWER_RULE = f"End with a line '{FINAL} ...' that holds the answer alone."
 HONESTY_RULE = "If what is asked cannot be found, say that no information was found, and do not guess."
 
@@ -85,5 +88,5 @@ def opening(task: Sequence[Message], *rules: str) -> list[dict[str, Any]]:
 
 def final_answer(text: str) -> str:
     """What stands after the last ``Final answer:``; without it the whole text."""
-    place = text.lower().rfind(FINAL.lower())
-    return text.strip() if place < 0 else text[place + len(FINAL) :].strip().strip("*").strip()
+    stated = list(FINAL_STATED.finditer(text))
+    return text[stated[-1].end() :].strip().strip("*").strip() if stated else text.strip()

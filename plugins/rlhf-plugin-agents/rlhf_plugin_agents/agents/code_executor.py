@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import Message, ToolError
-from rlhf_plugin_agents.agents.base import FINAL, HONESTY_RULE, Responder, final_answer
+from rlhf_plugin_agents.agents.base import FINAL, FINAL_STATED, HONESTY_RULE, Responder, final_answer
 from rlhf_plugin_agents.agents.react import TEXT_RULES, ReactAgent, listed
 from rlhf_plugin_agents.agents.session import Session
 from rlhf_plugin_agents.tools.box import Answer, ToolBox
@@ -80,7 +80,7 @@ def code_in(text: str) -> str:
     if place >= 0:
         rest = text[place + len(FIXED) :].lstrip("* \t")
         return next(iter(blocks(rest)), rest.strip() + "\n")
-    if FINAL.lower() in text.lower():
+    if FINAL_STATED.search(text):
         return final_answer(text)
     found = blocks(text)
     return found[-1] if found else text.strip()

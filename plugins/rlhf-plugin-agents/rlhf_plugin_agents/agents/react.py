@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from rlhf_core.api import Message, Tool, ToolCall
-from rlhf_plugin_agents.agents.base import ANSWER_RULE, FINAL, HONESTY_RULE, Agent, Responder, final_answer, opening
+from rlhf_plugin_agents.agents.base import (
+    ANSWER_RULE,
+    FINAL_STATED,
+    HONESTY_RULE,
+    Agent,
+    Responder,
+    final_answer,
+    opening,
+)
 from rlhf_plugin_agents.agents.clean import first_value
 from rlhf_plugin_agents.agents.session import Session, Stop
 
@@ -106,8 +114,8 @@ def written_call(text: str, number: int = 0) -> ToolCall | None:
         >>> written_call('Action: {"name": "now", "arguments": {}}').name
         'now'
     """
-    place, final = text.find(ACTION), text.find(FINAL)
-    if place < 0 or 0 <= final < place:
+    place, stated = text.find(ACTION), FINAL_STATED.search(text)
+    if place < 0 or (stated is not None and stated.start() < place):
         return None
     rest, name = text[place + len(ACTION) :], f"call{number:05d}"
     classic = _INPUT.match(rest)
@@ -126,7 +134,7 @@ def written_call(text: str, number: int = 0) -> ToolCall | None:
 
 def written_calls(text: str, number: int = 0) -> list[ToolCall]:
     """All calls of a text, in their order; what stands after a final answer is not read."""
-    starts = [m.start() for m in re.finditer(re.escape(ACTION), text.split(FINAL)[0])]
+    starts = [m.start() for m in re.finditer(re.escape(ACTION), FINAL_STATED.split(text)[0])]
     parts = [text[start:end] for start, end in pairwise([*starts, len(text)])]
     return [call for i, part in enumerate(parts) if (call := written_call(part, number + i)) is not None]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ def _task(row: Mapping[str, Any], place: Path, box: Callable[[], ToolBox]) -> Ag
         {"oracle": Script(calls, answer), "wrong": Script(calls, "I do not know")},
         system=PROMPT,
         level=level,
-        judged_by=answer,
+        judged_by=[answer, *(sha256((place / n).read_bytes()).hexdigest()[:16] for n in attached)],
     )
 
 
