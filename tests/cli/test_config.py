@@ -34,6 +34,8 @@ def test_show_is_a_config_file_of_the_same_run(rlhf: Rlhf, tmp_path: Path) -> No
     assert yaml.safe_load(rlhf("config", "show", "--config", tmp_path / "my.yaml").out) == data
     assert json.loads(rlhf("config", "show", *options, "--json").out) == data
     plan = json.loads(rlhf("train", *options, "--dry-run", "--json").out)
+    assert data["trainer"].pop("precision") == "auto", "a file is for any machine"
+    assert plan["config"]["trainer"].pop("precision") in ("fp32", "bf16"), "a plan is for this one"
     assert plan["config"] == data
 
 

@@ -27,7 +27,9 @@ LORA: Any = {"r": 4}
 
 
 def context(world_size: int = 2, trainer: Any = None, lora: Any = None) -> Any:
-    run = SimpleNamespace(trainer=trainer or OnlineTrainerConfig(name="grpo"), model=SimpleNamespace(lora=lora))
+    run = SimpleNamespace(
+        trainer=trainer or OnlineTrainerConfig(name="grpo", precision="fp32"), model=SimpleNamespace(lora=lora)
+    )
     return SimpleNamespace(world_size=world_size, config=run)
 
 

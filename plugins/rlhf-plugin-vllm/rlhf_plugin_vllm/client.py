@@ -32,6 +32,53 @@ class Refused(RlhfError):
         super().__init__(f"vLLM at {url} refused {path} ({status})", why=text)
 
 
+class Connections:
+    """httpx's connections to one server, all of which can be ended at once, whatever threads do with them.
+
+    Closing a socket alone leaves a thread that reads from it waiting, even for good where its number is given to
+    another one; so each is shut down before it is closed, and one that is opened too late at once.
+
+    Args:
+        url: of the server.
+        most: at once.
+    """
+
+    def __init__(self, url: str, most: int) -> None:
+        key = os.environ.get(KEY)
+        self.http = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            limits=httpx.Limits(max_connections=most, keepalive_expiry=IDLE_S),
+            trust_env=False,
+        )
+        self._sockets: list[socket.socket] = []
+        self._closed = False
+        self._guard = threading.Lock()
+
+    def note(self, name: str, info: Mapping[str, Any]) -> None:
+        """Remember a socket that httpx opens; a thread uses it only after this."""
+        if not name.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            return
+        opened: socket.socket = info["return_value"].get_extra_info("socket")
+        with self._guard:
+            self._sockets = [s for s in self._sockets if s.fileno() >= 0] + [opened]
+            if self._closed:
+                _shut_down(opened)
+
+    def close(self) -> None:
+        """End all of them; idempotent."""
+        with self._guard:
+            self._closed = True
+            for one in self._sockets:
+                _shut_down(one)
+        self.http.close()
+
+
+def _shut_down(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+
+
 class Client:
     """One server.
 
@@ -41,40 +88,17 @@ class Client:
     """
 
     def __init__(self, url: str, connections: int = 8) -> None:
-        self.url, self._connections = url, connections
-        self._sockets: list[socket.socket] = []
-        self._guard = threading.Lock()
-        self._http = self._open()
-
-    def _open(self) -> httpx.Client:
-        key = os.environ.get(KEY)
-        return httpx.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            limits=httpx.Limits(max_connections=self._connections, keepalive_expiry=IDLE_S),
-            trust_env=False,
-        )
+        self.url, self._most = url, connections
+        self._connections = Connections(url, connections)
 
     def reopen(self) -> None:
         """Drop all connections. Threads that wait on them wake up at once, and the server gives their requests up."""
         self.close()
-        self._http = self._open()
+        self._connections = Connections(self.url, self._most)
 
     def close(self) -> None:
         """Drop all connections; idempotent."""
-        with self._guard:
-            sockets, self._sockets = self._sockets, []
-        for one in sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)  # closing alone leaves a thread that reads waiting
-        self._http.close()
-
-    def _note(self, name: str, info: Mapping[str, Any]) -> None:
-        """Remember the sockets that httpx opens."""
-        if name.endswith((".connect_tcp.complete", ".start_tls.complete")):
-            opened = info["return_value"].get_extra_info("socket")
-            with self._guard:
-                self._sockets = [s for s in self._sockets if s.fileno() >= 0] + [opened]
+        self._connections.close()
 
     def get(self, path: str, seconds: float = 30.0) -> Any:
         """The JSON answer of a GET."""
@@ -101,8 +125,11 @@ class Client:
 
     def _call(self, verb: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
         limits = httpx.Timeout(seconds, connect=min(CONNECT_S, seconds), pool=None)
+        connections = self._connections
         try:
-            answer = self._http.request(verb, path, json=body, timeout=limits, extensions={"trace": self._note})
+            answer = connections.http.request(
+                verb, path, json=body, timeout=limits, extensions={"trace": connections.note}
+            )
         except httpx.TimeoutException as error:
             raise ServerGone(f"{path} did not answer within {seconds:g} s") from error
         except (httpx.HTTPError, RuntimeError, OSError) as error:  # RuntimeError: closed by another thread
