@@ -35,8 +35,8 @@ class Refused(RlhfError):
 class Connections:
     """httpx's connections to one server, all of which can be ended at once, whatever threads do with them.
 
-    Closing a socket alone leaves a thread that reads from it waiting, even for good where its number is given to
-    another one; so each is shut down before it is closed, and one that is opened too late at once.
+    Closing a socket alone leaves a thread that reads from it waiting, until its deadline where the number is given to
+    another socket; so each is shut down before it is closed, and one that is opened too late at once.
 
     Args:
         url: of the server.
