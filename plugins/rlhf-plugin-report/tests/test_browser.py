@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scripts.chromium import problems, show_as
+
 from .conftest import change_rows, page_of
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
+def told(chromium: Any, page: str, folder: Path, script: str, size: tuple[int, int] = (1280, 20000)) -> dict:
+    """What a script that runs on the ready page writes as JSON into `told`; the page logs no error."""
+    from selenium.webdriver.support.ui import WebDriverWait
 
-def opened(page: str, folder: Path, script: str, size: str = "1280,20000") -> str:
-    """The page's document after a script of the test's own, whose exceptions are errors."""
+    add = "const told = document.createElement('pre'); told.id = 'told'; document.body.append(told);"
     file = folder / "page.html"
-    script = f"document.addEventListener('ready', () => {{ {script} }});"
+    script = f"document.addEventListener('ready', () => {{ {add} {script} }});"
     file.write_text(page.replace("</body>", f"<script>{script}</script></body>"))
-    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--window-size={size}"]
-    done = subprocess.run(
-        [str(CHROMIUM), *flags, "--virtual-time-budget=6000", "--dump-dom", file.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    errors = [line for line in done.stderr.splitlines() if ":CONSOLE" in line and "[bokeh" not in line]
-    assert errors == []
-    return done.stdout
-
-
-REPORT = "const told = document.createElement('pre'); told.id = 'told'; document.body.append(told);"
-
-
-def told(dom: str) -> dict:
-    return json.loads(dom.split('id="told">')[1].split("</pre>")[0].replace("&gt;", ">").replace("&amp;", "&"))
+    show_as(chromium, *size)
+    problems(chromium)
+    chromium.get(file.as_uri())
+    text = "return document.getElementById('told')?.textContent"
+    words = WebDriverWait(chromium, 60).until(lambda seen: seen.execute_script(text))
+    chromium.execute_script("localStorage.clear()")
+    assert [line for line in problems(chromium) if "[bokeh" not in line] == []
+    return json.loads(words)
 
 
 @pytest.fixture(scope="module")
-def facts(page: str, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def facts(chromium: Any, page: str, tmp_path_factory: pytest.TempPathFactory) -> dict:
     """What a visitor sees who colours tokens in every way, follows two tokens to their source, and searches."""
     script = """
       const input = (name, value) => {
@@ -69,12 +60,14 @@ def facts(page: str, tmp_path_factory: pytest.TempPathFactory) -> dict:
       input("text", "no such words");
       facts.nothing = count();
       const many = (selector) => document.querySelectorAll(selector).length;
-      setTimeout(() => {
+      const look = (left) => {
         const charts = { drawn: many("figure .bk-Figure"), open: many("details[open] figure") };
-        told.textContent = JSON.stringify({ ...facts, ...charts });
-      }, 3000);
+        if (charts.drawn < charts.open && left) setTimeout(() => look(left - 1), 100);
+        else told.textContent = JSON.stringify({ ...facts, ...charts });
+      };
+      look(300);
     """
-    return told(opened(page, tmp_path_factory.mktemp("browser"), REPORT + script))
+    return told(chromium, page, tmp_path_factory.mktemp("browser"), script)
 
 
 def test_it_draws_every_chart_of_an_open_group(facts: dict) -> None:
@@ -101,7 +94,9 @@ def test_filters_show_only_what_fits(facts: dict) -> None:
     assert shown == ["16 of 16 completions", "8 of 8 completions", "0 of 0 completions"]
 
 
-def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(page: str, tmp_path: Path) -> None:
+def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(
+    chromium: Any, page: str, tmp_path: Path
+) -> None:
     script = """
       const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
       const light = (css) => css.match(/[0-9.]+/g).slice(0, 3)
@@ -125,13 +120,15 @@ def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(page:
       const theme = document.documentElement.dataset.theme;
       told.textContent = JSON.stringify({ ...facts, theme, after: worst() });
     """
-    facts = told(opened(page, tmp_path, REPORT + script, "390,900"))
+    facts = told(chromium, page, tmp_path, script, (390, 900))
     assert facts["theme"] == "dark"
     assert min(facts["before"], facts["after"]) >= 4.5, "WCAG AA"
     assert facts["width"] <= 0
 
 
-def test_a_sequence_level_ratio_is_the_completion_s_and_control_characters_show(copy: Path, tmp_path: Path) -> None:
+def test_a_sequence_level_ratio_is_the_completion_s_and_control_characters_show(
+    chromium: Any, copy: Path, tmp_path: Path
+) -> None:
     """By hand: two tokens whose log-ratios are 0.002 and 0 have the sequence ratio exp(0.001), outside GSPO's range."""
     plan = json.loads((copy / "plan.json").read_text())
     plan["config"]["loss"] |= {"clip_range": 3e-4, "clip_range_high": 4e-4, "importance_level": "sequence"}
@@ -158,7 +155,7 @@ def test_a_sequence_level_ratio_is_the_completion_s_and_control_characters_show(
       facts.long = detail.textContent.length;
       told.textContent = JSON.stringify(facts);
     """
-    facts = told(opened(page_of(copy), tmp_path, REPORT + script))
+    facts = told(chromium, page_of(copy), tmp_path, script)
     for words in (
         "ratio1.002exp(-0.998 − -1)",
         "of this token alone",
@@ -171,7 +168,7 @@ def test_a_sequence_level_ratio_is_the_completion_s_and_control_characters_show(
     assert facts["short"] < 6100 < 10_000 < facts["long"]
 
 
-def test_a_sound_has_a_player_and_hostile_text_no_element(copy: Path, tmp_path: Path) -> None:
+def test_a_sound_has_a_player_and_hostile_text_no_element(chromium: Any, copy: Path, tmp_path: Path) -> None:
     (copy / "word.wav").write_bytes(b"RIFF0000WAVE")
     evil = "<img src=x onerror=document.title='pwned'>"
 
@@ -189,5 +186,5 @@ def test_a_sound_has_a_player_and_hostile_text_no_element(copy: Path, tmp_path: 
         told.textContent = JSON.stringify(facts);
       }, 1000);
     """
-    facts = told(opened(page_of(copy), tmp_path, REPORT + script))
+    facts = told(chromium, page_of(copy), tmp_path, script)
     assert facts == {"players": 16, "images": 0, "title": "second"}

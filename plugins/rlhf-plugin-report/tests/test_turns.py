@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .conftest import change_rows, data_of, page_of
-from .test_browser import CHROMIUM, REPORT, opened, told
+from .test_browser import told
 
 TURNS, EACH = 16, 4
 HOSTILE = "<img src=x onerror=document.title='pwned'>"
@@ -72,8 +72,7 @@ def test_a_turn_of_another_form_makes_its_row_one_that_is_counted(run: Path, tmp
     assert data_of(page_of(copy)) == []
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
-def test_an_episode_of_sixteen_turns_is_drawn_turn_by_turn(episodes: str, tmp_path: Path) -> None:
+def test_an_episode_of_sixteen_turns_is_drawn_turn_by_turn(chromium: Any, episodes: str, tmp_path: Path) -> None:
     script = """
       const first = (selector, where) => (where || document).querySelector(selector);
       const all = (selector, where) => [...(where || document).querySelectorAll(selector)];
@@ -98,7 +97,7 @@ def test_an_episode_of_sixteen_turns_is_drawn_turn_by_turn(episodes: str, tmp_pa
       facts.title = document.title;
       told.textContent = JSON.stringify(facts);
     """
-    facts = told(opened(episodes, tmp_path, REPORT + script))
+    facts = told(chromium, episodes, tmp_path, script)
     assert (facts["turns"], facts["read"], facts["tokens"]) == (TURNS + 1, 9, TURNS * EACH)
     assert facts["heads"][0].startswith("1 assistant")
     assert "4 tool search" in facts["heads"][3]
