@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.trainers.common.policy_evaluator import Evaluation, before_and_after
+from rlhf_core.types import Media, Prompt, PromptGroup
 
 from .conftest import OFFLINE, Train
 
@@ -19,3 +21,13 @@ def test_a_mixture_in_which_only_one_source_has_a_gold_score(train: Train) -> No
     found = [r for r in read_jsonl(train.folder / "run" / "metrics.jsonl") if "eval/kl" in r]
     assert len(found) == 2
     assert "gold_win_rate" not in summary
+
+
+def test_sounds_of_an_evaluation_outlive_a_checkpoint_and_are_what_the_summary_shows() -> None:
+    sounds = [Evaluation({}, [codes], None, media=[(Media("audio", path=path),)]) for codes, path in ("ab", "cd")]
+    before, after = (Evaluation.from_state(json.loads(json.dumps(one.state()))) for one in sounds)
+    assert before == sounds[0]
+    group = PromptGroup(Prompt("p", ({"role": "user", "content": "Hi."},)), (1, 2), 1)
+    shown = before_and_after([group], before, after)
+    assert [(row["before"], row["after"]) for row in shown["examples"]] == [("b", "d")]
+    assert "media" not in Evaluation({}, ["text"], None).state()

@@ -27,7 +27,8 @@ def gaia_match(answer: str, task: Mapping[str, Any]) -> float:
     if _number(wanted) is not None:
         return float(_same_number(answer, wanted))
     if not re.search("[,;]", wanted):
-        return float(_plain(answer).translate(_PUNCTUATION) == _plain(wanted).translate(_PUNCTUATION))
+        letters = _plain(wanted).translate(_PUNCTUATION)
+        return float(_plain(answer).translate(_PUNCTUATION) == letters if letters else _plain(answer) == _plain(wanted))
     given, elements = re.split("[,;]", answer), re.split("[,;]", wanted)
     return float(len(given) == len(elements) and all(map(_same_element, given, elements)))
 

@@ -27,9 +27,14 @@ GRACEFUL = re.compile(
 
 
 def normalised(text: str) -> str:
-    """Lower case, without punctuation, articles and repeated blanks."""
-    kept = "".join(c for c in text.lower() if c not in string.punctuation)
-    return " ".join(w for w in kept.split() if w not in ("a", "an", "the"))
+    """Lower case, without punctuation, articles and repeated blanks; a text of nothing else keeps them.
+
+    Example:
+        >>> normalised("The Red  Hat!"), normalised("A."), normalised("+")
+        ('red hat', 'a', '+')
+    """
+    words = "".join(c for c in text.lower() if c not in string.punctuation).split()
+    return " ".join([w for w in words if w not in ("a", "an", "the")] or words or text.lower().split())
 
 
 def exact_match(answer: str, task: Mapping[str, Any]) -> float:

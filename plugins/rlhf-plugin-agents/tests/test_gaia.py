@@ -44,6 +44,9 @@ ROWS = {row["id"]: row for row in mini_rows()}
         ("St. Ives, 3", "St Ives, 3", False),
         ("", "5", False),
         ("", "x", False),
+        ("", "+", False),
+        ("-", "+", False),
+        (" + ", "+", True),
     ],
 )
 def test_the_published_comparison(answer: str, reference: str, right: bool) -> None:

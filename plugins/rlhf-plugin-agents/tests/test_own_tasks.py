@@ -33,6 +33,13 @@ def test_the_reference_is_right_and_wrong_answers_are_wrong(row: Any) -> None:
         assert score(answer, row) < bar, answer
 
 
+@pytest.mark.parametrize("reference", ["A", "the", "+", "?"])
+def test_a_reference_of_an_article_or_a_sign_is_no_empty_answer(reference: str) -> None:
+    right = SCORERS["exact_match"]
+    assert right(f" {reference} ", {"answer": reference}) == 1
+    assert not any(right(answer, {"answer": reference}) for answer in ("", " ", "!", "an"))
+
+
 def test_the_calls_return_what_the_answer_needs(ctx: Any) -> None:
     """Through the real tools: every piece of evidence stands in some result; of what is not there, no trap does."""
     for task in AgentBenchMini().tasks(ctx):

@@ -17,6 +17,8 @@ from rlhf_plugin_tts.config import WerConfig
 from rlhf_plugin_tts.pocket_voice.numbers import spell_numbers
 
 RATE = 16000
+UNSPACED = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003134f])")
+"""Characters of Chinese and Japanese, whose words have no blanks between them."""
 
 
 class Recogniser(Protocol):
@@ -65,11 +67,15 @@ def error_rates(reference: str, heard: str) -> tuple[float, float]:
 def normalised(text: str) -> str:
     """Lower case words without punctuation, numbers in words, since they are said in words.
 
+    A character of Chinese or Japanese is a word, as in the evaluation of Whisper (Radford et al. 2022,
+    arXiv:2212.04356, appendix C).
+
     Example:
-        >>> normalised("Don't panic -- it's 5 o’clock!")
-        "don't panic it's five o'clock"
+        >>> normalised("Don't panic -- it's 5 o’clock!"), normalised("今天 很好")
+        ("don't panic it's five o'clock", '今 天 很 好')
     """
     plain = spell_numbers(unicodedata.normalize("NFKC", text)).replace("’", "'").lower()
+    plain = UNSPACED.sub(r" \1 ", plain)
     return " ".join(re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain))
 
 

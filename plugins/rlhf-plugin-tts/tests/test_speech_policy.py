@@ -135,6 +135,8 @@ def test_grpo_keeps_the_sounds_and_the_page_plays_them(tmp_path: Path, monkeypat
     samples = [json.loads(line) for line in (run_dir / "samples.jsonl").read_text().splitlines()]
     heldout = {Path(row["media"][0]["path"]).name for row in samples}
     assert (len(samples), named | heldout) == (2, {f.name for f in files})
+    shown = [example[when] for example in run.summary["examples"] for when in ("before", "after")]
+    assert {Path(place).name for place in shown} == heldout
     assert all(row["messages"][-1]["content"] == row["prompt"] for row in samples)
     assert page_data(run_dir).count(b"data:audio/") >= 4
     assert '<div id="listen">' in (run_dir / "report.html").read_text()

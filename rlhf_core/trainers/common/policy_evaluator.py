@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from rlhf_core.data.datasets import Datasets
@@ -33,7 +34,7 @@ class Evaluation:
     scores: list[float | None] | None = None
     """The run's reward, None where it is missing."""
     media: Sequence[tuple[Media, ...]] = ()
-    """Sounds of completions that have some, aligned with ``texts``; in ``samples.jsonl``, not in checkpoints."""
+    """Sounds of completions that have some, aligned with ``texts``; their places in ``samples.jsonl``."""
 
     @property
     def missing(self) -> dict[str, int]:
@@ -43,12 +44,16 @@ class Evaluation:
 
     def state(self) -> dict[str, Any]:
         """JSON values for a checkpoint."""
-        return {"metrics": dict(self.metrics), "texts": self.texts, "golds": self.golds, "scores": self.scores}
+        sounds = {"media": [[asdict(one) for one in media] for media in self.media]} if self.media else {}
+        return {"metrics": dict(self.metrics), "texts": self.texts, "golds": self.golds, "scores": self.scores} | sounds
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any] | None) -> Evaluation | None:
         """Undo :meth:`state`; None stays None."""
-        return cls(**state) if state else None
+        if not state:
+            return None
+        media = [tuple(Media(**one) for one in of_text) for of_text in state.get("media", ())]
+        return cls(**{**state, "media": media})
 
 
 class PolicyEvaluator:
@@ -177,10 +182,13 @@ def sample_rows(groups: Sequence[PromptGroup], evaluation: Evaluation) -> list[d
 def before_and_after(
     groups: Sequence[PromptGroup], before: Evaluation | None, after: Evaluation | None
 ) -> dict[str, Any]:
-    """For the summary: win rate by the gold score over the start of the run, and examples."""
+    """For the summary: win rate by the gold score over the start of the run, and examples.
+
+    A completion that is a sound is told by its file.
+    """
     if before is None or after is None:
         return {}
-    rows = list(zip(groups, before.texts, after.texts))[:3]
+    rows = list(zip(groups, _shown(before), _shown(after)))[:3]
     examples = [{"prompt": g.prompt.text, "before": text_before, "after": text} for g, text_before, text in rows]
     if before.golds is None or after.golds is None:
         return {"examples": examples}
@@ -191,6 +199,11 @@ def before_and_after(
         "gold_win_rate_prompts": wins.n,
         "examples": examples,
     }
+
+
+def _shown(evaluation: Evaluation) -> list[str]:
+    sounds = [", ".join(one.path for one in media) for media in evaluation.media]
+    return [sound or text for text, sound in zip_longest(evaluation.texts, sounds, fillvalue="")]
 
 
 def gold_rows(
