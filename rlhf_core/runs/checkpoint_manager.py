@@ -71,7 +71,8 @@ class CheckpointManager:
 
         Rank 0 looks for it, so that all ranks go on from the same.
 
-        With another number of ranks than it was written by, ``state["divided_anew"]`` is set.
+        ``state["ranks"]`` is what each rank goes on with, and ``state["written_by"]`` what each of those had that wrote
+        it, of which there may have been more or fewer.
 
         Raises:
             RunDirError: all are damaged, or it cannot be read, or not by so many ranks.
@@ -81,16 +82,15 @@ class CheckpointManager:
             return None
         path, read = self._store.read(step, self.strategy.rank)
         state, ranks = upgraded_state(read), self.strategy.world_size
-        if len(state["ranks"]) != ranks:
-            if self.strategy.sharded and not state.get("divisible"):
-                raise RunDirError(
-                    f"the checkpoint of step {step} holds parts of {len(state['ranks'])} processes, there are {ranks}",
-                    where=str(path),
-                    why="its strategy wrote them by process, not by what they are parts of",
-                    fix=f"--nproc {len(state['ranks'])}, or a launcher with as many processes",
-                )
-            state["divided_anew"] = True
-        return Checkpoint(path, {**state, "ranks": for_ranks(state["ranks"], ranks)})
+        if len(state["ranks"]) != ranks and self.strategy.sharded and not state.get("divisible"):
+            raise RunDirError(
+                f"the checkpoint of step {step} holds parts of {len(state['ranks'])} processes, there are {ranks}",
+                where=str(path),
+                why="its strategy wrote them by process, not by what they are parts of",
+                fix=f"--nproc {len(state['ranks'])}, or a launcher with as many processes",
+            )
+        written_by = state["ranks"]
+        return Checkpoint(path, {**state, "ranks": for_ranks(written_by, ranks), "written_by": written_by})
 
     def saved(self, step: int) -> bool:
         """True if this step's checkpoint is on disk."""

@@ -14,6 +14,9 @@ OWN = ("rng", "hook_errors")
 """What may differ from rank to rank and means the same on any: nothing that is drawn from global generators decides
 what a run samples or learns, whose seeds come from steps and prompts."""
 
+DIVIDED = ("scheduler",)
+"""What the trainer divides anew: rollouts that were sampled ahead."""
+
 
 def for_ranks(ranks: Sequence[Mapping[str, Any]], world_size: int) -> list[Mapping[str, Any]]:
     """The states of so many ranks; those that there are if there are as many.
@@ -24,7 +27,7 @@ def for_ranks(ranks: Sequence[Mapping[str, Any]], world_size: int) -> list[Mappi
     if len(ranks) == world_size:
         return list(ranks)
     first = ranks[0]
-    shared = [key for key in first if key not in OWN]
+    shared = [key for key in first if key not in OWN + DIVIDED]
     differing = [
         f"{key}/{part}" if part else key
         for key in shared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from rlhf_core.errors import RunDirError
+from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.checkpoint import CheckpointStore
 from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.sharded_tensors import read_stored, take_out, write_sharded
 from rlhf_core.runs.tree import SHARDED, Stored, load_tree, save_tree
+from rlhf_core.trainers.online.shares import divide_anew
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score
+from tests.resume.runs import cut_back
 from tests.resume.runs import train as train_here
 
 PARTS = Path(__file__).parent / "resharding.py"
@@ -74,6 +78,49 @@ def test_what_ranks_have_alike_goes_to_any_number_of_them() -> None:
     two[0]["components"] = {"reward/a": np.arange(3), "reward/b": torch.ones(2)}
     with pytest.raises(RunDirError, match="2 processes kept different states of components/reward/b, which 1"):
         for_ranks(two, 1)
+
+
+def sampled(prompt: Prompt, n: int) -> Rollout:
+    return Rollout(prompt.id, n, (1, 2), (3,), np.zeros(1, np.float32), 3, FinishReason.EOS, "x", n)
+
+
+def names(rollouts: Iterable[Rollout]) -> list[tuple[str, int]]:
+    return [(r.prompt_id, r.group_index) for r in rollouts]
+
+
+def sampled_by_one(sizes: Sequence[int]) -> RolloutBatch:
+    """A batch of one process; one more prompt was sampled and filtered."""
+    prompts = [Prompt(f"p{n}", ({"role": "user", "content": str(n)},)) for n in range(len(sizes) + 1)]
+    groups = [PromptGroup(prompt, (n,), size) for n, (prompt, size) in enumerate(zip(prompts, sizes))]
+    rollouts = [sampled(g.prompt, i) for g in groups for i in range(g.group_size)]
+    scores = [Score(float(n)) for n in range(len(rollouts))]
+    left_out = sampled(prompts[-1], 0)
+    told = [("rollouts", ([*rollouts, left_out],)), ("rewards", ([*rollouts, left_out], [*scores, Score(0.0)]))]
+    events = [*told, ("count", ({"groups_set_aside": 1},))]
+    return RolloutBatch(groups, groups, rollouts, scores, 0, metrics={"a": 1.0}, version=3, events=events)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_a_batch_that_waits_is_divided_among_any_number_of_ranks_and_back(ranks: int) -> None:
+    whole = sampled_by_one([2, 1, 4, 2, 3])
+    shares = [divide_anew([whole], rank, ranks) for rank in range(ranks)]
+    assert names(r for share in shares for r in share.rollouts) == names(whole.rollouts)
+    assert [share.offset for share in shares] == [
+        sum(len(other.rollouts) for other in shares[:n]) for n in range(ranks)
+    ]
+    for share in shares:
+        assert (share.version, share.metrics, share.groups) == (3, {"a": 1.0}, whole.groups)
+        assert [r.prompt_id for r in share.rollouts] == [
+            g.prompt.id for g in share.own_groups for _ in range(g.group_size)
+        ]
+        assert share.events[-1] == whole.events[-1]
+    told = [row for share in shares for method, rows in share.events if method == "rewards" for row in zip(*rows)]
+    assert names(r for r, _ in told) == names(whole.events[1][1][0])
+    assert [score for _, score in told] == whole.events[1][1][1]
+    again = divide_anew(shares, 0, 1)
+    assert names(again.rollouts) == names(whole.rollouts)
+    assert (again.scores, again.groups, again.own_groups, again.offset) == (whole.scores, whole.groups, whole.groups, 0)
+    assert [method for method, _ in again.events] == [method for method, _ in whole.events]
 
 
 def train(*words: str) -> str:
@@ -141,3 +188,28 @@ def test_grpo_on_one_process_then_two_samples_and_learns_the_same(tmp_path: Path
         for folder in (run, plain)
     ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrote", [1, 2])
+def test_batches_that_were_sampled_ahead_are_divided_anew(wrote: int, tmp_path: Path) -> None:
+    small = settings(rollout_batch_size=16, group_size=4, eval_samples=0, **{"sampling.max_tokens": 12})
+    small += ["--set", "reward.workers=1", "--set", "trainer.rollouts.max_staleness=2", "--set", "trainer.steps=5"]
+    small += ["--set", "trainer.keep_checkpoints=9"]
+    begin = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", *small]
+    plain, whole, run = tmp_path / "plain", tmp_path / "whole", tmp_path / "run"
+    assert train_here(*begin, "--run-dir", str(plain)) == 0
+    if wrote == 2:
+        train(*begin, "--run-dir", str(whole), "--nproc", "2")
+    cut_back(whole if wrote == 2 else plain, 2, run)
+    train("--resume", str(run), "--nproc", str(3 - wrote))
+    assert apart(weights(run), weights(plain)) < 5e-5
+    rows = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (run, plain)
+    ]
+    losses, staleness = (
+        [[row[key] for row in of_run if key in row] for of_run in rows] for key in ("loss", "staleness/mean")
+    )
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert staleness[0] == staleness[1]
+    assert max(staleness[1]) == 2

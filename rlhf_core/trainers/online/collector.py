@@ -20,6 +20,7 @@ from rlhf_core.trainers.common.rewards import RewardManager
 from rlhf_core.trainers.online.adaptive_sampling import count_one_sided, sample_in_chunks
 from rlhf_core.trainers.online.config import AdaptiveSampling, DynamicSampling
 from rlhf_core.trainers.online.prompts import PromptLoader
+from rlhf_core.trainers.online.shares import batch_of, share_bounds
 from rlhf_core.types import PromptGroup, SamplingParams
 
 T = TypeVar("T")
@@ -152,24 +153,11 @@ class RolloutCollector:
 
     def _batch(self, groups: list[PromptGroup], own: Sequence[RolloutGroup], version: int) -> RolloutBatch:
         """The batch of some groups, of which ``own`` are this rank's."""
-        first = self._bounds(len(groups))[self.comm.rank]
-        return RolloutBatch(
-            groups=groups,
-            own_groups=[g.group for g in own],
-            rollouts=[r for g in own for r in g.rollouts],
-            scores=[s for g in own for s in g.scores],
-            offset=sum(g.group_size for g in groups[:first]),
-            version=version,
-        )
-
-    def _bounds(self, count: int) -> list[int]:
-        """Where each rank's share of ``count`` groups begins; sizes differ by one at most."""
-        world = self.comm.world_size
-        return [rank * (count // world) + min(rank, count % world) for rank in range(world + 1)]
+        return batch_of(groups, own, version, self.comm.rank, self.comm.world_size)
 
     def _share(self, rows: Sequence[T]) -> Sequence[T]:
         """This rank's share, a run of neighbours."""
-        bounds, rank = self._bounds(len(rows)), self.comm.rank
+        bounds, rank = share_bounds(len(rows), self.comm.world_size), self.comm.rank
         return rows[bounds[rank] : bounds[rank + 1]]
 
     def _adaptive_metrics(

@@ -6,7 +6,7 @@ Everything is decided by counts, nothing by the clock.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from rlhf_core.trainers.online.collector import RolloutCollector
 from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
+from rlhf_core.trainers.online.shares import divide_anew
 from rlhf_core.types import Prompt, PromptGroup
 
 
@@ -277,17 +278,28 @@ class RolloutScheduler:
         returned = [[p.source, p.id] for p in self.collector.prompts.returned]
         return {"last": self.buffer.last, "entries": entries, "returned": returned}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with them."""
-        prompts = self.collector.prompts.by_name()
+    def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with them.
+
+        Args:
+            ranks: the states of all ranks that wrote the checkpoint, in their order. Where there are more ranks now, or
+                fewer, each batch is divided among them anew.
+        """
+        prompts, comm = self.collector.prompts.by_name(), self.session.strategy
 
         def find(source: str, prompt_id: str) -> Prompt:
             return prompts[source, prompt_id]
 
-        self.buffer.last = state["last"]
-        self.buffer.entries = [
-            BufferEntry(e["number"], e["version"], e["reads"], read_batch(e["batch"], find)) for e in state["entries"]
-        ]
+        as_written = len(ranks) == comm.world_size
+        state = ranks[comm.rank if as_written else 0]
+        self.buffer.last, self.buffer.entries = state["last"], []
+        for place, row in enumerate(state["entries"]):
+            if as_written:
+                batch = read_batch(row["batch"], find)
+            else:
+                parts = [read_batch(rank["entries"][place]["batch"], find) for rank in ranks]
+                batch = divide_anew(parts, comm.rank, comm.world_size)
+            self.buffer.entries.append(BufferEntry(row["number"], row["version"], row["reads"], batch))
         self.collector.prompts.returned = [find(source, prompt_id) for source, prompt_id in state["returned"]]
 
 

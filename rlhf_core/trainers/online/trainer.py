@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import EngineUnavailable, RunDirError
+from rlhf_core.errors import EngineUnavailable
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.timer import Timer
 from rlhf_core.runs.token_record import TokenRecorder
@@ -150,15 +150,7 @@ class OnlineTrainer:
             return 0
         state = checkpoint.state
         self.parts.checkpoint.load_state_dict(state["online"])
-        sampled = state["ranks"][self.strategy.rank]["scheduler"]
-        if sampled["entries"] and state.get("divided_anew"):
-            raise RunDirError(
-                "rollouts that were sampled ahead cannot be divided among another number of processes",
-                where=str(checkpoint.path),
-                why=f"{len(sampled['entries'])} batches wait to be learned from",
-                fix="resume with as many processes as before",
-            )
-        self.parts.scheduler.load_state_dict(sampled)
+        self.parts.scheduler.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
         self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
         self.before = Evaluation.from_state(state["before"])
         self.parts.checkpoint.restore_components(checkpoint)

@@ -1,0 +1,70 @@
+"""Which rank has which groups of a rollout batch, and a batch that other ranks sampled divided anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
+from rlhf_core.runs.events import RECORDS, Event
+from rlhf_core.types import PromptGroup
+
+
+def share_bounds(count: int, world_size: int) -> list[int]:
+    """Where each rank's share of ``count`` groups begins, and the end; sizes differ by one at most."""
+    return [rank * (count // world_size) + min(rank, count % world_size) for rank in range(world_size + 1)]
+
+
+def batch_of(
+    groups: Sequence[PromptGroup], own: Sequence[RolloutGroup], version: int, rank: int, world_size: int
+) -> RolloutBatch:
+    """The batch of some groups, of which ``own`` are this rank's."""
+    first = share_bounds(len(groups), world_size)[rank]
+    return RolloutBatch(
+        groups=groups,
+        own_groups=[g.group for g in own],
+        rollouts=[r for g in own for r in g.rollouts],
+        scores=[s for g in own for s in g.scores],
+        offset=sum(g.group_size for g in groups[:first]),
+        version=version,
+    )
+
+
+def divide_anew(parts: Sequence[RolloutBatch], rank: int, world_size: int) -> RolloutBatch:
+    """This rank's share of a batch, as if so many ranks had sampled it.
+
+    Args:
+        parts: what each of the ranks that sampled it has, in their order.
+        rank: this one.
+        world_size: ranks now.
+    """
+    groups, sampled = parts[0].groups, [group for part in parts for group in _own(part)]
+    bounds = share_bounds(len(groups), world_size)
+    batch = batch_of(groups, sampled[bounds[rank] : bounds[rank + 1]], parts[0].version, rank, world_size)
+    events = _events([part.events for part in parts], rank, world_size)
+    return replace(batch, filtered=parts[0].filtered, metrics=parts[0].metrics, events=events)
+
+
+def _own(part: RolloutBatch) -> list[RolloutGroup]:
+    ends = np.cumsum([0, *(g.group_size for g in part.own_groups)])
+    rows = zip(part.own_groups, ends, ends[1:])
+    return [RolloutGroup(group, part.rollouts[a:b], part.scores[a:b]) for group, a, b in rows]
+
+
+def _events(kept: Sequence[Sequence[Event]], rank: int, world_size: int) -> list[Event]:
+    """Records, which all ranks have alike, and this rank's share of what listeners are told, prompt by prompt."""
+    told: dict[str, list[Any]] = {}
+    for method, arguments in (event for events in kept for event in events if event[0] not in RECORDS):
+        rows = told.setdefault(method, [])
+        rows += zip(*arguments)
+    shares = []
+    for method, rows in told.items():
+        prompts = list(dict.fromkeys(row[0].prompt_id for row in rows))
+        bounds = share_bounds(len(prompts), world_size)
+        own = set(prompts[bounds[rank] : bounds[rank + 1]])
+        if mine := [row for row in rows if row[0].prompt_id in own]:
+            shares.append((method, tuple(map(list, zip(*mine)))))
+    return [*shares, *(event for event in kept[0] if event[0] in RECORDS)]
