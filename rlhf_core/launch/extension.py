@@ -19,7 +19,9 @@ from rlhf_core.runs.run_dir import RunDir
 LENGTHS = ("trainer.steps", "trainer.max_steps", "trainer.epochs")
 """How long a run is; they may only rise."""
 CHANGEABLE = (*LENGTHS, "trainer.eval_every", "trainer.checkpoint_every", "trainer.keep_checkpoints")
-"""Settings that a run may go on with at another value, beside ``trainer.deadlines``."""
+"""Settings that a run may go on with at another value, beside those of :data:`GROUPS`."""
+GROUPS = ("trainer.deadlines", "strategy")
+"""Settings below them may change as well."""
 
 PROCESSES = "processes"
 """How many there are is no setting, but may change as well."""
@@ -41,7 +43,7 @@ def differences(old: Any, new: Any, key: str = "") -> list[Change]:
 
 def may_change(key: str) -> bool:
     """Whether a run may go on with another value of a setting."""
-    return key in CHANGEABLE or key.startswith("trainer.deadlines.")
+    return key in CHANGEABLE or any(key.startswith(f"{group}.") for group in GROUPS)
 
 
 def extended(plan: Plan, config: RunConfig, changes: Sequence[Change], run_dir: Path) -> Plan:
@@ -102,7 +104,7 @@ def meaning(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
             f"the {schedule} learning rate now spans {spans}: it goes on from where that schedule is at the next step. "
             "The steps that are made used the shorter span, so the run differs from an uninterrupted one"
         )
-    if PROCESSES in changes:
+    if {PROCESSES, "strategy.name", "strategy.device"} & changes.keys():
         texts.append("sums are formed in another order from the next step on: weights differ by rounding")
     if lengths and (trainer.get("rollouts") or {}).get("max_staleness", 0) > 0:
         texts.append(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config.run import RunConfig
 from rlhf_core.errors import RunDirError
-from rlhf_core.launch.extension import CHANGEABLE, PROCESSES, differences, extended, may_change
+from rlhf_core.launch.extension import CHANGEABLE, GROUPS, PROCESSES, differences, extended, may_change
 from rlhf_core.launch.extension import Change as Changed
 from rlhf_core.plan import Plan, reload
 from rlhf_core.registry import Registry
@@ -30,7 +30,7 @@ def planned_resume(
     Args:
         run_dir: folder of the earlier run.
         change: maps the run's configuration to what the command line makes of it, if it says anything. It may differ
-            in how long the run is and in what is done beside its steps; the plan is then extended.
+            in how long the run is, in what is done beside its steps, and in its strategy; the plan is then extended.
         registry: where the plan's components are looked up.
         world_size: number of processes that was asked for, or that a launcher started; None for the plan's own.
             With another number the plan is extended, too.
@@ -101,6 +101,6 @@ def _refuse(changes: Sequence[Changed], run_dir: Path) -> None:
     raise RunDirError(
         "the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows),
         where=str(run_dir),
-        why=f"a run goes on as it was; only {', '.join(CHANGEABLE)} and trainer.deadlines may change",
+        why=f"a run goes on as it was; only {', '.join((*CHANGEABLE, *GROUPS))} may change",
         fix="resume without these settings, or start a new run with another --run-dir",
     )

@@ -38,6 +38,10 @@ class ForwardOptions:
         """The same with some switched off."""
         return replace(self, **dict.fromkeys(names, False))
 
+    def both(self, other: ForwardOptions) -> ForwardOptions:
+        """Those that are on in both."""
+        return self.without(*(name for name in self.names if name not in other.names))
+
     def alone(self, name: str) -> ForwardOptions:
         """Only one of them."""
         return replace(PLAIN, **{name: True})

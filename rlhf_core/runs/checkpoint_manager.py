@@ -82,12 +82,14 @@ class CheckpointManager:
             return None
         path, read = self._store.read(step, self.strategy.rank)
         state, ranks = upgraded_state(read), self.strategy.world_size
-        if len(state["ranks"]) != ranks and self.strategy.sharded and not state.get("divisible"):
+        by_process = (path / "shard-0.json").is_file() and not state.get("divisible")
+        if by_process and (len(state["ranks"]) != ranks or not self.strategy.sharded):
             raise RunDirError(
-                f"the checkpoint of step {step} holds parts of {len(state['ranks'])} processes, there are {ranks}",
+                f"the checkpoint of step {step} holds parts that only the {len(state['ranks'])} processes can read "
+                "which wrote them",
                 where=str(path),
                 why="its strategy wrote them by process, not by what they are parts of",
-                fix=f"--nproc {len(state['ranks'])}, or a launcher with as many processes",
+                fix=f"the same strategy, and --nproc {len(state['ranks'])} or a launcher with as many processes",
             )
         written_by = state["ranks"]
         return Checkpoint(path, {**state, "ranks": for_ranks(written_by, ranks), "written_by": written_by})

@@ -1,4 +1,5 @@
-"""PPO in stage 3 from the command line: killed on two ranks, resumed on one, then on two, equals one process."""
+"""PPO from the command line: killed in stage 3 on two ranks, resumed on one, then on two, with FSDP and in stage 2,
+equals one process."""
 
 from __future__ import annotations
 
@@ -38,6 +39,10 @@ def words(strategy: str, **settings: Any) -> list[str]:
     return ["--algo", "ppo", "--reward", "verifier", "--dataset", "pocket/arithmetic"] + [
         word for name, value in both.items() for word in ("--set", f"{name}={value}")
     ]
+
+
+def to(strategy: str) -> list[str]:
+    return ["--nproc", "2", "--set", f"strategy={strategy}", "--set", "strategy.device=cpu"]
 
 
 def train(*given: str) -> str:
@@ -83,17 +88,20 @@ def metric(run: Path, name: str) -> list[float]:
 @pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[deepspeed]'"
 )
-def test_a_killed_run_goes_on_with_one_rank_then_two_and_equals_one_process(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_with_other_ranks_and_strategies_and_equals_one_process(tmp_path: Path) -> None:
     run, plain = tmp_path / "run", tmp_path / "plain"
     kill_after_a_checkpoint(run, *words("deepspeed"), "--nproc", "2", "--run-dir", str(run))
     assert not (run / "final").exists()
     said = train("--resume", str(run), "--nproc", "1")
     assert "processes 2 -> 1" in said
     train("--resume", str(run), "--nproc", "2", "--set", "trainer.steps=6")
-    train(*words("auto", **{"trainer.steps": 6}), "--run-dir", str(plain))
+    train("--resume", str(run), *to("fsdp"), "--set", "trainer.steps=7")
+    said = train("--resume", str(run), *to("deepspeed"), "--set", "strategy.stage=2", "--set", "trainer.steps=8")
+    assert "strategy.name fsdp -> deepspeed" in said
+    train(*words("auto", **{"trainer.steps": 8}), "--run-dir", str(plain))
     got, want = weights(run), weights(plain)
     assert got.keys() == want.keys()
     assert max(float((got[name] - tensor).abs().max()) for name, tensor in want.items()) < 1e-5
     for name in ("loss", "grad_norm", "critic_grad_norm"):
-        assert len(metric(run, name)) == 6
+        assert len(metric(run, name)) == 8
         assert metric(run, name) == pytest.approx(metric(plain, name), abs=1e-5)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rlhf_core.api import BuildContext
 from rlhf_core.sdk import OnRanks, decoder_layers
@@ -142,17 +142,20 @@ class Fsdp(OnRanks):
     def load_optimizer_state(
         self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
     ) -> None:
-        """Restore them; those of checkpoints of before, which held each rank's own parts, on as many ranks."""
+        """Restore them; whole ones of another strategy, and each rank's own parts, as checkpoints of before held
+        them for as many ranks."""
         parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
 
-        def whole(value: Any, like: Any) -> Any:
+        def laid(value: Any, like: Any) -> Any:
             if isinstance(value, DTensor) or not isinstance(value, torch.Tensor) or value.ndim == 0:
                 return value
+            if value.shape == like.shape:
+                return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
             return DTensor.from_local(
                 value, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
             )
 
-        rows = {i: {k: whole(v, parameters[i]) for k, v in row.items()} for i, row in state["state"].items()}
+        rows = {i: {k: laid(v, parameters[i]) for k, v in row.items()} for i, row in state["state"].items()}
         optimizer.load_state_dict({**state, "state": rows})
 
 

@@ -129,7 +129,8 @@ class OnlineCheckpoint:
         """
         check_fingerprint("held-out prompts", state["heldout"], fingerprint(self.held))
         if self.forward_check is not None:
-            self.forward_check.module.options = ForwardOptions(**state["forward_options"])
+            module = self.forward_check.module
+            module.options = module.options.both(ForwardOptions(**state["forward_options"]))
             self.forward_check.done = state["forward_checked"]
         self.learner.load_state_dict(state["learner"])
         self.prompts.order.load_state_dict(state["prompt_order"])
