@@ -1,7 +1,7 @@
 """Where every rank of a run is, so that a wait that fails names the rank that did not come.
 
 Each rank says every few seconds where it is; a stopped, swapped out or vanished process says nothing more. A collective
-that times out knows only that somebody did not answer.
+that times out knows only that somebody did not answer; then every rank is asked for its stack.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import contextlib
 import json
 import logging
 import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -28,6 +31,12 @@ SILENT_S = 4 * BEAT_S
 WARN_S = 60.0
 """A silent rank is logged after this long, whether somebody waits for it or not."""
 STORE_S = 10.0
+STACKS_S = 3 * BEAT_S
+"""A rank that is asked for its stack and still speaks has answered after this long."""
+ASKED, FRAMES, THREADS = "rlhf/stacks", 12, 4
+"""Key under which stacks are asked for; how many frames and threads of a rank are shown."""
+NAME = "peers"
+"""Of the thread that speaks and listens."""
 LOST = ("timed out", "timeout", "connection", "gloo", "nccl", "socket", "peer")
 """Words of a backend's error about another rank; others (out of memory, say) are this rank's own."""
 
@@ -58,8 +67,9 @@ class Peers:
         began = time.monotonic()
         self.heard = {other: Heard(0, "not heard of yet", 0.0, began) for other in range(world_size) if other != rank}
         self._warned: set[int] = set()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._exchange, name="peers", daemon=True)
+        self._stacks: dict[int, str] = {}
+        self._over, self._asking, self._wake = threading.Event(), threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._exchange, name=NAME, daemon=True)
         self._thread.start()
 
     @classmethod
@@ -78,15 +88,29 @@ class Peers:
 
     def _exchange(self) -> None:
         beat = 0
-        while not self._over.wait(BEAT_S if beat else 0.0):
+        while not self._over.is_set():
             beat += 1
             at, seconds = position()
             try:
                 self.store.set(f"rlhf/rank/{self.rank}", json.dumps({"beat": beat, "at": at, "seconds": seconds}))
                 for other in self.heard:
                     self._listen(other)
+                self._exchange_stacks()
             except RuntimeError:  # the launcher, and its store, are gone
                 return
+            self._wake.wait(BEAT_S / 10 if self._asking.is_set() else BEAT_S)
+            self._wake.clear()
+
+    def _exchange_stacks(self) -> None:
+        """Ask for them if this rank wants them; answer once if any rank does."""
+        if self._asking.is_set():
+            self.store.set(ASKED, str(self.rank))
+        if self.rank not in self._stacks and self.store.check([ASKED]):
+            self._stacks[self.rank] = stacks_here()
+            self.store.set(f"{ASKED}/{self.rank}", self._stacks[self.rank])
+        for other in self.heard if self._asking.is_set() else ():
+            if other not in self._stacks and self.store.check([f"{ASKED}/{other}"]):
+                self._stacks[other] = self.store.get(f"{ASKED}/{other}").decode()
 
     def _listen(self, other: int) -> None:
         key = f"rlhf/rank/{other}"
@@ -117,10 +141,37 @@ class Peers:
         rows += [f"rank {r} is in {h.at}, for {h.seconds:.0f} s" for r, h in self.heard.items() if r not in silent]
         return "\n".join(rows)
 
+    def stacks(self) -> str:
+        """What every rank is doing, those that answer within ``STACKS_S``; of the others, that they did not."""
+        self._asking.set()
+        self._wake.set()
+        end = time.monotonic() + STACKS_S
+        while len(self._stacks) <= len(self.heard) and time.monotonic() < end and self._thread.is_alive():
+            time.sleep(BEAT_S / 20)
+        nothing = "did not say (stopped, swapped out or gone)"
+        return "\n".join(f"rank {r}: {self._stacks.get(r, nothing)}" for r in range(self.world_size))
+
     def close(self) -> None:
         """Say nothing more; idempotent."""
         self._over.set()
+        self._wake.set()
         self._thread.join(STORE_S)
+
+
+def stacks_here() -> str:
+    """Where this process's main thread is, and others that run the toolkit's code; innermost calls last."""
+    frames = sys._current_frames()
+    own, main = Path(__file__).parents[1], threading.main_thread()
+    shown: list[str] = []
+    for thread in sorted(threading.enumerate(), key=lambda t: t is not main):
+        frame = frames.get(thread.ident or 0)
+        if frame is None or thread.name == NAME:
+            continue
+        rows = traceback.extract_stack(frame)
+        if thread is main or any(own in Path(row.filename).parents for row in rows):
+            lines = [f"  {row.filename}:{row.lineno} in {row.name}" for row in rows[-FRAMES:]]
+            shown.append("\n".join([f"thread {thread.name}", *lines]))
+    return "\n".join(shown[:THREADS])
 
 
 @contextlib.contextmanager
@@ -128,7 +179,7 @@ def waiting(what: str, rank: int, peers: Peers | None, timeout_s: float) -> Iter
     """A wait for the other ranks.
 
     Raises:
-        DeadlineExceeded: they did not come; names those that have stopped, and where each rank is.
+        DeadlineExceeded: they did not come; names those that have stopped, where each rank is, and its stack.
     """
     began = time.monotonic()
     try:
@@ -142,6 +193,6 @@ def waiting(what: str, rank: int, peers: Peers | None, timeout_s: float) -> Iter
         waited = f"rank {rank} waited {time.monotonic() - began:.0f} s (deadline {timeout_s:.0f} s)"
         raise DeadlineExceeded(
             f"{waited} for {whom} in {at}: {what}",
-            why=f"{peers.describe()}\n{error}" if peers is not None else str(error),
+            why=f"{peers.describe()}\n{error}\n{peers.stacks()}" if peers is not None else str(error),
             fix="look at that rank's machine and messages; strategy.timeout_s is the deadline",
         ) from error

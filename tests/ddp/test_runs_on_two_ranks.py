@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ SFT = [
 ]
 """One of two ranks has no row to evaluate on."""
 HOOKS = '''
-import os, signal, sys
+import os, signal, sys, time
 from rlhf_core.api import ComponentConfig, Score, StopRun, hookimpl
 
 class Dice:
@@ -78,11 +79,16 @@ class DiceConfig(ComponentConfig):
     def build(self, ctx):
         return Dice()
 
+def fall_asleep():
+    time.sleep(600)
+
 class Hooks:
     @hookimpl
     def rlhf_batch_ready(self, event):
         if os.environ["RANK"] == "1" and str(event.step) == os.environ.get("KILL_IN_STEP"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if os.environ["RANK"] == "1" and str(event.step) == os.environ.get("SLEEP_IN_STEP"):
+            fall_asleep()
 
     @hookimpl
     def rlhf_step_end(self, event):
@@ -96,7 +102,7 @@ hooks = Hooks()
 
 @pytest.fixture
 def hooked(tmp_path: Path) -> Path:
-    """A folder with a plugin: a reward, and a hook that kills or stops the run in a step, on rank 1 only."""
+    """A folder with a plugin: a reward, and a hook that kills, stops or holds up the run in a step, on rank 1 only."""
     folder = tmp_path / "site"
     info = folder / "acme_ranks-1.0.dist-info"
     info.mkdir(parents=True)
@@ -169,3 +175,16 @@ def test_one_rank_ends_the_run_of_all(tmp_path: Path, hooked: Path) -> None:
     assert (summary["status"], summary["steps"], summary["stop_reason"]) == ("stopped", 2, "rank 1 has seen enough")
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-000002"]
     assert [r["step"] for r in rows(run)] == [0, 1, 2, 2]
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_found_by_every_rank_s_stack(tmp_path: Path, hooked: Path) -> None:
+    began = time.monotonic()
+    deadline = ["--set", "strategy.timeout_s=8"]
+    said = train(tmp_path / "run", *SFT, *deadline, "--nproc", "2", code=1, PYTHONPATH=str(hooked), SLEEP_IN_STEP="2")
+    assert time.monotonic() - began < 120
+    assert "rank 0 waited 8 s (deadline 8 s) for the others in step 2" in said
+    assert "rank 1 is in step 2" in said
+    asleep = said[said.index("rank 1: thread MainThread") :]
+    assert "acme_ranks.py" in asleep
+    assert "in fall_asleep" in asleep

@@ -24,6 +24,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Peers, Peers]]:
     """Rank 0 and rank 1, in this process, over a real store."""
     monkeypatch.setattr(peers_module, "BEAT_S", 0.02)
     monkeypatch.setattr(peers_module, "SILENT_S", 0.3)
+    monkeypatch.setattr(peers_module, "STACKS_S", 1.0)
     places = iter(["step 3, play() of agent 'slow'"] * 10_000)
     monkeypatch.setattr(peers_module, "position", lambda: (next(places), 7.0))
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=5), wait_for_workers=False)
@@ -48,6 +49,19 @@ def test_a_rank_that_says_nothing_more_is_named(two: tuple[Peers, Peers]) -> Non
     assert "rank 1 has said nothing for 0 s (stopped, swapped out or gone); it last said: step 3, play()" in text
 
 
+def test_every_rank_tells_its_stack(two: tuple[Peers, Peers]) -> None:
+    said = two[0].stacks()
+    assert said.startswith("rank 0: thread MainThread\n")
+    assert "\nrank 1: thread MainThread\n" in said
+    assert said.count("in test_every_rank_tells_its_stack") == 2
+    assert "in _exchange" not in said, "the thread that tells"
+
+
+def test_a_silent_rank_tells_none(two: tuple[Peers, Peers]) -> None:
+    two[1].close()
+    assert two[0].stacks().endswith("\nrank 1: did not say (stopped, swapped out or gone)")
+
+
 def test_an_error_of_this_rank_stays_what_it_is(two: tuple[Peers, Peers]) -> None:
     with pytest.raises(RuntimeError, match="not enough memory"), waiting("adding gradients", 0, two[0], 6.0):
         raise RuntimeError("not enough memory: you tried to allocate 8 bytes")
@@ -68,6 +82,8 @@ def test_sigstop(tmp_path: Path) -> None:
         assert "for rank 1 in step " in err
         assert "rank 1 has said nothing for " in err
         assert "it last said: step " in err
+        assert "rank 0: thread MainThread" in err
+        assert "rank 1: did not say" in err
 
 
 def rank_of(pid: int) -> str:
