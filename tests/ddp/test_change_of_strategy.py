@@ -16,22 +16,11 @@ CHANGES = [("fsdp", 2, 4), ("single", 1, 6), ("ddp", 2, 8)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["ppo", "sft"])
-def test_each_goes_on_from_the_others_checkpoints(algo: str, tmp_path: Path) -> None:
-    run, plain = tmp_path / "run", tmp_path / "plain"
-    if algo == "sft":
-        rows = [
-            {"prompt": f"Count to {n % 9 + 1}.", "completion": "1 2 3 4 5 6 7 8 9"[: n % 9 * 2 + 1]} for n in range(64)
-        ]
-        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        data, length = ["--dataset", str(tmp_path / "rows.jsonl")], "trainer.max_steps"
-        begin = ["--algo", "sft", "--model", "pocket", *data, *settings(batch_size=8, eval_every=0)]
-    else:
-        small = settings(
-            rollout_batch_size=8, train_batch_size=8, group_size=2, eval_samples=0, **{"sampling.max_tokens": 8}
-        )
-        length, small = "trainer.steps", [*small, "--set", "reward.workers=1"]
-        begin = ["--algo", "ppo", "--reward", "verifier", "--dataset", "pocket/arithmetic", *small]
+def test_ppo_goes_on_from_each_others_checkpoints(tmp_path: Path) -> None:
+    run, plain, length = tmp_path / "run", tmp_path / "plain", "trainer.steps"
+    small = settings(rollout_batch_size=8, train_batch_size=8, group_size=2, eval_samples=0)
+    small += ["--set", "trainer.sampling.max_tokens=8", "--set", "reward.workers=1"]
+    begin = ["--algo", "ppo", "--reward", "verifier", "--dataset", "pocket/arithmetic", *small]
     assert train_here(*begin, "--run-dir", str(plain), "--set", f"{length}={CHANGES[-1][2]}") == 0
     assert train_here(*begin, "--run-dir", str(run), "--set", f"{length}=2") == 0
     for strategy, ranks, steps in CHANGES:

@@ -165,8 +165,9 @@ def test_sft_on_two_shards_then_one_equals_one_process(tmp_path: Path) -> None:
     begin = ["--algo", "sft", "--model", "pocket", "--dataset", str(data), *settings(batch_size=8, eval_every=0)]
     run, plain = tmp_path / "run", tmp_path / "plain"
     train(*begin, "--run-dir", str(run), "--set", "strategy=fsdp", "--nproc", "2", "--set", "trainer.max_steps=2")
-    said = train("--resume", str(run), "--nproc", "1", "--set", "trainer.max_steps=4")
-    assert "extended after step 2: trainer.max_steps 2 -> 4, processes 2 -> 1" in said
+    said = train("--resume", str(run), "--nproc", "1", "--set", "strategy=single", "--set", "trainer.max_steps=4")
+    assert "strategy.name fsdp -> single" in said
+    assert "trainer.max_steps 2 -> 4, processes 2 -> 1" in said
     assert train_here(*begin, "--run-dir", str(plain), "--set", "trainer.max_steps=4") == 0
     assert apart(weights(run), weights(plain)) < 5e-6
     changes = [row["changes"]["processes"] for row in json.loads((run / "plan.json").read_text())["extensions"]]

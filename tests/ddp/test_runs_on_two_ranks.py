@@ -49,7 +49,7 @@ SFT = [
 ]
 """One of two ranks has no row to evaluate on."""
 HOOKS = '''
-import os, signal, sys, time
+import os, resource, signal, sys, time
 from rlhf_core.api import ComponentConfig, Score, StopRun, hookimpl
 
 class Dice:
@@ -89,6 +89,8 @@ class Hooks:
             os.kill(os.getpid(), signal.SIGKILL)
         if os.environ["RANK"] == "1" and str(event.step) == os.environ.get("SLEEP_IN_STEP"):
             fall_asleep()
+        if os.environ["RANK"] == "1" and str(event.step) == os.environ.get("FULL_IN_STEP"):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, -1))  # it can write no more than that into a file
 
     @hookimpl
     def rlhf_step_end(self, event):
@@ -102,7 +104,7 @@ hooks = Hooks()
 
 @pytest.fixture
 def hooked(tmp_path: Path) -> Path:
-    """A folder with a plugin: a reward, and a hook that kills, stops or holds up the run in a step, on rank 1 only."""
+    """A folder with a plugin: a reward, and a hook that kills, stops, holds up or fills the disk of rank 1 in a step."""
     folder = tmp_path / "site"
     info = folder / "acme_ranks-1.0.dist-info"
     info.mkdir(parents=True)
@@ -188,3 +190,17 @@ def test_a_rank_that_hangs_is_found_by_every_rank_s_stack(tmp_path: Path, hooked
     asleep = said[said.index("rank 1: thread MainThread") :]
     assert "acme_ranks.py" in asleep
     assert "in fall_asleep" in asleep
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_one_rank_s_shard_leaves_the_checkpoint_before(tmp_path: Path, hooked: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    sharded = [*SFT, "--nproc", "2", "--set", "strategy=fsdp", "--set", "strategy.device=cpu"]
+    sharded += ["--set", "strategy.timeout_s=30", "--set", "trainer.checkpoint_every=1"]
+    train(whole, *sharded, PYTHONPATH=str(hooked))
+    said = train(run, *sharded, code=1, PYTHONPATH=str(hooked), FULL_IN_STEP="3")
+    assert "File too large" in said
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
+    train(run, "--resume", str(run), PYTHONPATH=str(hooked))
+    a, b = weights(whole), weights(run)
+    assert all(a[k].equal(b[k]) for k in a)
