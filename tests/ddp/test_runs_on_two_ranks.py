@@ -104,7 +104,7 @@ hooks = Hooks()
 
 @pytest.fixture
 def hooked(tmp_path: Path) -> Path:
-    """A folder with a plugin: a reward, and a hook that kills, stops, holds up or fills the disk of rank 1 in a step."""
+    """A folder with a plugin: a reward, and a hook that kills, stops, holds up rank 1 or fills its disk in a step."""
     folder = tmp_path / "site"
     info = folder / "acme_ranks-1.0.dist-info"
     info.mkdir(parents=True)
