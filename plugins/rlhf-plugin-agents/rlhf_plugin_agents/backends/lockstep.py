@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Condition
 from typing import Generic, TypeVar
@@ -24,7 +25,8 @@ class LockStep(Generic[Asked, Answer]):
     """Waits until every play under way has asked, then answers all of them with one call.
 
     A model reads its weights once for a whole batch, so plays that ask together take little longer than one. Which
-    requests meet depends on the plays alone and not on how fast their threads or tools are.
+    requests meet depends on the plays alone and not on how fast their threads or tools are. One thread serves them all:
+    the system's allocator keeps what each thread has once freed, so that a model's memory would be held by each of them.
 
     Args:
         serve: requests to answers, in their order.
@@ -36,6 +38,7 @@ class LockStep(Generic[Asked, Answer]):
 
     def __init__(self, serve: Callable[[Sequence[Asked]], Sequence[Answer]]) -> None:
         self._serve = serve
+        self._server = ThreadPoolExecutor(1, "answers")
         self._changed = Condition()
         self._waiting: list[_Waiting[Asked, Answer]] = []
         self._left, self._workers = 0, 1
@@ -82,7 +85,7 @@ class LockStep(Generic[Asked, Answer]):
     def _answer_all(self) -> None:
         batch, self._waiting = self._waiting, []
         try:
-            answers = self._serve([w.request for w in batch])
+            answers = self._server.submit(self._serve, [w.request for w in batch]).result()
             for waiting, answer in zip(batch, answers, strict=True):
                 waiting.answer.append(answer)
         except BaseException as error:
