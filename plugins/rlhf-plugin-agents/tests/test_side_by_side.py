@@ -127,7 +127,7 @@ def test_which_requests_meet_does_not_depend_on_time() -> None:
 
 
 def test_one_thread_answers_whoever_asks() -> None:
-    """Sixteen threads that each ran a model held 6.5 GB after three minutes, where one holds 2.2."""
+    """Every thread that runs a model keeps memory of its own."""
     step = LockStep[int, int](lambda asked: [threading.get_ident() for _ in asked])
     step.begin(6, 1)
 

@@ -26,7 +26,7 @@ class LockStep(Generic[Asked, Answer]):
 
     A model reads its weights once for a whole batch, so plays that ask together take little longer than one. Which
     requests meet depends on the plays alone and not on how fast their threads or tools are. One thread serves them all:
-    the system's allocator keeps what each thread has once freed, so that a model's memory would be held by each of them.
+    the system's allocator keeps what each thread has once freed, so that each would hold a model's memory.
 
     Args:
         serve: requests to answers, in their order.
