@@ -24,9 +24,9 @@ from typing import Any
 from scripts.bench.memory_plan import safetensors_folder
 
 ROOT = Path(__file__).parents[2]
-SIZES = {"pocket": (16, 16, 32, 2), "135M": (8, 64, 64, 2)}
+SIZES = {"pocket": (16, 16, 32, 2), "135M": (8, 64, 64, 1)}
 """Model -> completions of a rank, tokens of a prompt and of a completion, micro-batches."""
-ROUNDS = 7
+ROUNDS = {"pocket": 7, "135M": 3}
 
 
 def cases() -> dict[str, Callable[[], Any]]:
@@ -37,7 +37,7 @@ def cases() -> dict[str, Callable[[], Any]]:
 
 def run(model: str) -> dict[str, Any]:
     """Both strategies, and what FSDP's figures are of DDP's."""
-    found = on_two_ranks(safetensors_folder() if model == "135M" else model, SIZES[model], ROUNDS)
+    found = on_two_ranks(safetensors_folder() if model == "135M" else model, SIZES[model], ROUNDS[model])
     static, ratios = found["static_bytes"], found.pop("fsdp_over_ddp")
     return {
         **found,
