@@ -113,7 +113,9 @@ def _decode(ctx: BuildContext, rows: int, longest: int, completion: int, live: L
             )
             kept += [layer.keys, layer.values]
     live.name("KV cache", kept)
-    growing = max((t.numel() * t.element_size() * 2 for t in kept), default=0)
+    growing = 2 * max((t.numel() * t.element_size() for t in kept), default=0)
+    if (longest // BLOCK + 1) == (width // BLOCK + 1) and all(isinstance(layer, GrowingLayer) for layer in layers):
+        growing = 0  # what was made for the prompts is wide enough
     live.begin()
     logits_BV = plain_step(model, _parts(model), ids_B1, torch.ones((rows, width + 1), dtype=torch.long), ids_B1, cache)
     drawn_with: Any = ctx.config.trainer
