@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,6 +45,8 @@ class MemoryPlan:
 
     placement: Placement
     phases: Mapping[str, Phase]
+    update_stages: Sequence[Phase]
+    """Those of the update, of which the largest is its phase: gradients come as activations go."""
 
     @property
     def peak(self) -> int:
@@ -130,16 +132,16 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
     laid = partial(phase_of, held, weights_away=of.weights_on_host, state_away=of.moments_on_host)
     without_gradients = {name: size for name, size in state.items() if name != "gradients"}
-    moments_of_update = [laid(without_gradients, each) for each in (*in_update(found, of, place), in_step)]
+    stages = [laid(without_gradients, each) for each in (*in_update(found, of, place), in_step)]
     phases = {
         "load": load_phase(of, models, held, made, trained, on_cpu=on_cpu, by_parts=model.by_parts),
         "rollout": laid(state, in_rollout),
-        "update": max(moments_of_update, key=lambda phase: phase.total),
+        "update": max(stages, key=lambda phase: phase.total),
         "checkpoint": laid(state, {"copies to be written": written, **gathered}),
     }
     if sampling is None:
         del phases["rollout"]
-    return MemoryPlan(place, phases)
+    return MemoryPlan(place, phases, stages)
 
 
 def _stays_whole(found: Footprint, of: Shares, place: Placement) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND, Held, Stage
-from rlhf_core.memory.check import placement_of
+from rlhf_core.memory.check import certain_bytes, placement_of
 from rlhf_core.memory.footprint import Footprint, ModelSize
 from rlhf_core.memory.layouts import LAYOUTS
 from rlhf_core.memory.plan import Placement, fewest_ranks, plan_for
@@ -45,7 +45,7 @@ FOUND = Footprint(
         {"weights": 80 * MB, "gradients": 80 * MB, "optimizer": 160 * MB, "activations": 34 * MB}, 80 * MB, 0, 0,
         STAGES, units=8, first_units=8, root=16 * MB,
     ),
-    sampling=Sampling({"KV cache": 40 * MB}, 4, 16),
+    sampling=Sampling({}, {}, {"KV cache": 40 * MB}, 4, 16),
 )  # fmt: skip
 ONE_MICRO_BATCH = replace(FOUND, sizes=replace(FOUND.sizes, micro_batches=1))
 
@@ -189,6 +189,9 @@ def test_of_one_micro_batch_only_gradients_of_layers_that_were_passed_are_there(
     single = plan_for(heavy, Placement("single"), on_cpu=True).phases["update"].parts
     assert (single["gradients"], single["activations"]) == (5 * MB, 900 * MB)
     assert plan_for(heavy, Placement("ddp", 4), on_cpu=True).phases["update"].parts["gradients"] == 80 * MB  # buckets
+    plan = plan_for(heavy, Placement("single"), on_cpu=True)
+    assert certain_bytes(plan) == (80 + 80 + 10 + 160 + 80) * MB  # all gradients are there at the end
+    assert certain_bytes(plan_for(heavy, Placement("fsdp", 4), on_cpu=True)) == (20 + 20 + 10 + 40 + 20 + 16) * MB
 
 
 def test_gradients_beside_the_buckets_of_ddp_go_layer_by_layer() -> None:

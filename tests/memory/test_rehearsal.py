@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +86,24 @@ def test_an_update_without_weights_holds_what_a_real_one_holds(algo: str) -> Non
     assert planned.stages[LAST].activations < planned.stages[FIRST].activations
 
 
+def test_a_copy_of_a_tensor_without_values_is_its_views_memory() -> None:
+    """The critic begins as a copy of the policy's trunk; its weights are no activations when they are used."""
+    with without_values():
+        trunk = weightless_model(ModelConfig(path="pocket")).model.model
+        copied = copy.deepcopy(trunk)
+        assert {type(p) for p in copied.parameters()} == {type(p) for p in trunk.parameters()}
+        assert all(p.requires_grad and isinstance(p, torch.nn.Parameter) for p in copied.parameters())
+        weight = copied.layers[0].mlp.up_proj.weight
+        with LiveBytes() as live:
+            live.name("critic", [weight])
+            view = weight.t()
+            assert live.total == live.now["critic"] == 4 * weight.numel()
+        assert view.untyped_storage() is weight.untyped_storage()
+        tied = torch.nn.ModuleList([trunk.embed_tokens, trunk.embed_tokens])
+        first, second = copy.deepcopy(tied)
+        assert first.weight is second.weight
+
+
 def test_the_backward_goes_through_the_critic_first() -> None:
     """Its gradients, and what it kept, are gone or complete when the policy's head begins."""
     names = {"reward": "exact", "dataset": "pocket/arithmetic"}
@@ -120,7 +139,8 @@ def test_two_shallow_models_tell_what_a_deep_one_holds(monkeypatch: pytest.Monke
         assert stage.activations == pytest.approx(whole.update.stages[name].activations, rel=0.02), name
     assert continued.sampling is not None
     assert whole.sampling is not None
-    assert continued.sampling.parts["KV cache"] == whole.sampling.parts["KV cache"]
+    assert continued.sampling.decoding["KV cache"] == whole.sampling.decoding["KV cache"]
+    assert continued.sampling.copying == whole.sampling.copying
 
 
 @pytest.mark.slow
