@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, OTHER_FIRST, ROOT, SECOND, Stage
+from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, OTHER_FIRST, ROOT, SECOND
 from rlhf_core.memory.live import UNNAMED
 
 if TYPE_CHECKING:
@@ -36,14 +36,13 @@ def in_update(found: Footprint, of: Shares, place: Placement) -> list[Sizes]:
         return [{**_sharded(found, of, place, name), "root group": whole_root} for name in update.stages]
     if place.strategy == "ddp" and place.ranks > 1:
         return [_beside_buckets(found, place, name) for name in update.stages]
-    stages = update.stages.values()
     return [
         {
             "gradients": stage.whole.gradients / split * of.gradients,
             UNNAMED: activations(stage.whole.activations, place),
             **_bucket(found, of, place),
         }
-        for stage in stages
+        for stage in update.stages.values()
     ]
 
 
@@ -116,4 +115,4 @@ def _in_stage_3(found: Footprint, of: Shares, place: Placement) -> Sizes:
     }
 
 
-__all__ = ["Stage", "activations", "in_update", "passed", "whole_root_bytes"]
+__all__ = ["in_update", "whole_root_bytes"]
