@@ -50,11 +50,13 @@ def test_an_interrupted_record_goes_on(
     assert ran == ["x", "y", "y", "x", "y"], "another commit is measured anew"
     measure("toy", tmp_path, "ghi", again=False, missing=True)
     assert len(ran) == 5, "nothing is missing"
+    measure("toy", tmp_path, "ghi", again=True, only="y")
+    assert ran[5:] == ["y"], "the other case is left as it was"
     monkeypatch.setattr(toy, "cases", lambda: {"x": case("x", fails=True), "y": case("y")})
     with pytest.raises(KeyboardInterrupt):
         measure("toy", tmp_path, "ghi", again=True)
     cases = json.loads((tmp_path / "toy.json").read_text())["cases"]
-    assert [(c["commit"], c["results"]["tokens"]) for c in cases.values()] == [("def", 4), ("def", 5)]
+    assert [(c["commit"], c["results"]["tokens"]) for c in cases.values()] == [("def", 4), ("ghi", 6)]
     for machine in (c["machine"] for c in cases.values()):
         assert machine["cores"]
         assert machine["processor"].endswith(torch.backends.cpu.get_cpu_capability())

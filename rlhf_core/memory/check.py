@@ -17,6 +17,7 @@ from rlhf_core.launch.memory import readable
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
     from rlhf_core.memory.layouts import Name
+    from rlhf_core.memory.phase import Phase
     from rlhf_core.memory.plan import MemoryPlan, Placement
 
 log = logging.getLogger("rlhf")
@@ -164,7 +165,7 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
             *(readable(plan.peak), plan.peak_phase, readable(limit), where),
         )
         return None
-    decisive = plan.phases["load"] if _while_loading(plan) else plan.phases["update"]
+    decisive = plan.phases["load"] if _while_loading(plan) else max(plan.update_stages, key=_sure)
     advice = cheapest(ctx.config, limit, replan, accepted_by_strategy(ctx))
     settings = " ".join(f"--set {change.setting}" for change in advice.changes)
     elsewhere = "a smaller model, or more cards: rlhf memory plan"
@@ -196,16 +197,16 @@ def placement_of(ctx: BuildContext) -> Placement:
 
 def certain_bytes(plan: MemoryPlan) -> int:
     """What is held whatever the data: weights, copies, gradients and moments in an update, or what loading takes."""
-    return max(_sure_in_update(plan), plan.phases["load"].total)
+    return max(*map(_sure, plan.update_stages), plan.phases["load"].total)
 
 
-def _sure_in_update(plan: MemoryPlan) -> int:
-    return sum(plan.phases["update"].parts.get(name, 0) for name in SURE)
+def _sure(stage: Phase) -> int:
+    return sum(stage.parts.get(name, 0) for name in SURE)
 
 
 def _while_loading(plan: MemoryPlan) -> bool:
     """Whether loading needs more than an update is certain to."""
-    return plan.phases["load"].total > _sure_in_update(plan)
+    return plan.phases["load"].total > max(map(_sure, plan.update_stages))
 
 
 __all__ = ["certain_bytes", "check_memory", "placement_of", "surely_fits", "weight_file_bytes"]

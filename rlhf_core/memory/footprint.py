@@ -115,7 +115,7 @@ def footprint(
             _rehearsed(ctx, weightless_model(ctx.config.model, depth), sizes, unknown, on_cpu) for depth in DEPTHS
         )
         found: Footprint = _continued(few, more, (len(blocks) - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0]))
-        return replace(found, model=measure_model(ctx.config.model, policy))
+        return replace(found, model=measure_model(ctx.config.model, policy), update=found.update.at_peak())
 
 
 def alike(blocks: Sequence[Any]) -> bool:
@@ -134,7 +134,7 @@ def _continued(few: Any, more: Any, times: float) -> Any:
         return max(0, round(few + times * (more - few)))
     if isinstance(few, dict):
         names: list[str] = list(dict.fromkeys([*few, *more]))
-        return {name: _continued(few.get(name, 0), more.get(name, 0), times) for name in names}
+        return {name: _continued(few.get(name, 0), more.get(name, 0), times) for name in names if name in more}
     if isinstance(few, Sizes):
         return more
     return replace(

@@ -73,6 +73,11 @@ class Shares:
     """Every rank has the whole model on its device before it keeps its part; gradients lie in one buffer for good, and
     the root group stays whole."""
 
+    @property
+    def writes_parts(self) -> bool:
+        """Whether a checkpoint gets each rank's moments as they lie, and no copy of them (FSDP)."""
+        return self.gathers and not self.loads_whole
+
 
 def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
     """Of a strategy on so many ranks.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -35,6 +35,8 @@ class LiveBytes(TorchDispatchMode):
         self.now: Counter[str] = Counter()
         self.total = self.peak = 0
         self.at_peak: dict[str, int] = {}
+        self.watch: Callable[[], None] | None = None
+        """Called after every operation."""
         self._known: dict[int, tuple[weakref.ref[Any], str, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,6 +48,8 @@ class LiveBytes(TorchDispatchMode):
         self._see((out,))
         if self.total > self.peak:
             self.peak, self.at_peak = self.total, dict(self.now)
+        if self.watch is not None:
+            self.watch()
         return out
 
     def name(self, part: str, tensors: Iterable[Any]) -> None:
@@ -85,6 +89,8 @@ class LiveBytes(TorchDispatchMode):
             for name in tensor.__tensor_flatten__()[0]:
                 if isinstance(inner := getattr(tensor, name), torch.Tensor):  # a DTensor names its mesh, too
                     self._count(inner, part)
+            return
+        if tensor.device.type == "meta":  # a shape: its storage has a size, and no memory
             return
         memory = _memory(tensor)
         key = id(memory)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.memory.footprint import Footprint, ModelSize
-from rlhf_core.memory.layouts import STRATEGIES, Name, shares
-from rlhf_core.memory.live import UNNAMED
+from rlhf_core.memory.layouts import STRATEGIES, Name, Shares, shares
 from rlhf_core.memory.loading import load_phase
 from rlhf_core.memory.phase import Phase, phase_of
+from rlhf_core.memory.update_parts import in_update, whole_root_bytes
 
 PHASES = ("load", "rollout", "update", "checkpoint")
 BUCKET = 50_000_000
@@ -45,6 +45,8 @@ class MemoryPlan:
 
     placement: Placement
     phases: Mapping[str, Phase]
+    update_stages: Sequence[Phase]
+    """Those of the update, of which the largest is its phase: gradients come as activations go."""
 
     @property
     def peak(self) -> int:
@@ -107,7 +109,7 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     model, update, sampling = found.model, found.update, found.sampling
     weights, reference, trained = model.weights / split, found.reference / split, update.trained / split
     critic, moments = update.critic / split, update.parts.get("optimizer", 0) / split
-    layer, root = model.layer / place.tensor, model.root / place.tensor
+    root = model.root / place.tensor
     models = {"weights": weights, "reference": reference, "critic": critic}
     copies = {"sampler copy": found.sampler / split, "rewards": float(found.rewards)}
     held: dict[str, float] = {**{name: size * of.weights for name, size in models.items()}, **copies}
@@ -119,48 +121,32 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     elif place.strategy == "ddp" and place.ranks > 1:
         made["gradients"] = trained  # views of the buckets, which stay
     state: dict[str, float] = {"optimizer": moments * of.moments, **made}
-    in_update = {"gradients": max(trained * of.gradients, 0.0), UNNAMED: _activations(found, place)}
-    if of.gathers:
-        whole_root = root * (weights + critic) / weights if weights else 0.0
-        in_update |= {"gathered units": 2.0 * layer, "communication": _gradients_on_their_way(found, layer, whole_root)}
-        in_update |= {} if of.loads_whole else {"root group": whole_root}
-    elif place.strategy == "ddp" and place.ranks > 1 and found.sizes.micro_batches > 1:
-        in_update["communication"] = trained  # gradients lie beside the buckets until the last micro-batch
-    elif of.stepped and place.ranks > 1:
-        # a buffer of stage 2 has its full size from the first gradient on; stage 1 joins what there is
-        in_update["communication"] = 4.0 * place.bucket if of.gradients < 1 else min(trained, 4.0 * place.bucket)
-    in_step = {} if on_cpu else {"optimizer temporaries": trained * of.moments}
+    temporaries = update.step / split if on_cpu else trained  # a CPU steps one weight at a time
+    in_step = {"gradients": trained * of.gradients, "optimizer temporaries": temporaries * of.moments}
     in_rollout: dict[str, float] = {}
     if sampling is not None:
         in_rollout = {name: size / (split if name == "KV cache" else 1) for name, size in sampling.parts.items()}
-        kept = root if of.loads_whole else held["weights"]
-        in_rollout |= {"gathered units": weights - kept} if of.gathers else {}
-    written = max(trained * 2 * of.moments if on_cpu else 0.0, 0.0 if of.gathers else model.merged / split)
+        in_rollout |= {"gathered units": weights + critic - _stays_whole(found, of, place)} if of.gathers else {}
+    cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
+    written = max(cloned, 0.0 if of.gathers else model.merged / split)
     gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
     laid = partial(phase_of, held, weights_away=of.weights_on_host, state_away=of.moments_on_host)
-    backward = laid(state | {"gradients": 0.0}, in_update)
-    step = laid(state | {"gradients": 0.0}, {"gradients": in_update["gradients"], **in_step})
+    without_gradients = {name: size for name, size in state.items() if name != "gradients"}
+    stages = [laid(without_gradients, each) for each in (*in_update(found, of, place), in_step)]
     phases = {
         "load": load_phase(of, models, held, made, trained, on_cpu=on_cpu, by_parts=model.by_parts),
         "rollout": laid(state, in_rollout),
-        "update": max(backward, step, key=lambda phase: phase.total),
+        "update": max(stages, key=lambda phase: phase.total),
         "checkpoint": laid(state, {"copies to be written": written, **gathered}),
     }
     if sampling is None:
         del phases["rollout"]
-    return MemoryPlan(place, phases)
+    return MemoryPlan(place, phases, stages)
 
 
-def _gradients_on_their_way(found: Footprint, layer: float, root: float) -> float:
-    """Whole gradients that a sharding strategy has not divided yet, when they and what the backward still keeps are
-    most: those of the root from the head's backward to the end, and later two layers', when at least one layer's
-    activations are gone. Adapters have no gradients of the root.
-    """
-    model = found.model
-    of_trained = model.trained / model.parameters if model.parameters else 0.0
-    at_first = root if of_trained == 1 else 0.0
-    freed = found.update.parts.get(UNNAMED, 0) / max(1, model.layers)
-    return max(at_first, at_first + 2.0 * layer * of_trained - freed)
+def _stays_whole(found: Footprint, of: Shares, place: Placement) -> float:
+    """Bytes of policy and critic that need not be gathered to sample, because ZeRO's stage 3 keeps them whole."""
+    return whole_root_bytes(found) / place.tensor if of.loads_whole else 0.0
 
 
 def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
@@ -170,13 +156,6 @@ def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
     if not on_cpu:
         return float(model.largest)
     return float(model.weights if model.converted else max(model.largest, 3 * model.largest_merged))
-
-
-def _activations(found: Footprint, place: Placement) -> float:
-    """What is live beside weights, gradients and moments at the update's peak; split over tensor ranks by an estimate:
-    of 34 bytes of a token's activations in a layer 24 are split (Korthikanti et al. 2022, equation 2)."""
-    whole = found.update.parts.get(UNNAMED, 0)
-    return whole * (10 + 24 / place.tensor) / 34
 
 
 def every_strategy(

@@ -22,13 +22,23 @@ CONCURRENT = 256
 
 @dataclass(frozen=True)
 class Sampling:
-    """What sampling holds beside what is held anyway."""
+    """What sampling holds beside what is held anyway, and when."""
 
-    parts: Parts
+    copying: Parts
+    """When the engine's own copy of the weights is complete."""
+    reading: Parts
+    """Of the prompts."""
+    decoding: Parts
+    """Of the last token."""
     rows: int
     """Completions that are decoded together."""
     positions: int
     """Cached positions of each at its last token."""
+
+    @property
+    def parts(self) -> Parts:
+        """At the peak."""
+        return max(self.copying, self.reading, self.decoding, key=lambda parts: sum(parts.values()))
 
 
 def rehearse_sampling(ctx: BuildContext, sizes: Sizes, *, on_cpu: bool) -> Sampling:
@@ -41,17 +51,16 @@ def rehearse_sampling(ctx: BuildContext, sizes: Sizes, *, on_cpu: bool) -> Sampl
     """
     prompts, rows = _together(ctx.config.rollout, sizes)
     longest = max(prompts)
-    parts: Parts = {}
-    if on_cpu and sizes.completion >= _worth_tokens():
-        parts["decode copy"] = decode_copy_bytes(ctx.policy.model)
+    copied = decode_copy_bytes(ctx.policy.model) if on_cpu and sizes.completion >= _worth_tokens() else 0
+    copy: Parts = {"decode copy": copied} if copied else {}
     from rlhf_core.kernels.trunk_and_head import quiet
 
     with quiet(ctx.policy.model), LiveBytes() as live, torch.no_grad():
         live.name("weights", [*ctx.policy.model.parameters(), *ctx.policy.model.buffers()])
         read = _read(ctx.policy.model, prompts, longest, live)
         decoded = _decode(ctx, rows, longest, sizes.completion, live)
-    most = max(read, decoded, key=lambda part: sum(part.values()))
-    return Sampling({**parts, **most}, rows, longest + sizes.completion)
+    copying = {**copy, UNNAMED: head_bytes(ctx.policy.model)} if copied else {}
+    return Sampling(copying, {**copy, **read}, {**copy, **decoded}, rows, longest + sizes.completion)
 
 
 def _together(engine: Any, sizes: Sizes) -> tuple[Sequence[int], int]:
@@ -113,7 +122,9 @@ def _decode(ctx: BuildContext, rows: int, longest: int, completion: int, live: L
             )
             kept += [layer.keys, layer.values]
     live.name("KV cache", kept)
-    growing = max((t.numel() * t.element_size() * 2 for t in kept), default=0)
+    growing = 2 * max((t.numel() * t.element_size() for t in kept), default=0)
+    if (longest // BLOCK + 1) == (width // BLOCK + 1) and all(isinstance(layer, GrowingLayer) for layer in layers):
+        growing = 0  # what was made for the prompts is wide enough
     live.begin()
     logits_BV = plain_step(model, _parts(model), ids_B1, torch.ones((rows, width + 1), dtype=torch.long), ids_B1, cache)
     drawn_with: Any = ctx.config.trainer
@@ -166,6 +177,14 @@ def decode_copy_bytes(model: Any) -> int:
     except AttributeError:
         return 0
     return total
+
+
+def head_bytes(model: Any) -> int:
+    """Of the head, which is copied last: as it lies first, then into the other layout."""
+    from rlhf_core.kernels.trunk_and_head import take_apart
+
+    parts = take_apart(model)
+    return 0 if parts is None else tensor_bytes([parts.head.weight])
 
 
 def _base(layer: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,16 @@ class Row(NamedTuple):
     def tokens(self) -> int:
         """In one packed row, the prompt once."""
         return self.prompt + sum(self.replies)
+
+
+class Lengths(NamedTuple):
+    """What is known of the data. Example: ``Lengths([Row(40, (180, 210))], "lengths of 1 rows of the data", 0)``"""
+
+    rows: Sequence[Row]
+    source: str
+    """Where they are from, for the reader."""
+    heldout: int = sys.maxsize
+    """Rows that are held out, at most."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +85,14 @@ def sizes_of(
     online = samples_itself(run)
     if online and reply is not None:
         raise ConfigError("a sampled reply is as long as trainer.sampling.max_tokens", fix="set that instead")
-    rows, source = _given(run, context, prompt, reply) if prompt or reply else _read(run, ctx, context)
+    lengths = _given(run, context, prompt, reply) if prompt or reply else _read(run, ctx, context)
+    rows = lengths.rows
     if online:
-        return _online(run, ctx.world_size, rows, source)
+        return _online(run, ctx.world_size, lengths)
     settings = trainer.micro_batches(ctx.world_size) if hasattr(trainer, "micro_batches") else trainer
     share = max(1, math.ceil(trainer.batch_size / ctx.world_size))
     size = min(settings.micro_batch_size, share)
-    sampled = int(getattr(trainer, "sample_prompts", 0))
+    sampled = min(int(getattr(trainer, "sample_prompts", 0)), lengths.heldout)
     longest = sorted((row.prompt for row in rows), reverse=True)
     each = math.ceil(sampled / ctx.world_size)
     return Sizes(
@@ -89,12 +101,13 @@ def sizes_of(
         prompts=tuple((longest * each)[:each]),
         group=1,
         completion=int(trainer.sampling.max_tokens) if sampled else 0,
-        source=source,
+        source=lengths.source,
     )
 
 
-def _online(run: RunConfig, world_size: int, rows: Sequence[Row], source: str) -> Sizes:
+def _online(run: RunConfig, world_size: int, lengths: Lengths) -> Sizes:
     trainer: Any = run.trainer
+    rows = lengths.rows
     settings = trainer.micro_batches(world_size)
     completion, group = int(trainer.sampling.max_tokens), int(trainer.group_size)
     prompts = max(1, math.ceil(trainer.prompts_per_step / world_size))
@@ -110,7 +123,7 @@ def _online(run: RunConfig, world_size: int, rows: Sequence[Row], source: str) -
     rest = size - sum(len(row.replies) for row in heavy[:-1])
     heavy[-1] = Row(heavy[-1].prompt, (completion,) * rest)
     evaluated = max(int(trainer.eval_samples), int(getattr(trainer, "gold_samples", 0)) if trainer.eval_samples else 0)
-    held = math.ceil(evaluated / world_size)
+    held = math.ceil(min(evaluated, lengths.heldout) / world_size)
     wide = held > prompts * group
     return Sizes(
         micro_batch=tuple(heavy),
@@ -118,7 +131,7 @@ def _online(run: RunConfig, world_size: int, rows: Sequence[Row], source: str) -
         prompts=tuple((longest * (held if wide else prompts))[: held if wide else prompts]),
         group=1 if wide else group,
         completion=completion,
-        source=source,
+        source=lengths.source,
     )
 
 
@@ -134,19 +147,21 @@ def _heavy(rows: Sequence[Row], size: int) -> tuple[Row, ...]:
     return best
 
 
-def _given(run: RunConfig, context: int, prompt: int | None, reply: int | None) -> tuple[list[Row], str]:
+def _given(run: RunConfig, context: int, prompt: int | None, reply: int | None) -> Lengths:
     trainer: Any = run.trainer
     if samples_itself(run):
         completion = int(trainer.sampling.max_tokens)
         prompt = ASSUMED_PROMPT if prompt is None else prompt
         _fits(prompt + completion, context)
-        return [Row(prompt, (completion,))], f"prompts of {prompt} and completions of {completion} tokens, as given"
+        return Lengths(
+            [Row(prompt, (completion,))], f"prompts of {prompt} and completions of {completion} tokens, as given"
+        )
     limit = min(int(getattr(trainer, "max_length", 1024)), context)
     prompt = min(ASSUMED_PROMPT, limit // 2) if prompt is None else prompt
     reply = limit - prompt if reply is None else reply
     _fits(prompt + max(1, reply), min(limit, context))
     many = 2 if getattr(trainer, "feeds", None) == "pairs" else 1
-    return [Row(prompt, (reply,) * many)], f"prompts of {prompt} and replies of {reply} tokens, as given"
+    return Lengths([Row(prompt, (reply,) * many)], f"prompts of {prompt} and replies of {reply} tokens, as given")
 
 
 def _fits(tokens: int, limit: int) -> None:
@@ -154,24 +169,27 @@ def _fits(tokens: int, limit: int) -> None:
         raise ConfigError(f"{tokens} tokens do not fit: at most {limit} do", fix="give fewer tokens")
 
 
-def _read(run: RunConfig, ctx: BuildContext, context: int) -> tuple[list[Row], str]:
-    """The run's rows, tokenized; where that cannot be, lengths that are assumed."""
+def _read(run: RunConfig, ctx: BuildContext, context: int) -> Lengths:
+    """Of the run's rows, tokenized; where that cannot be, lengths that are assumed."""
     why = "a shape has no tokenizer" if is_shape(run.model.path) else "the data is not on this machine"
     try:
         rows = None if is_shape(run.model.path) else read_all(run, ctx)
         if rows is not None and rows.train:
-            return _tokenized(run, rows, context), f"lengths of {len(rows.train):,} rows of the data"
+            lengths = _tokenized(run, rows, context)
+            return Lengths(lengths, f"lengths of {len(rows.train):,} rows of the data", len(rows.heldout))
     except (RlhfError, OSError) as error:
         why = str(error).split("\n")[0]
     trainer: Any = run.trainer
     if samples_itself(run):
         completion = int(trainer.sampling.max_tokens)
         prompt = max(1, min(run.dataset.max_prompt_tokens or ASSUMED_PROMPT, context - completion))
-        return [Row(prompt, (completion,))], f"prompts of {prompt} tokens assumed: {why}"
+        return Lengths([Row(prompt, (completion,))], f"prompts of {prompt} tokens assumed: {why}")
     limit = min(int(getattr(trainer, "max_length", 1024)), context)
     prompt = max(1, min(ASSUMED_PROMPT, limit // 2))
     many = 2 if getattr(trainer, "feeds", None) == "pairs" else 1
-    return [Row(prompt, (max(1, limit - prompt),) * many)], f"every row as long as max_length allows, assumed: {why}"
+    return Lengths(
+        [Row(prompt, (max(1, limit - prompt),) * many)], f"every row as long as max_length allows, assumed: {why}"
+    )
 
 
 def _tokenized(run: RunConfig, rows: Rows, context: int) -> list[Row]:

@@ -39,6 +39,8 @@ class Unknown(TorchFunctionMode):
             return True
         if func is torch.Tensor.tolist:
             return _filled(tuple(args[0].shape), self.value)
+        if func is torch.Tensor.__deepcopy__:
+            return _copied(*args)
         if func is torch.Tensor.__getitem__ and isinstance(args[1], torch.Tensor) and args[1].dtype is torch.bool:
             return self._chosen(*args)
         if func is torch.ones and args == ((1, 1, 1, 1),):  # packing's mask, which becomes a subclass: no fake one can
@@ -50,6 +52,15 @@ class Unknown(TorchFunctionMode):
         """Rows that a mask chooses, by an index of as many places, which costs what the mask's own would."""
         flat = tensor.reshape(-1, *tensor.shape[mask.ndim :])
         return flat[torch.zeros(min(self.rows, flat.shape[0]), dtype=torch.long, device=tensor.device)]
+
+
+def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """A copy for ``copy.deepcopy``; torch's own gives it a storage that its views do not have."""
+    if id(tensor) not in memo:
+        new = tensor.detach().clone()
+        trained = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(new, requires_grad=tensor.requires_grad) if trained else new
+    return memo[id(tensor)]
 
 
 def _filled(shape: tuple[int, ...], value: float) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from rlhf_core.memory.backward import Backward, Stage
 from rlhf_core.memory.live import UNNAMED, LiveBytes, tensor_bytes
 from rlhf_core.memory.sizes import Row, Sizes
 
@@ -33,6 +34,25 @@ class Update:
     """Bytes of the critic's own weights."""
     step: int
     """Bytes beyond weights, gradients and moments that the optimizer's step takes, on a CPU."""
+    stages: dict[str, Stage] = field(default_factory=dict[str, Stage])
+    """The most in each stage of the backward."""
+    units: int = 0
+    """Decoder layers of policy and critic, through which the backward goes."""
+    first_units: int = 0
+    """Those of the model through which it goes first."""
+    root: int = 0
+    """Bytes of what is trained and in no decoder layer."""
+
+    @property
+    def layer(self) -> float:
+        """Bytes of what is trained in one decoder layer."""
+        return (self.trained - self.root) / max(1, self.units)
+
+    def at_peak(self) -> Update:
+        """With its parts as they are at the peak of all stages and the step."""
+        moments = [(one.whole.activations, one.whole.gradients) for one in self.stages.values()]
+        activations, gradients = max([*moments, (self.step, self.trained)], key=sum)
+        return replace(self, parts=_tidy({**self.parts, UNNAMED: activations, "gradients": gradients}))
 
 
 def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
@@ -57,7 +77,13 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
         live.name("weights", [*module.parameters(), *module.buffers()])
         if critic is not None:
             live.name("critic", [*critic.parameters(), *critic.buffers()])
-        hooks = [p.register_post_accumulate_grad_hook(lambda p: live.name("gradients", [p.grad])) for p in trained]
+        backward = Backward(module, live)
+
+        def complete(parameter: torch.nn.Parameter) -> None:
+            live.name("gradients", [parameter.grad])
+            backward.gradient(parameter)
+
+        hooks = [p.register_post_accumulate_grad_hook(complete) for p in trained]
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
             live.name("gradients", [parameter.grad])
@@ -69,12 +95,23 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
         step = live.peak - before - tensor_bytes(moments)
         if sizes.micro_batches == 1:
             optimizer.zero_grad(set_to_none=True)  # else those of the micro-batches before are there
-        live.begin()
-        learner.update_sums(samples)
+        held = dict(live.now)
+        with backward.followed(optimizer):
+            learner.update_sums(samples)
     for hook in hooks:
         hook.remove()
     own = [] if critic is None else [*critic.parameters(), *critic.buffers()]
-    return Update(_tidy(live.at_peak), tensor_bytes(trained), tensor_bytes(own), max(0, step))
+    count = len(backward.passed)
+    return Update(
+        held,
+        tensor_bytes(trained),
+        tensor_bytes(own),
+        max(0, step),
+        backward.stages,
+        count,
+        count if backward.between is None else backward.between,
+        backward.root,
+    ).at_peak()
 
 
 def _tidy(parts: Parts) -> Parts:

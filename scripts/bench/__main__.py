@@ -4,7 +4,8 @@
     python -m scripts.bench --record                 # what the documents quote
 
 Each case is written as soon as it is measured. A case that was recorded at the same commit is not measured again, so an
-interrupted record goes on where it stopped; ``--again`` measures everything anew, ``--missing`` what no commit has.
+interrupted record goes on where it stopped; ``--again`` measures everything anew, ``--missing`` what no commit has,
+``--only TEXT`` cases with this text in their name.
 """
 
 from __future__ import annotations
@@ -66,13 +67,16 @@ def cases_of(module: ModuleType) -> dict[str, Callable[[], Any]]:
     return module.cases() if hasattr(module, "cases") else {"run": module.run}
 
 
-def measure(name: str, folder: Path, at: str, again: bool, missing: bool = False) -> None:
-    """Measure what is not recorded at commit ``at`` (``missing``: at any); the file is complete after every case."""
+def measure(name: str, folder: Path, at: str, again: bool, missing: bool = False, only: str = "") -> None:
+    """Measure what is not recorded at commit ``at`` (``missing``: at any) and has ``only`` in its name; the file is
+    complete after every case."""
     module, path = importlib.import_module(f"scripts.bench.{name}"), folder / f"{name}.json"
     wanted, record = cases_of(module), json.loads(path.read_text()) if path.is_file() else {}
     by_default = {"machine": record["machine"]} if "machine" in record else {}  # of all cases, in older records
     cases = {case: {**by_default, **row} for case, row in record.get("cases", {}).items() if case in wanted}
     for case, work in wanted.items():
+        if only not in case:
+            continue
         if case in cases and not again and (missing or cases[case]["commit"] == at != "unknown"):
             print(f"{name} {case}: recorded already at {cases[case]['commit']}")
             continue
@@ -97,6 +101,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help=f"the same as: {' '.join(RECORD)}")
     parser.add_argument("--again", action="store_true", help="measure recorded cases anew")
     parser.add_argument("--missing", action="store_true", help="measure only cases without any record")
+    parser.add_argument("--only", default="", metavar="TEXT", help="measure only cases with this text in their name")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "bench")
     args = parser.parse_args()
     unknown = set(args.names) - set(names())
@@ -106,7 +111,7 @@ def main() -> None:
     at = commit()
     for name in args.names or (RECORD if args.record else names()):
         again = args.again or (at.endswith("-dirty") and not args.missing)
-        measure(name, args.out, at, again, args.missing)
+        measure(name, args.out, at, again, args.missing, args.only)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ of SFT and DPO are equally long: the plan is for the heaviest of 200 micro-batch
 The 135M model is written as safetensors first, which sharded ranks read
 by parts; its rows have smaller batches (``SMALLER``), need RLHF_SMOLLM2_GGUF and are left out without. Rows of several
 processes are two ranks on gloo, of which the larger is measured. Writes ``docs/bench/memory_plan.md`` besides the
-record; ``--missing`` goes on with rows that were not measured.
+record; ``--missing`` goes on with rows that were not measured, ``--only "135M: sft"`` measures some.
 """
 
 from __future__ import annotations
@@ -179,12 +179,13 @@ def finish(results: Mapping[str, Any], folder: Path) -> None:
         "| run | reference | plan, peak | measured, peak | error | error of rollout | of update | of checkpoint |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, row in results.items():
+    wanted = [f"{model}: {name}" for model in MODELS for name in rows()]
+    for name in (name for name in wanted if name in results):
+        row = results[name]
         planned, measured = max(row["plan"].values()), max(row["measured"].values())
         errors = [f"{row['phase_errors'][p]:+.1%}" if p in row["phase_errors"] else "" for p in PHASES[1:]]
         cells = [name, row["reference"], readable(planned), readable(measured), f"{row['peak_error']:+.1%}", *errors]
         lines.append("| " + " | ".join(cells) + " |")
-    wanted = [f"{model}: {name}" for model in MODELS for name in rows()]
     if not_measured := [name for name in wanted if name not in results]:
         lines += ["", f"Not measured yet: {'; '.join(not_measured)}."]
     (folder / "memory_plan.md").write_text("\n".join(lines) + "\n")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import ConfigError
-from rlhf_core.memory.check import placement_of
+from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND, Held, Stage
+from rlhf_core.memory.check import certain_bytes, placement_of
 from rlhf_core.memory.footprint import Footprint, ModelSize
 from rlhf_core.memory.layouts import LAYOUTS
 from rlhf_core.memory.plan import Placement, fewest_ranks, plan_for
@@ -22,6 +23,18 @@ MODEL = ModelSize(
     path="m", parameters=20 * MB, trained=20 * MB, layers=8, heads=8, kv_heads=4, weights=80 * MB, layer=8 * MB,
     root=16 * MB, context=512, largest=12 * MB,
 )  # fmt: skip
+
+
+def stage(activations: int, undivided: int) -> Stage:
+    """With several micro-batches: gradients of those before are there, 80 MB."""
+    held = Held(activations * MB, undivided * MB)
+    return Stage(activations * MB, Held(activations * MB, 80 * MB), held)
+
+
+STAGES = {
+    HEAD: stage(34, 0), FIRST: stage(30, 8), SECOND: stage(26, 8), LAST: stage(2, 8), AFTER: stage(33, 0),
+    ROOT: stage(0, 32),
+}  # fmt: skip
 FOUND = Footprint(
     model=MODEL,
     sizes=Sizes((Row(8, (8,)),), 2, (8,), 1, 8, "given"),
@@ -29,10 +42,16 @@ FOUND = Footprint(
     sampler=0,
     rewards=10 * MB,
     update=Update(
-        {"weights": 80 * MB, "gradients": 80 * MB, "optimizer": 160 * MB, "activations": 34 * MB}, 80 * MB, 0, 0
+        {"weights": 80 * MB, "gradients": 80 * MB, "optimizer": 160 * MB, "activations": 34 * MB}, 80 * MB, 0, 0,
+        STAGES, units=8, first_units=8, root=16 * MB,
     ),
-    sampling=Sampling({"KV cache": 40 * MB}, 4, 16),
-)
+    sampling=Sampling({}, {}, {"KV cache": 40 * MB}, 4, 16),
+)  # fmt: skip
+ONE_MICRO_BATCH = replace(FOUND, sizes=replace(FOUND.sizes, micro_batches=1))
+
+
+def with_stage(name: str, one: Stage, found: Footprint = FOUND) -> Footprint:
+    return replace(found, update=replace(found.update, stages={**STAGES, name: one}))
 
 
 SMALL_BUCKET = 1
@@ -67,7 +86,7 @@ def test_fsdp_shards_and_gathers_layers_and_root_group() -> None:
     update = phases(Placement("fsdp", 4))["update"]
     assert (update["weights"], update["gradients"], update["optimizer"]) == (20 * MB, 20 * MB, 40 * MB)
     assert (update["gathered units"], update["root group"]) == (16 * MB, 16 * MB)
-    assert phases(Placement("fsdp", 4))["rollout"]["gathered units"] == 60 * MB  # the native engine needs all of it
+    assert phases(Placement("fsdp", 4))["rollout"]["gathered units"] == 80 * MB  # the native engine needs all of it
 
 
 def test_sharded_weights_are_written_one_by_one() -> None:
@@ -77,7 +96,9 @@ def test_sharded_weights_are_written_one_by_one() -> None:
     assert "gathered weights" not in phases(Placement("ddp", 4), on_cpu=True)["checkpoint"]
     adapters = replace(FOUND, model=replace(MODEL, merged=200 * MB, largest_merged=5 * MB))
     parts = plan_for(adapters, Placement("fsdp", 4), on_cpu=True).phases["checkpoint"].parts
-    assert (parts["gathered weights"], parts["copies to be written"]) == (15 * MB, 40 * MB)
+    assert parts["gathered weights"] == 15 * MB
+    assert "copies to be written" not in parts  # moments are written as they lie
+    assert phases(Placement("zero3", 4), on_cpu=True)["checkpoint"]["copies to be written"] == 40 * MB
     parts = plan_for(adapters, Placement("ddp", 4), on_cpu=True).phases["checkpoint"].parts
     assert parts["copies to be written"] == 200 * MB
     converted = replace(FOUND, model=replace(MODEL, converted=True))  # transformers wants all of them at once
@@ -118,8 +139,8 @@ def test_stage_3_loads_policy_reference_and_critic_whole_on_every_rank() -> None
     assert (divided["stepped copy"], divided["gradients"]) == (40 * MB, 40 * MB)
     assert divided["reduce buffer"] == 200 * MB  # 50 million elements
     assert phases(Placement("zero3", 8))["rollout"]["gathered units"] == 64 * MB  # all layers, beside the parts
-    assert fewest_ranks(FOUND, "zero3", 165 * MB, 8, on_cpu=False) is None
-    assert fewest_ranks(FOUND, "fsdp", 165 * MB, 8, on_cpu=False) == 8
+    assert fewest_ranks(FOUND, "zero3", 175 * MB, 8, on_cpu=False) is None
+    assert fewest_ranks(FOUND, "fsdp", 175 * MB, 8, on_cpu=False) == 8
 
 
 def test_what_deepspeed_adds_over_ranks_at_once_is_counted() -> None:
@@ -144,16 +165,52 @@ def test_fsdp_loads_weights_whole_that_do_not_lie_by_parts() -> None:
     assert fewest_ranks(whole, "fsdp", 165 * MB, 8, on_cpu=False) is None
 
 
-def test_gradients_of_the_root_wait_for_the_end_of_the_backward() -> None:
-    """They are whole beside its weights; those of layers come when activations of a layer are gone."""
-    assert phases(Placement("fsdp", 4))["update"]["communication"] == (16 + 2 * 8) * MB - 34 * MB // 8
-    heavy = replace(FOUND, update=replace(FOUND.update, parts=FOUND.update.parts | {"activations": 800 * MB}))
-    assert plan_for(heavy, Placement("fsdp", 4), on_cpu=True).phases["update"].parts["communication"] == 16 * MB
-    adapters = replace(FOUND, model=replace(MODEL, trained=MB))  # 5 %; none of the root's
-    parts = plan_for(adapters, Placement("fsdp", 4), on_cpu=True).phases["update"].parts
-    assert "communication" not in parts
-    critic = replace(FOUND, update=replace(FOUND.update, critic=80 * MB))
-    assert plan_for(critic, Placement("fsdp", 4), on_cpu=True).phases["update"].parts["root group"] == 32 * MB
+def test_a_sharded_update_is_planned_at_the_stage_where_most_is_held() -> None:
+    place = Placement("fsdp", 4)
+    update = phases(place)["update"]  # a layer, the next one, its gradients, and flat ones of the layer before
+    assert (update["activations"], update["gathered units"], update["communication"]) == (26 * MB, 16 * MB, 16 * MB)
+    head = plan_for(with_stage(HEAD, stage(800, 0)), place, on_cpu=True).phases["update"].parts
+    assert (head["activations"], head["gathered units"]) == (800 * MB, 8 * MB)  # a layer is on its way
+    assert "communication" not in head
+    assert head["root group"] == 16 * MB
+    after = plan_for(with_stage(AFTER, stage(90, 0)), place, on_cpu=True).phases["update"].parts
+    assert (after["communication"], "gathered units" in after) == (8 * MB, False)
+    end = plan_for(with_stage(ROOT, stage(0, 90)), place, on_cpu=True).phases["update"].parts
+    assert (end["communication"], end["gradients"]) == (90 * MB, 20 * MB)
+
+
+def test_of_one_micro_batch_only_gradients_of_layers_that_were_passed_are_there() -> None:
+    update = plan_for(ONE_MICRO_BATCH, Placement("fsdp", 4), on_cpu=True).phases["update"].parts
+    assert (update["gradients"], update["activations"]) == (8 * MB // 4, 26 * MB)
+    late = with_stage(LAST, stage(60, 8), ONE_MICRO_BATCH)
+    assert plan_for(late, Placement("fsdp", 4), on_cpu=True).phases["update"].parts["gradients"] == 7 * 8 * MB // 4
+    first = Stage(60 * MB, Held(60 * MB, 5 * MB), Held(60 * MB, 5 * MB))
+    heavy = with_stage(FIRST, Stage(900 * MB, Held(900 * MB, 5 * MB), first.undivided), ONE_MICRO_BATCH)
+    single = plan_for(heavy, Placement("single"), on_cpu=True).phases["update"].parts
+    assert (single["gradients"], single["activations"]) == (5 * MB, 900 * MB)
+    assert plan_for(heavy, Placement("ddp", 4), on_cpu=True).phases["update"].parts["gradients"] == 80 * MB  # buckets
+    plan = plan_for(heavy, Placement("single"), on_cpu=True)
+    assert certain_bytes(plan) == (80 + 80 + 10 + 160 + 80) * MB  # all gradients are there at the end
+    assert certain_bytes(plan_for(heavy, Placement("fsdp", 4), on_cpu=True)) == (20 + 20 + 10 + 40 + 20 + 16) * MB
+
+
+def test_gradients_beside_the_buckets_of_ddp_go_layer_by_layer() -> None:
+    place = Placement("ddp", 4)
+    for name, beside in ((FIRST, 80), (SECOND, 72), (LAST, 24), (AFTER, 16)):
+        found = with_stage(name, stage(800, 0))
+        assert plan_for(found, place, on_cpu=True).phases["update"].parts["communication"] == beside * MB, name
+
+
+def test_a_critic_has_a_head_layers_and_a_root_of_its_own() -> None:
+    between = stage(300, 16)
+    update = replace(FOUND.update, critic=80 * MB, units=16, first_units=8, trained=160 * MB, root=32 * MB)
+    critic = replace(ONE_MICRO_BATCH, update=replace(update, stages={**STAGES, OTHER: between}))
+    plan = plan_for(critic, Placement("fsdp", 4), on_cpu=True)
+    parts = plan.phases["update"].parts
+    assert (parts["root group"], parts["gathered units"]) == (32 * MB, 8 * MB)
+    assert parts["communication"] == (16 + 8) * MB  # the critic's root, and its last layer
+    assert parts["gradients"] == 8 * 8 * MB // 4
+    assert plan.phases["rollout"].parts["gathered units"] == 160 * MB  # the critic's too
 
 
 def test_hsdp_shards_within_a_node() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from rlhf_core.context import BuildContext
 from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.memory import footprint as footprint_module
 from rlhf_core.memory.advice import accepted_by_strategy, changes
+from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND
 from rlhf_core.memory.check import check_memory, surely_fits
 from rlhf_core.memory.footprint import footprint
 from rlhf_core.memory.live import LiveBytes
@@ -58,6 +60,13 @@ def test_lora_of_rank_16_on_q_k_v_o_of_7b_has_16_8_million_parameters() -> None:
     assert every - trained == 6_738_415_616
 
 
+def test_a_shape_has_no_memory() -> None:
+    with LiveBytes() as live:
+        shape = torch.empty(1000, device="meta")
+        live.name("weights", [shape])
+    assert (live.peak, live.total) == (0, 0)
+
+
 @pytest.mark.parametrize("algo", ["sft", "dpo"])
 def test_an_update_without_weights_holds_what_a_real_one_holds(algo: str) -> None:
     ctx = context(algo, *SMALL)
@@ -68,6 +77,44 @@ def test_an_update_without_weights_holds_what_a_real_one_holds(algo: str) -> Non
         planned = rehearse(ctx.with_(policy=weightless_model(ctx.config.model)), sizes, unknown)
     assert sum(planned.parts.values()) == pytest.approx(sum(real.parts.values()), rel=0.01)
     assert planned.parts["optimizer"] == pytest.approx(2 * planned.trained, rel=1e-3)
+    assert list(planned.stages) == list(real.stages) == [HEAD, FIRST, SECOND, LAST, AFTER, ROOT]
+    for name, stage in planned.stages.items():
+        assert stage.activations == pytest.approx(real.stages[name].activations, rel=0.01), name
+    layers, root = planned.units * planned.layer, planned.stages[ROOT].undivided.gradients
+    assert (planned.units, root) == (4, 2 * planned.root)
+    assert layers + planned.root == planned.trained
+    assert planned.stages[LAST].activations < planned.stages[FIRST].activations
+
+
+def test_a_copy_of_a_tensor_without_values_is_its_views_memory() -> None:
+    """The critic begins as a copy of the policy's trunk; its weights are no activations when they are used."""
+    with without_values():
+        trunk = weightless_model(ModelConfig(path="pocket")).model.model
+        copied = copy.deepcopy(trunk)
+        assert {type(p) for p in copied.parameters()} == {type(p) for p in trunk.parameters()}
+        assert all(p.requires_grad and isinstance(p, torch.nn.Parameter) for p in copied.parameters())
+        weight = copied.layers[0].mlp.up_proj.weight
+        with LiveBytes() as live:
+            live.name("critic", [weight])
+            view = weight.t()
+            assert live.total == live.now["critic"] == 4 * weight.numel()
+        assert view.untyped_storage() is weight.untyped_storage()
+        tied = torch.nn.ModuleList([trunk.embed_tokens, trunk.embed_tokens])
+        first, second = copy.deepcopy(tied)
+        assert first.weight is second.weight
+
+
+def test_the_backward_goes_through_the_critic_first() -> None:
+    """Its gradients, and what it kept, are gone or complete when the policy's head begins."""
+    names = {"reward": "exact", "dataset": "pocket/arithmetic"}
+    small = ("trainer.rollout_batch_size=8", "trainer.train_batch_size=8", "trainer.micro_batch_size=8")
+    update = footprint(context("ppo", *small, "trainer.eval_samples=0", **names), on_cpu=True).update
+    assert (update.units, update.first_units) == (8, 4)
+    head, other = update.stages[HEAD], update.stages[OTHER]
+    assert other.activations < 0.7 * head.activations
+    assert other.whole.gradients == pytest.approx(update.critic, rel=0.01)
+    root_of_critic = update.root / 2
+    assert other.undivided.gradients == pytest.approx(root_of_critic, rel=0.01)
 
 
 @pytest.mark.slow
@@ -87,9 +134,13 @@ def test_two_shallow_models_tell_what_a_deep_one_holds(monkeypatch: pytest.Monke
     continued = footprint(ctx, on_cpu=True)
     assert continued.model == whole.model
     assert sum(continued.update.parts.values()) == pytest.approx(sum(whole.update.parts.values()), rel=0.02)
+    assert (continued.update.units, continued.update.root) == (whole.update.units, whole.update.root)
+    for name, stage in continued.update.stages.items():
+        assert stage.activations == pytest.approx(whole.update.stages[name].activations, rel=0.02), name
     assert continued.sampling is not None
     assert whole.sampling is not None
-    assert continued.sampling.parts["KV cache"] == whole.sampling.parts["KV cache"]
+    assert continued.sampling.decoding["KV cache"] == whole.sampling.decoding["KV cache"]
+    assert continued.sampling.copying == whole.sampling.copying
 
 
 @pytest.mark.slow
