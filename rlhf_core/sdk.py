@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from rlhf_core.models.save import load_weights as load_weights
     from rlhf_core.models.save import save_model as save_model
     from rlhf_core.models.save import write_transformer as write_transformer
+    from rlhf_core.models.slices import ValuesForAdapters as ValuesForAdapters
     from rlhf_core.models.slices import has_no_weights as has_no_weights
     from rlhf_core.models.slices import load_named as load_named
     from rlhf_core.models.sources import model_paths as model_paths
@@ -158,7 +159,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "rlhf_core.models.prompt_format": ("Formatter", "encode_raw_prompt"),
         "rlhf_core.models.reference": ("Reference",),
-        "rlhf_core.models.slices": ("has_no_weights", "load_named"),
+        "rlhf_core.models.slices": ("ValuesForAdapters", "has_no_weights", "load_named"),
         "rlhf_core.models.save": ("load_weights", "save_model", "write_transformer"),
         "rlhf_core.models.tensor_files": ("save_named",),
         "rlhf_core.models.sources": (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from rlhf_core.errors import ModelError
 from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
 from rlhf_core.models.tensor_files import can_write, entries, write_model_files
-from rlhf_core.strategy.whole_weights import ComputedWeights, like, on_demand
+from rlhf_core.strategy.whole_weights import ComputedWeights, on_demand
 
 ADAPTER = "adapter"
 """Folder of the adapter inside a final model."""
@@ -89,10 +88,7 @@ def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
         return weight
 
     places = {k.removeprefix("base_model.model.").replace(".base_layer.", "."): k for k in weights if ".lora_" not in k}
-    return ComputedWeights(
-        {name: partial(merged, name, stored) for name, stored in places.items()},
-        {name: like(weights, stored) for name, stored in places.items()} if on_demand(weights) else None,
-    )
+    return ComputedWeights.of(weights, places, merged)
 
 
 def adapter_weights(weights: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ one tensor, unless the code that writes keeps what it got.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -141,6 +142,18 @@ class ComputedWeights(Mapping[str, torch.Tensor]):
         self, values: Mapping[str, Callable[[], torch.Tensor]], shapes: Mapping[str, torch.Tensor] | None
     ) -> None:
         self._values, self.shapes = values, shapes
+
+    @classmethod
+    def of(cls, weights: Weights, stored: Mapping[str, str], value: Callable[[str, str], torch.Tensor]) -> Self:
+        """Weights each of which has the shape and the type of one that is there.
+
+        Args:
+            weights: by their own names.
+            stored: name of a computed weight -> name of the one in ``weights``.
+            value: of both names, the computed weight.
+        """
+        shapes = {name: like(weights, place) for name, place in stored.items()} if on_demand(weights) else None
+        return cls({name: partial(value, name, place) for name, place in stored.items()}, shapes)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._values[name]()

@@ -1,7 +1,7 @@
 """FSDP against one process, inside one pair of ranks: run by torchrun, rank 0 writes what it found.
 
-Gradients under every pair of optimisations; logprobs, values and losses on shards before and after an update; a policy
-whose weights each rank reads by itself.
+Gradients under every pair of optimisations, and of what learns from pairs, steps, grades and single responses;
+logprobs, values and losses on shards before and after an update; a policy whose weights each rank reads by itself.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from rlhf_plugin_ppo.critic import make_critic
 sys.path.insert(0, str(Path(__file__).parent))
 
 from matrix import PAIRS, gradient, items, plain
+from reward_gradients import reward_gradients
 from sharded_forward import numbers
 
 CONFIG = OnlineTrainerConfig(name="t", optimizer={"eps": 1e-3, "learning_rate": 1e-3, "weight_decay": 0.1})  # pyright: ignore
@@ -134,7 +135,12 @@ def loading(ranks: AcceleratedStrategy) -> dict[str, float]:
 def main(out: str) -> None:
     """All of it."""
     ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
-    found = {"gradients": gradients(ranks), "forwards": forwards(ranks), "loading": loading(ranks)}
+    found = {
+        "gradients": gradients(ranks),
+        "rewards": reward_gradients({"fsdp": lambda: strategy_of(ranks)}),
+        "forwards": forwards(ranks),
+        "loading": loading(ranks),
+    }
     if ranks.rank == 0:
         Path(out).write_text(json.dumps(found, indent=1))
     ranks.close()

@@ -14,7 +14,7 @@ import shutil
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,14 @@ from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
+from rlhf_plugin_reward.net import new_head
+from rlhf_plugin_rubric.rubric import load_rubric
 
 LAYERS = 20
 COMMON = {
     "threads": 1,
     "dataset.heldout_by": "place",
+    "dataset.heldout_fraction": 0.2,
     "trainer.max_steps": 2,
     "trainer.checkpoint_every": 1,
     "trainer.batch_size": 4,
@@ -57,7 +60,26 @@ CASES: dict[str, dict[str, Any]] = {
     "dpo": SAMPLED,
     "dpo+lora": {"model.lora.r": 4, "trainer.sample_prompts": 0},
     "reward_model": {},
+    "reward_model+lora": {"model.lora.r": 4},
+    "reward_model+adapters": {"trainer.train_trunk": "lora"},
+    "reward_model+frozen": {"trainer.train_trunk": "frozen"},
+    "kto": {"trainer.sample_prompts": 0},
+    "prm+adapters": {"trainer.train_trunk": "lora"},
+    "prm+frozen": {"trainer.train_trunk": "frozen"},
+    "rubric_model+adapters": {"trainer.train_trunk": "lora"},
 }
+
+
+COUNTED = ("sft", "sft+lora", "dpo", "dpo+lora", "reward_model", "reward_model+adapters", "reward_model+frozen")
+"""Whose bytes are counted, which takes as long again as the run."""
+RESUMED = (
+    "fsdp/dpo",
+    "fsdp/reward_model",
+    "fsdp/reward_model+adapters",
+    "fsdp/reward_model+frozen",
+    "3/reward_model+frozen",
+)
+"""Of these the run is cut back to its first step, and goes on."""
 
 
 class Held(TorchDispatchMode):
@@ -102,9 +124,9 @@ def write_model(folder: Path) -> int:
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
-def write_rows(file: Path) -> None:
-    """Pairs and demonstrations."""
-    rows = [
+def write_rows(place: Path) -> None:
+    """Pairs and demonstrations; solutions with labelled steps; responses with grades."""
+    pairs = [
         {
             "prompt": f"What is the code of {name}?",
             "completion": f"The code is {name}.",
@@ -113,24 +135,41 @@ def write_rows(file: Path) -> None:
         }
         for name in ("Ann", "Bob", "Cleo", "Dan", "Eve")
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows * 8))
+    steps = [
+        {"prompt": row["prompt"], "steps": ["I know that.", row["completion"]], "labels": [n % 3 > 0, n % 3 > 1]}
+        for n, row in enumerate(pairs)
+    ]
+    names = load_rubric("assistant").names
+    graded = [
+        {"prompt": row["prompt"], "completion": row["completion"], "parts": dict.fromkeys(names, n / 4)}
+        for n, row in enumerate(pairs)
+    ]
+    for name, rows in {"pairs": pairs, "steps": steps, "graded": graded}.items():
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 8))
 
 
 def train(case: str, place: Path, run: str, strategy: Any, resume: bool = False) -> dict[str, torch.Tensor]:
     """Train in this process, as one of the strategy's ranks; the weights of ``final/``."""
     algo, settings = case.partition("+")[0], {**COMMON, **CASES[case]}
-    names = {"algo": algo, "model": str(place / "model"), "dataset": str(place / "rows.jsonl")}
+    rows = {"prm": "steps", "rubric_model": "graded"}.get(algo, "pairs")
+    names = {"algo": algo, "model": str(place / "model"), "dataset": str(place / f"{rows}.jsonl")}
     registry, hooks = open_plugins(reports=False)
     config = resolve_options(registry, (), [f"{key}={value}" for key, value in settings.items()], names)
     plan = plan_run(registry, hooks, config, strategy.world_size)
     with patch.object(process, "_build_strategy", lambda *_: strategy):
         process.run_plan(plan, config, registry, hooks, place / run, resume=resume)
-    return load_file(str(place / run / "final" / "model.safetensors"))
+    return final(place, run)
+
+
+def final(place: Path, run: str) -> dict[str, torch.Tensor]:
+    """Every weight in ``final/``, those of a trunk by its own names."""
+    files = sorted((place / run / "final").rglob("*.safetensors"))
+    return {name.removeprefix("model."): value for file in files for name, value in load_file(str(file)).items()}
 
 
 @contextmanager
-def watched() -> Iterator[dict[str, int]]:
-    """Until the first update: bytes held at most, and how often a weight was read whole."""
+def watched(counted: bool) -> Iterator[dict[str, int]]:
+    """Until the first update: bytes held at most, if they are ``counted``, and how often a weight was read whole."""
     found = {"whole reads": 0, "held": 0}
     update, read, held = Learner.update_sums, Stored.read, Held()
 
@@ -143,14 +182,45 @@ def watched() -> Iterator[dict[str, int]]:
         held.over, found["held"] = True, held.peak
         return update(*args, **kwargs)
 
-    with patch.object(Stored, "read", reading), patch.object(Learner, "update_sums", updating), held:
+    with (
+        patch.object(Stored, "read", reading),
+        patch.object(Learner, "update_sums", updating),
+        held if counted else nullcontext(),
+    ):
         yield found
+
+
+def strategy_of(ranks: AcceleratedStrategy, name: str) -> Any:
+    """FSDP, or DeepSpeed of a stage, around ranks that are there."""
+    if name == "fsdp":
+        made: Any = Fsdp(FsdpConfig(), ranks)
+    else:
+        from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+        from rlhf_plugin_deepspeed.stage3 import Zero3
+        from rlhf_plugin_deepspeed.strategy import Zero
+
+        config = DeepSpeedConfig.model_validate({"device": "cpu", "stage": int(name)})
+        made = (Zero3 if config.stage == 3 else Zero)(config, ranks)
+    made.close = lambda: None  # with the run; the ranks go on
+    return made
 
 
 def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     """Largest difference of two models."""
     assert one.keys() == other.keys()
     return max(float((one[k] - other[k]).abs().max()) for k in one)
+
+
+def moved(trained: dict[str, torch.Tensor], place: Path) -> dict[str, float]:
+    """How far training moved the model's weights, and the head of a reward model."""
+    model = load_file(str(place / "model" / "model.safetensors"))
+    start = {name.removeprefix("model."): value for name, value in model.items()}
+    heads = {"score.weight": new_head(128, 1, 0).weight.detach(), "heads": torch.zeros(5, 128)}
+    known = {"moved": start, "head moved": heads}
+    return {
+        what: max((float((trained[k] - v).abs().max()) for k, v in before.items() if k in trained), default=0.0)
+        for what, before in known.items()
+    }
 
 
 def kl(place: Path, run: str) -> float:
@@ -166,38 +236,38 @@ def again(place: Path, run: str) -> None:
     (place / run / "summary.json").unlink()
 
 
+def compared(ranks: AcceleratedStrategy, layout: str, case: str, place: Path) -> dict[str, float]:
+    """One of ``CASES`` on two ranks against one process, which rank 0 is: what was read and held, and how far apart."""
+    run, alone = f"{case}-{layout}", f"{case}-1"
+    with watched(layout == "fsdp" and case in COUNTED) as seen:
+        two = train(case, place, run, strategy_of(ranks, layout))
+    every = ranks.gather_objects(seen)
+    found: dict[str, float] = {name: max(rank[name] for rank in every) for name in seen}
+    if f"{layout}/{case}" in RESUMED:
+        if ranks.rank == 0:
+            again(place, run)
+        ranks.barrier("the run cut back")
+        found["resumed"] = apart(two, train(case, place, run, strategy_of(ranks, layout), resume=True))
+    if ranks.rank == 0:
+        one = final(place, alone) if (place / alone).exists() else train(case, place, alone, LocalStrategy())
+        found["apart"] = apart(one, two)
+        found |= {"kl": kl(place, alone), "kl apart": abs(kl(place, alone) - kl(place, run))}
+        found |= moved(one, place)
+    ranks.barrier("one process")
+    return found
+
+
 def main(out: str, *cases: str) -> None:
-    """These of ``CASES``."""
+    """These of ``CASES``, each after the strategy that divides it: ``fsdp/sft``, ``3/reward_model``."""
     ranks, place = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200), Path(out).parent
     size = write_model(place / "model") if ranks.rank == 0 else 0
     if ranks.rank == 0:
-        write_rows(place / "rows.jsonl")
-    (size, _), found = ranks.gather_objects(size), dict[str, dict[str, float]]()
-    for case in cases:
-        with patch.object(Fsdp, "close", lambda _: None), watched() as seen:
-            two = train(case, place, f"{case}-2", Fsdp(FsdpConfig(), ranks))
-        every = ranks.gather_objects(seen)
-        found[case] = {name: max(rank[name] for rank in every) for name in seen}
-        found[case]["held"] /= size
-        if case in ("dpo", "reward_model"):
-            if ranks.rank == 0:
-                again(place, f"{case}-2")
-            ranks.barrier("the run cut back")
-            with patch.object(Fsdp, "close", lambda _: None):
-                found[case]["resumed"] = apart(
-                    two, train(case, place, f"{case}-2", Fsdp(FsdpConfig(), ranks), resume=True)
-                )
-        if ranks.rank == 0:
-            one = train(case, place, f"{case}-1", LocalStrategy())
-            found[case]["apart"] = apart(one, two)
-            found[case] |= {
-                "kl": kl(place, f"{case}-1"),
-                "kl apart": abs(kl(place, f"{case}-1") - kl(place, f"{case}-2")),
-            }
-            start = load_file(str(place / "model" / "model.safetensors"))
-            found[case]["moved"] = max(float((one[k] - start[k]).abs().max()) for k in one.keys() & start.keys())
-        ranks.barrier("one process")
+        write_rows(place)
+    size = ranks.gather_objects(size)[0]
+    found = {case: compared(ranks, *case.split("/"), place) for case in cases}
     if ranks.rank == 0:
+        for numbers in found.values():
+            numbers["held"] /= size
         Path(out).write_text(json.dumps(found, indent=1))
     ranks.close()
 

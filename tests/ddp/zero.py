@@ -1,7 +1,8 @@
 """DeepSpeed's ZeRO against one process, inside one pair of ranks: run by torchrun, rank 0 writes what it found.
 
-Gradients under several optimisations; updates of every kind of training, and what is measured without gradient after
-them; moments that one layout wrote and another reads.
+Gradients under several optimisations, and of what learns from pairs, steps, grades and single responses; updates of
+every kind of training, and what is measured without gradient after them; moments that one layout wrote and another
+reads.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from rlhf_plugin_sft.loss import CrossEntropy
 sys.path.insert(0, str(Path(__file__).parent))
 
 from matrix import PATHS, items, plain, policy
+from reward_gradients import reward_gradients
 
 BETA = 0.9
 BUCKET = 1000
@@ -314,8 +316,10 @@ def training_from(strategy: Any, weights: dict[str, torch.Tensor]) -> Training:
 def main(out: str) -> None:
     """All of it."""
     ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
+    stages = {str(stage): functools.partial(strategy_of, ranks, stage=stage) for stage in (1, 2, 3)}
     found = {
         "gradients": gradients(ranks),
+        "rewards": reward_gradients(stages),
         "updates": updates(ranks),
         "handed over": handed_over(ranks),
     }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TESTED = ("0.19.8",)
 """Versions of DeepSpeed that the tests were run with."""
-OFFLINE = ("sft", "dpo", "reward_model")
+OFFLINE = ("sft", "dpo", "kto", "reward_model", "prm", "orm", "rubric_model")
 """Besides every algorithm of the core's own on-policy trainer (grpo and its variants, ppo)."""
 
 
@@ -84,20 +84,6 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
             fix="--set model.dtype=float32"
             + (", and trainer.precision=bf16 to compute in bfloat16" if hasattr(trainer, "precision") else ""),
         )
-    if trainer.name == "reward_model":
-        trunk = getattr(trainer, "train_trunk", "full")
-        if trunk != "full":
-            raise ConfigError(
-                f"strategy deepspeed does not train a reward model with trainer.train_trunk={trunk}",
-                why="adapters are merged, and features of a frozen trunk kept, from whole weights",
-                fix="--set trainer.train_trunk=full, or --set strategy=ddp",
-            )
-        if run.model.lora is not None:
-            raise ConfigError(
-                "strategy deepspeed does not train a reward model with model.lora",
-                why="its adapters are merged from whole weights when it is written",
-                fix="leave out model.lora, or --set strategy=ddp",
-            )
     if config.stage == 3 and isinstance(trainer, OnlineTrainerConfig) and trainer.kl.sync_every:
         raise ConfigError(
             "strategy deepspeed with stage 3 and trainer.kl.sync_every",

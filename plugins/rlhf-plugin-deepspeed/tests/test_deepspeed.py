@@ -21,7 +21,9 @@ from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.unpaired_config import KtoConfig
 from rlhf_plugin_ppo.config import PpoConfig
+from rlhf_plugin_prm.config import PrmConfig
 from rlhf_plugin_reward.config import RewardModelConfig
+from rlhf_plugin_rubric.config import RubricTrainerConfig
 from rlhf_plugin_sft.config import SftConfig
 
 AHEAD = OnlineTrainerConfig(name="grpo", rollouts={"max_staleness": 1})  # pyright: ignore
@@ -147,10 +149,7 @@ def test_weights_are_offloaded_in_stage_3_with_moments(installed: dict[str, str]
 @pytest.mark.parametrize(
     ("trainer", "model", "said"),
     [
-        (KtoConfig(), {}, "does not train kto"),
         (IterativeDpoConfig(), {}, "does not train iterative_dpo"),
-        (RewardModelConfig(train_trunk="lora"), {}, "train_trunk=lora"),
-        (RewardModelConfig(), {"lora": {"r": 4}}, "with model.lora"),
         (SftConfig(), {"dtype": "bfloat16"}, "model.dtype=bfloat16"),
         (OnlineTrainerConfig(name="grpo", kl={"sync_every": 2}), {}, "kl.sync_every"),  # pyright: ignore
         (AHEAD, {"lora": {"r": 4}}, "model.lora and rollouts ahead"),
@@ -163,10 +162,24 @@ def test_runs_that_were_not_compared_are_refused(
         DeepSpeedConfig().preflight(context(trainer, **model))
 
 
-@pytest.mark.parametrize("trainer", [SftConfig(), DpoConfig(), RewardModelConfig(), PpoConfig()])
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        SftConfig(),
+        DpoConfig(),
+        KtoConfig(),
+        RewardModelConfig(),
+        RewardModelConfig(train_trunk="lora"),
+        RewardModelConfig(train_trunk="frozen"),
+        PrmConfig(),
+        RubricTrainerConfig(),
+        PpoConfig(),
+    ],
+)
 def test_runs_that_were_compared_are_not(installed: dict[str, str], trainer: Any) -> None:
     for stage in (1, 2, 3):
         DeepSpeedConfig(stage=stage).preflight(context(trainer))
+        DeepSpeedConfig(stage=stage).preflight(context(trainer, lora={"r": 4}))
 
 
 def test_what_is_offloaded_must_fit(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

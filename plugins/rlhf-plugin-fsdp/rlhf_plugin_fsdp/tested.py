@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_core.api import ConfigError, OnlineTrainerConfig
 
-OFFLINE = ("sft", "dpo", "reward_model")
+OFFLINE = ("sft", "dpo", "kto", "reward_model", "prm", "orm", "rubric_model")
 """Besides every algorithm of the core's own on-policy trainer (grpo and its variants, ppo)."""
 
 
@@ -25,17 +25,4 @@ def check_run(run: Any) -> None:
             f"strategy fsdp does not train {trainer.name}",
             why=f"on shards only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
             fix="--set strategy=ddp",
-        )
-    trunk = getattr(trainer, "train_trunk", "full")
-    if trunk != "full":
-        raise ConfigError(
-            f"strategy fsdp does not train a reward model with trainer.train_trunk={trunk}",
-            why="adapters are merged, and features of a frozen trunk kept, from whole weights",
-            fix="--set trainer.train_trunk=full, or --set strategy=ddp",
-        )
-    if trainer.name == "reward_model" and run.model.lora is not None:
-        raise ConfigError(
-            "strategy fsdp does not train a reward model with model.lora",
-            why="its adapters are merged from whole weights when it is written",
-            fix="leave out model.lora, or --set strategy=ddp",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,11 +16,13 @@ from rlhf_core.errors import OtherRankFailed, RunDirError
 from rlhf_core.models.config import LoraSettings
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
+from rlhf_core.sdk import base_model
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.strategy.whole_weights import Ended, use_whole_weights
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
-from rlhf_plugin_reward.net import RewardNet, new_head, save_classifier
+from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
+from rlhf_plugin_reward.store import save_shared
 
 
 class Counted(Fsdp):
@@ -79,15 +82,44 @@ def test_a_policy(tmp_path: Path, strategy: Counted, path: str, lora: LoraSettin
     assert 0 < strategy.peak <= largest * (2 if lora else 1), "adapters are small, and kept while they are merged"
 
 
-def test_a_reward_model(tmp_path: Path, strategy: Counted) -> None:
-    loaded = load_policy(ModelConfig(path="pocket"))
-    net = RewardNet(loaded.model.model, new_head(160, 1, 0))
-    save_classifier(net, loaded.tokenizer, tmp_path / "whole")
+def merged_by_peft(net: RewardNet, tokenizer: Any, folder: Path) -> None:
+    """The classifier of a copy whose layers peft itself has merged."""
+    trunk = base_model(copy.deepcopy(net.trunk))
+    for name, layer in list(trunk.named_modules()):
+        if hasattr(layer, "get_delta_weight"):
+            layer.merge()
+            trunk.set_submodule(name, layer.get_base_layer())
+    save_classifier(RewardNet(trunk, net.head), tokenizer, folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("adapters", ["none", "of the model", "of the trunk"])
+def test_a_reward_model(tmp_path: Path, strategy: Counted, adapters: str, dtype: Any) -> None:
+    lora = LoraSettings(r=2) if adapters == "of the model" else None
+    loaded = load_policy(ModelConfig(path="pocket", lora=lora, dtype=dtype))
+    sharing = "lora" if adapters == "of the trunk" else "none"
+    net, tokenizer = fresh_net(loaded, 1, 0, sharing, copy_trunk=False), loaded.tokenizer
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in net.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(generator=generator)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    merged_by_peft(net, tokenizer, tmp_path / "peft")
+    save_classifier(net, tokenizer, tmp_path / "whole")
+    save_shared(net, tokenizer, tmp_path / "shared")
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items()), "nothing is merged here"
     largest = max(p.nbytes for p in net.parameters())
+    layers = [layer for layer in net.modules() if hasattr(layer, "get_delta_weight")]
+    largest = max([largest, *(sum(p.nbytes for p in layer.parameters()) for layer in layers)])
     strategy.prepare(net)
-    use_whole_weights(strategy, net, lambda w: save_classifier(net, loaded.tokenizer, tmp_path / "parts", w))
+    use_whole_weights(strategy, net, lambda w: save_classifier(net, tokenizer, tmp_path / "parts", w))
+    use_whole_weights(strategy, net, lambda w: save_shared(net, tokenizer, tmp_path / "shared parts", w))
+    assert 0 < strategy.peak <= largest, "one weight, with the adapters of its layer"
+    save_classifier(net, tokenizer, tmp_path / "gathered", strategy.full_state(net))
+    assert files(tmp_path / "whole") == files(tmp_path / "peft")
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
-    assert 0 < strategy.peak <= largest
+    assert files(tmp_path / "gathered") == files(tmp_path / "whole")
+    assert files(tmp_path / "shared parts") == files(tmp_path / "shared")
 
 
 def test_a_disk_that_is_full_leaves_no_rank_waiting(strategy: Counted) -> None:

@@ -19,8 +19,9 @@ from rlhf_plugin_dpo.unpaired_config import KtoConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_ppo.config import PpoConfig
-from rlhf_plugin_prm.config import PrmConfig
+from rlhf_plugin_prm.config import OrmConfig, PrmConfig
 from rlhf_plugin_reward.config import RewardModelConfig
+from rlhf_plugin_rubric.config import RubricTrainerConfig
 from rlhf_plugin_sft.config import SftConfig
 
 LORA: Any = {"r": 4}
@@ -69,25 +70,29 @@ def test_bf16_weights_go_with_bf16_precision() -> None:
     )
 
 
+def test_runs_that_were_not_compared_are_refused() -> None:
+    with pytest.raises(ConfigError, match="does not train iterative_dpo"):
+        FsdpConfig().preflight(context(2, IterativeDpoConfig()))
+
+
 @pytest.mark.parametrize(
-    ("trainer", "lora", "said"),
+    "trainer",
     [
-        (KtoConfig(), None, "does not train kto"),
-        (IterativeDpoConfig(), None, "does not train iterative_dpo"),
-        (PrmConfig(), None, "does not train prm"),
-        (RewardModelConfig(train_trunk="lora"), None, "train_trunk=lora"),
-        (RewardModelConfig(train_trunk="frozen"), None, "train_trunk=frozen"),
-        (RewardModelConfig(), ModelConfig(lora=LORA).lora, "with model.lora"),
+        SftConfig(),
+        DpoConfig(),
+        KtoConfig(),
+        RewardModelConfig(),
+        RewardModelConfig(train_trunk="lora"),
+        RewardModelConfig(train_trunk="frozen"),
+        PrmConfig(),
+        OrmConfig(),
+        RubricTrainerConfig(),
+        PpoConfig(),
     ],
 )
-def test_runs_that_were_not_compared_are_refused(trainer: Any, lora: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        FsdpConfig().preflight(context(2, trainer, lora))
-
-
-@pytest.mark.parametrize("trainer", [SftConfig(), DpoConfig(), RewardModelConfig(), PpoConfig()])
 def test_runs_that_were_compared_are_not(trainer: Any) -> None:
     FsdpConfig().preflight(context(2, trainer))
+    FsdpConfig().preflight(context(2, trainer, ModelConfig(lora=LORA).lora))
 
 
 def test_every_decoder_layer_is_a_unit_and_the_head_is_none() -> None:

@@ -6,7 +6,7 @@ Suffixes: ``_B`` solutions, ``_T`` steps of each (right-padded grid), ``_N`` the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,8 +145,12 @@ class StepModule(torch.nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, items: Sequence[StepItem]) -> StepBatch:
-        """Return log-probabilities of the labels, ``[B, T]``."""
+    def forward(self, items: Sequence[StepItem], compute: Callable[[Any, Sequence[Any]], Any] | None = None) -> Any:
+        """Return the batch of a micro-batch; with ``compute``, ``compute(self, items)`` instead."""
+        return self.batch(items) if compute is None else compute(self, items)
+
+    def batch(self, items: Sequence[StepItem]) -> StepBatch:
+        """Log-probabilities of the labels, ``[B, T]``."""
         logits_N = step_logits(self.net, [i.ids for i in items], [i.places_T for i in items])
         device = logits_N.device
         labels_N = torch.tensor([v for i in items for v in i.labels_T], device=device)

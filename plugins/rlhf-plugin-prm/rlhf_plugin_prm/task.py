@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, DatasetError
-from rlhf_core.sdk import Datasets, OfflineTrainer, load_policy, seed_everything
+from rlhf_core.sdk import Datasets, OfflineTrainer, load_trained_policy, seed_everything
 from rlhf_plugin_prm.config import PrmConfig
 from rlhf_plugin_prm.examples import Solution, check_both_classes, read_solutions
 from rlhf_plugin_prm.net import StepEncoder, StepItem, StepModule, encode_solutions
 from rlhf_plugin_prm.store import save_model
-from rlhf_plugin_reward.net import fresh_net
+from rlhf_plugin_reward.net import net_to_train
 from rlhf_plugin_reward.task import RewardModelTask
 
 
@@ -24,12 +24,10 @@ class StepTask(RewardModelTask):
         self.config, self.ctx, self.steps = config, ctx, config
         self.datasets = Datasets(ctx.config.dataset, ctx)
         check_both_classes(self.solutions("train"), config.target)  # before the model is loaded, as bad rows are
-        policy = load_policy(ctx.config.model)
+        policy = load_trained_policy(ctx)
         self.tokenizer = policy.tokenizer
         self.stepper = StepEncoder(policy.tokenizer, min(config.max_length, policy.context))
-        sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
-        self.net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False).to(ctx.strategy.device)
-        self.model = self.net
+        self.net = self.model = net_to_train(policy, 1, ctx, config.train_trunk)
         self.module = StepModule(self.net)
 
     def solutions(self, split: str) -> list[Solution]:

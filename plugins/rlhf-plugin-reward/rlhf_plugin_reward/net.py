@@ -9,19 +9,19 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlhf_core.api import ModelConfig, ModelError
+from rlhf_core.api import BuildContext, ModelConfig, ModelError
 from rlhf_core.sdk import (
-    ComputedWeights,
     LoadedModel,
+    ValuesForAdapters,
     base_model,
     can_pack,
     clear_quantization_config,
+    has_no_weights,
     last_token_hidden,
     load_tokenizer,
     on_demand,
@@ -31,6 +31,7 @@ from rlhf_core.sdk import (
     write_transformer,
 )
 from rlhf_plugin_reward.encoding import View, write_view
+from rlhf_plugin_reward.export import classifier_weights, trunk_weights
 
 MOST_KEPT = 1 << 18
 """Conversations whose features a frozen trunk keeps, in main memory: a few thousand bytes each."""
@@ -116,14 +117,31 @@ def fresh_net(policy: LoadedModel, heads: int, seed: int, sharing: str, *, copy_
     return RewardNet(trunk, new_head(int(trunk.config.hidden_size), heads, seed), frozen=sharing == "frozen")
 
 
+def net_to_train(policy: LoadedModel, heads: int, ctx: BuildContext, train_trunk: str) -> RewardNet:
+    """A net on the very trunk of a policy that :func:`rlhf_core.sdk.load_trained_policy` loaded.
+
+    Where the trunk has its weights the net is on the run's device; else each rank reads its part of them once the
+    strategy has divided the net.
+
+    Args:
+        policy: not used otherwise.
+        heads: how many scores a conversation has.
+        ctx: seed and strategy.
+        train_trunk: ``full``, ``lora`` or ``frozen``.
+    """
+    sharing = "none" if train_trunk == "full" else train_trunk
+    net = fresh_net(policy, heads, ctx.seed, sharing, copy_trunk=False)
+    return net if has_no_weights(net) else net.to(ctx.strategy.device)
+
+
 def with_adapters(trunk: Any, seed: int) -> Any:
     """Low-rank adapters on every linear layer, seeded."""
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(seed)
-    return get_peft_model(
-        trunk, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION")
-    )
+    settings = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION")
+    with ValuesForAdapters(trunk):
+        return get_peft_model(trunk, settings)
 
 
 def save_classifier(
@@ -137,54 +155,24 @@ def save_classifier(
     """
     from transformers import AutoModelForSequenceClassification
 
-    trunk = merged(net.trunk)
-    config = copy.deepcopy(trunk.config)
+    base = base_model(net.trunk)
+    config = copy.deepcopy(base.config)
     config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
     config.architectures = None
     weights = net.state_dict() if weights is None else weights
-    gathered = trunk is net.trunk and on_demand(weights)
-    with torch.device("meta") if gathered else contextlib.nullcontext():
-        model = AutoModelForSequenceClassification.from_config(config, dtype=next(trunk.parameters()).dtype)
+    trunk = trunk_weights(net.trunk, weights)
+    with torch.device("meta") if on_demand(weights) else contextlib.nullcontext():
+        model = AutoModelForSequenceClassification.from_config(config, dtype=next(base.parameters()).dtype)
     clear_quantization_config(model)
-    if gathered:
+    if on_demand(weights):
         folder.mkdir(parents=True, exist_ok=True)
-        write_transformer(model, classifier_weights(model, weights), folder)
+        write_transformer(model, classifier_weights(model, head_of(model), trunk, weights), folder)
     else:
-        whole = {k.removeprefix("trunk."): v for k, v in weights.items() if k.startswith("trunk.")}
-        getattr(model, model.base_model_prefix).load_state_dict(whole if trunk is net.trunk else trunk.state_dict())
+        getattr(model, model.base_model_prefix).load_state_dict(dict(trunk))
         head_of(model).weight.data.copy_(weights["head.weight"].detach())
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_view(view or View(), folder)
-
-
-def classifier_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
-    """A net's gathered weights under the names that a sequence classifier gives them, in its order and number types.
-
-    Args:
-        model: the classifier, without weights.
-        weights: of the net.
-    """
-    head, trunk = head_of(model).weight, f"{model.base_model_prefix}."
-    shapes = model.state_dict(keep_vars=True)
-
-    def value(name: str) -> torch.Tensor:
-        stored = "head.weight" if shapes[name] is head else f"trunk.{name.removeprefix(trunk)}"
-        return weights[stored].to(shapes[name].dtype)
-
-    return ComputedWeights({name: partial(value, name) for name in shapes}, shapes)
-
-
-def merged(trunk: Any) -> Any:
-    """A trunk with its adapters folded in (a copy), whether they wrap it or came with the model; else the trunk."""
-    if not any(hasattr(m, "get_delta_weight") for m in trunk.modules()):
-        return trunk
-    whole = base_model(copy.deepcopy(trunk))
-    for name, layer in list(whole.named_modules()):
-        if hasattr(layer, "get_delta_weight"):
-            layer.merge()
-            whole.set_submodule(name, layer.get_base_layer())
-    return whole
 
 
 def head_of(model: Any) -> Any:

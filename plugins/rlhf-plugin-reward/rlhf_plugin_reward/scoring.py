@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from rlhf_core.sdk import Strategy
+from rlhf_core.api import DatasetError
+from rlhf_core.sdk import NoGradForward, Strategy, has_no_weights, last_token_hidden
 from rlhf_plugin_reward.net import MOST_KEPT, RewardNet
 
 Ids = Sequence[Sequence[int]]
@@ -52,14 +57,68 @@ def by_beginning(ids: Ids, batch_tokens: int) -> Iterator[list[int]]:
 def keep_features(net: RewardNet, ids: Ids, strategy: Strategy, beat: Callable[[], None] = lambda: None) -> None:
     """Have a frozen trunk see conversations once, before its head learns; the ranks share the work.
 
-    The batches depend on ``ids`` alone, so that a resumed run has the same features to the last bit.
+    The batches depend on ``ids`` alone, so that a resumed run has the same features to the last bit. Of a trunk that
+    has no weights yet each rank reads its part for as long as this takes.
+
+    Raises:
+        DatasetError: a strategy that divides the model would have to go back to the trunk for some of them.
     """
-    rows = sorted({tuple(row) for row in ids})[:MOST_KEPT]
-    for batch in list(by_beginning(rows, ROW_TOKENS))[strategy.rank :: strategy.world_size]:
-        net.keep([rows[i] for i in batch])
-        beat()
+    rows = sorted({tuple(row) for row in ids})
+    if strategy.sharded and len(rows) > MOST_KEPT:
+        raise DatasetError(
+            f"a frozen trunk keeps features of {MOST_KEPT} conversations, and there are {len(rows)}",
+            why="for the others each rank would call the trunk, whose weights are divided, by itself",
+            fix="--set strategy=ddp, --set trainer.train_trunk=lora, or fewer examples (dataset.limit)",
+        )
+    rows = rows[:MOST_KEPT]
+    batches = list(by_beginning(rows, ROW_TOKENS))[strategy.rank :: strategy.world_size]
+    if has_no_weights(net):
+        net.cached_features.update(divided_features(net, [[rows[i] for i in batch] for batch in batches], strategy))
+        gc.collect()  # shards hold on to each other
+    else:
+        for batch in batches:
+            net.keep([rows[i] for i in batch])
+            beat()
     for features in strategy.gather_objects(net.cached_features):
         net.cached_features.update(features)
+
+
+def divided_features(
+    net: RewardNet, batches: Sequence[Sequence[tuple[int, ...]]], strategy: Strategy
+) -> dict[tuple[int, ...], torch.Tensor]:
+    """Features ``[H]`` of this rank's conversations, from a copy of a trunk whose weights the ranks divide.
+
+    Args:
+        net: without weights; it stays so.
+        batches: of this rank; each is one forward.
+        strategy: divides the copy; all ranks make as many forwards.
+    """
+    forward = NoGradForward(strategy, FrozenTrunk(copy.deepcopy(net.trunk)), frozen=True)
+    rows = [row for batch in batches for row in batch]
+    ends = list(accumulate(map(len, batches), initial=0))
+    cuts = [list(range(start, end)) for start, end in pairwise(ends)]
+
+    def compute(module: Any, micro: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+        hidden_BH = last_token_hidden(module.trunk, micro, without_padding=net.without_padding).cpu()
+        return [feature.clone() for feature in hidden_BH]
+
+    return dict(zip(rows, forward.rows(rows, lambda _: cuts, compute), strict=True))
+
+
+class FrozenTrunk(torch.nn.Module):
+    """A trunk that is called inside of a forward of all ranks.
+
+    Args:
+        trunk: never trained.
+    """
+
+    def __init__(self, trunk: torch.nn.Module) -> None:
+        super().__init__()
+        self.trunk = trunk
+
+    def forward(self, items: Sequence[Any], compute: Callable[[Any, Sequence[Any]], Any]) -> Any:
+        """``compute(self, items)``."""
+        return compute(self, items)
 
 
 @torch.inference_mode()

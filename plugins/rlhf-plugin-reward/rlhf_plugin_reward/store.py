@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,17 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import ModelConfig, PreferencePair, verify_files
 from rlhf_core.sdk import (
+    base_model,
     cache_folder,
     clear_quantization_config,
     load_tokenizer,
     resolve_model,
     weights_digest,
+    write_transformer,
 )
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH
-from rlhf_plugin_reward.net import RewardNet, merged
+from rlhf_plugin_reward.export import trunk_weights
+from rlhf_plugin_reward.net import RewardNet
 
 if TYPE_CHECKING:
     from rlhf_plugin_reward.config import EnsembleConfig
@@ -75,13 +78,17 @@ def tokenizer_digest(base: ModelConfig) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def save_shared(net: RewardNet, tokenizer: Any, folder: Path) -> None:
-    """Write a trunk (adapters folded in) and its stacked heads."""
-    trunk = merged(net.trunk)
+def save_shared(net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None) -> None:
+    """Write a trunk (adapters folded in) and its stacked heads.
+
+    Args:
+        weights: the net's state dict, gathered from all ranks; None takes the net's own.
+    """
+    weights, trunk = net.state_dict() if weights is None else weights, base_model(net.trunk)
     clear_quantization_config(trunk)
-    trunk.save_pretrained(folder / "trunk")
+    write_transformer(trunk, trunk_weights(net.trunk, weights), folder / "trunk")
     tokenizer.save_pretrained(folder / "trunk")
-    save_file({"heads": net.head.weight.detach().contiguous()}, str(folder / "heads.safetensors"))
+    save_file({"heads": weights["head.weight"].detach().contiguous()}, str(folder / "heads.safetensors"))
 
 
 def load_shared(folder: Path, meta: dict[str, Any]) -> tuple[RewardNet, Any]:

@@ -10,7 +10,6 @@ from rlhf_core.api import BuildContext
 from rlhf_core.sdk import (
     Datasets,
     OfflineTrainer,
-    has_no_weights,
     load_named,
     load_trained_policy,
     save_named,
@@ -18,7 +17,7 @@ from rlhf_core.sdk import (
 )
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
-from rlhf_plugin_reward.net import fresh_net, save_classifier
+from rlhf_plugin_reward.net import net_to_train, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule, encode_pairs
 from rlhf_plugin_reward.scoring import keep_features
 
@@ -31,13 +30,9 @@ class RewardModelTask:
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
         self.datasets.pairs("train")  # bad rows are found before the model is loaded
-        # adapters are merged from whole weights, and a frozen trunk is read before anything is sharded
-        policy = load_trained_policy(ctx, whole=config.train_trunk != "full")
+        policy = load_trained_policy(ctx)
         self.tokenizer = policy.tokenizer
-        sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
-        net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False)
-        self.net = net if has_no_weights(net) else net.to(ctx.strategy.device)
-        self.model = self.net
+        self.net = self.model = net_to_train(policy, 1, ctx, config.train_trunk)
         self.module = PairModule(self.net)
         self.view = View(config.turns, config.truncation, min(config.max_length, policy.context))
         self.encoder = Encoder(self.tokenizer, self.view.limit(policy.context), self.view)

@@ -6,7 +6,7 @@ Suffixes: ``_B`` responses, ``_K`` criteria.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,12 @@ class GradeModule(torch.nn.Module):
         self.net = net
         self.register_buffer("mean_K", torch.tensor(list(mean_K), dtype=torch.float32), persistent=False)
 
-    def forward(self, items: Sequence[GradedItem]) -> GradeBatch:
-        """The batch of a micro-batch."""
+    def forward(self, items: Sequence[GradedItem], compute: Callable[[Any, Sequence[Any]], Any] | None = None) -> Any:
+        """Return the batch of a micro-batch; with ``compute``, ``compute(self, items)`` instead."""
+        return self.batch(items) if compute is None else compute(self, items)
+
+    def batch(self, items: Sequence[GradedItem]) -> GradeBatch:
+        """Scores and grades, ``[B, K]``."""
         scores_BK = self.net([i.ids for i in items])
         grades_BK = torch.tensor([i.grades_K for i in items], dtype=scores_BK.dtype, device=scores_BK.device)
         return GradeBatch(scores_BK + self.mean_K.to(scores_BK.device), grades_BK)
@@ -77,10 +81,21 @@ class GradeLoss:
         return LossOutput(error_BK @ weights_K, metrics)
 
 
-def save_model(net: RewardNet, tokenizer: Any, rubric: Rubric, mean_K: Sequence[float], folder: Path) -> None:
-    """Write trunk, heads, and ``rubric.json`` with what they mean."""
+def save_model(
+    net: RewardNet,
+    tokenizer: Any,
+    rubric: Rubric,
+    mean_K: Sequence[float],
+    folder: Path,
+    weights: Mapping[str, Any] | None = None,
+) -> None:
+    """Write trunk, heads, and ``rubric.json`` with what they mean.
+
+    Args:
+        weights: the net's state dict, gathered from all ranks; None takes the net's own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    save_shared(net, tokenizer, folder)
+    save_shared(net, tokenizer, folder, weights)
     write_json(folder / "rubric.json", {"rubric": rubric.model_dump(mode="json"), "mean": list(mean_K)})
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import BuildContext, DatasetError
-from rlhf_core.sdk import Datasets, OfflineTrainer, load_policy, seed_everything
+from rlhf_core.sdk import Datasets, OfflineTrainer, load_trained_policy, seed_everything
 from rlhf_plugin_reward.encoding import Encoder, View, write_view
-from rlhf_plugin_reward.net import fresh_net
+from rlhf_plugin_reward.net import net_to_train
 from rlhf_plugin_reward.task import RewardModelTask
 from rlhf_plugin_rubric.config import RubricTrainerConfig
 from rlhf_plugin_rubric.graded import Graded, GradedItem, encode_rows, read_rows
@@ -28,12 +28,10 @@ class RubricTask(RewardModelTask):
         counts = ctx.session.counts
         self.rows = {split: read_rows(self.datasets, split, self.rubric, counts) for split in ("train", "heldout")}
         self.mean_K = mean_grades(self.rows["train"])  # bad rows are found before the model is loaded
-        policy = load_policy(ctx.config.model)
+        policy = load_trained_policy(ctx)
         self.tokenizer = policy.tokenizer
-        sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
-        net = fresh_net(policy, len(self.rubric.criteria), ctx.seed, sharing, copy_trunk=False)
-        net.head.weight.data.zero_()  # so that the first guess is the mean grade
-        self.net = self.model = net.to(ctx.strategy.device)
+        self.net = self.model = net_to_train(policy, len(self.rubric.criteria), ctx, config.train_trunk)
+        self.net.head.weight.data.zero_()  # so that the first guess is the mean grade
         self.module = GradeModule(self.net, self.mean_K)
         self.view = View(config.turns, config.truncation, min(config.max_length, policy.context))
         self.encoder = Encoder(self.tokenizer, self.view.limit(policy.context), self.view)
@@ -52,8 +50,7 @@ class RubricTask(RewardModelTask):
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Trunk, heads and rubric."""
-        self.net.load_state_dict(dict(weights))
-        save_model(self.net, self.tokenizer, self.rubric, self.mean_K, folder)
+        save_model(self.net, self.tokenizer, self.rubric, self.mean_K, folder, weights)
         write_view(self.view, folder)
 
 
