@@ -156,6 +156,7 @@ def _facts(run: StoredRun, summary: Mapping[str, Any]) -> dict[str, str]:
         "seconds": f"{summary['seconds']:.0f}" if isinstance(summary.get("seconds"), int | float) else "",
         "seed": str(run.plan.config.get("seed", "")),
         "folder": str(run.path),
+        "conditions": "; ".join(fact for facts in run.plan.conditions.values() for fact in facts.values()),
     }
     return {key: value for key, value in facts.items() if value}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 EXTENSION = "rlhf_plugin_vllm.worker.Extension"
 """What ``--worker-extension-cls`` is given."""
-PROTOCOL = 1
+PROTOCOL = 2
 """Of the calls below; the trainer refuses another."""
 SHAPE = (
     "model_type",
@@ -71,6 +71,27 @@ class Extension:
         repacked = _take_all(self, state)
         self.rlhf_failed = ""
         return {"bytes": len(data), "tensors": len(state), "heads": repacked}
+
+    def rlhf_adapters(self: Any) -> list[int]:
+        """vLLM's numbers of the adapters that are loaded."""
+        return sorted(self.list_loras())
+
+    def rlhf_renew_adapter(self: Any, number: str, folder: str) -> bool:
+        """Give an adapter other weights, for requests under way as for those to come.
+
+        Args:
+            number: vLLM's of the adapter.
+            folder: of the new weights, in peft's form.
+
+        Returns:
+            False where no such adapter is loaded.
+        """
+        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
+
+        if int(number) not in self.list_loras():
+            return False
+        self.add_lora(LoRARequest(f"rlhf-{number}", int(number), folder, load_inplace=True))
+        return True
 
     def rlhf_take(self: Any, state: dict[str, Any]) -> int:
         """Take all weights from tensors of this process; what fails leaves a mixture of versions.
