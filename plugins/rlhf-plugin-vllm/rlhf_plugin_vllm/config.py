@@ -45,6 +45,9 @@ class VllmConfig(ComponentConfig):
     sync_dir: Path | None = None
     """Folder in which weights are written for the servers, which read them there; it must be the same folder for both.
     None takes a temporary one, where all servers are on this machine."""
+    bucket_mib: int = Field(512, ge=1)
+    """Weights are written and read in files of at most so many MiB, or of one weight where that is larger; trainer and
+    server copy one file at a time."""
     canary_tolerance: float | None = Field(None, gt=0)
     """After each version of the weights the servers' logprobs of four completions are compared with the trainer's; more
     than so many nats (the largest difference of a token) stop the run. None takes 0.001 where both compute in float32,

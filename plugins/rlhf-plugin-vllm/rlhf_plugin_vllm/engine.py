@@ -62,7 +62,7 @@ class VllmEngine:
         self._syncs = 0
         self._report = ctx.report
         self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
-        self.files = WeightFiles(policy.model, config.sync_dir)
+        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib)
         try:
             replicas = connect(config, ctx, self.files, self.dtype, self.context)
         except BaseException:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import threading
 import time
@@ -18,7 +17,7 @@ from safetensors.torch import load
 
 from rlhf_core.api import FinishReason, RolloutRequest, SamplingParams
 from rlhf_core.sdk import NativeEngine, base_model
-from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE
+from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE, checked_files, weights_in
 
 
 class StandIn:
@@ -136,11 +135,9 @@ class StandIn:
         file = Path(folder) / "token"
         return {**self.facts, "token": file.read_text() if folder and file.is_file() else ""}
 
-    def rlhf_load(self, file: str, digest: str) -> Any:
-        data = Path(file).read_bytes()
-        assert hashlib.sha256(data).hexdigest() == digest
-        self._put(load(data))
-        return {"bytes": len(data)}
+    def rlhf_load(self, folder: str, digest: str) -> Any:
+        self._put(dict(weights_in(checked_files(folder, digest))))
+        return {}
 
     def rlhf_adapters(self) -> list[int]:
         return [] if self.adapter is None else [1]
