@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from rlhf_core.turns import ToolResult as ToolResult
     from rlhf_core.turns import Turn as Turn
     from rlhf_core.turns import TurnStatus as TurnStatus
+    from rlhf_core.turns import VersionSpan as VersionSpan
     from rlhf_core.types import Advantages as Advantages
     from rlhf_core.types import Demonstration as Demonstration
     from rlhf_core.types import FinishReason as FinishReason
@@ -138,7 +139,7 @@ _HOMES = {
         "ReferenceSettings",
         "RolloutTrainerConfig",
     ),
-    "rlhf_core.turns": ("Segment", "ToolError", "ToolResult", "Turn", "TurnStatus"),
+    "rlhf_core.turns": ("Segment", "ToolError", "ToolResult", "Turn", "TurnStatus", "VersionSpan"),
     "rlhf_core.types": (
         "Advantages",
         "Demonstration",

@@ -135,7 +135,9 @@ class RolloutEngine(Protocol):
 class WeightReceiver(Protocol):
     """Optional for a rollout engine that holds its own copy of the policy's weights (another process, another device).
 
-    An engine without it samples from the policy object that it was built with.
+    An engine without it samples from the policy object that it was built with. One whose attribute ``in_flight`` is
+    true is called while another thread is in its ``generate``, whose completions go on with the new weights and say
+    so in ``Rollout.versions`` (ADR 0020).
     """
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -1,8 +1,9 @@
-"""The turns of an episode: who wrote which tokens, what was said, and how it went."""
+"""The turns of an episode: who wrote which tokens, with which weights, what was said, and how it went."""
 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,20 @@ class Segment:
             raise ValueError(f"segment {self.span} begins a context of no tokens")
 
 
+@dataclass(frozen=True, slots=True)
+class VersionSpan:
+    """A stretch of a completion that one version of the weights sampled.
+
+    Example:
+        VersionSpan((0, 31), 4), VersionSpan((31, 64), 5)
+    """
+
+    span: tuple[int, int]
+    """First token and one past the last, as places in ``completion_ids``."""
+    version: int
+    """Optimizer updates that these weights had seen."""
+
+
 def final_text(turns: Sequence[Turn]) -> str:
     """What the policy wrote in its last turn; "" if it wrote none."""
     return next((turn.text for turn in reversed(turns) if turn.role == POLICY), "")
@@ -105,6 +120,24 @@ def fault_in(count: int, mask: Sized | None, segments: Sequence[Segment], turns:
             return f"{name} {spans} do not cover its {count} tokens end to end"
         if any(start > end for start, end in spans):
             return f"{name} {spans} run backwards"
+    return None
+
+
+def fault_in_versions(count: int, first: int, versions: Sequence[VersionSpan]) -> str | None:
+    """What is wrong about version spans of a completion of ``count`` tokens; None if nothing is.
+
+    Args:
+        count: tokens.
+        first: the completion's policy version, of its first span.
+        versions: the spans; none where one version sampled all of it.
+    """
+    if not versions:
+        return None
+    spans, numbers = [v.span for v in versions], [v.version for v in versions]
+    if [start for start, _ in spans] + [count] != [0, *(end for _, end in spans)] or any(a >= b for a, b in spans):
+        return f"version spans {spans} do not cover its {count} tokens end to end"
+    if numbers[0] != first or any(a >= b for a, b in itertools.pairwise(numbers)):
+        return f"version spans of versions {numbers}, which do not rise from policy version {first}"
     return None
 
 

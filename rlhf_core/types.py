@@ -16,7 +16,7 @@ from rlhf_core.messages import Message as Message
 from rlhf_core.messages import Tool as Tool
 from rlhf_core.messages import ToolCall as ToolCall
 from rlhf_core.messages import message_text
-from rlhf_core.turns import Segment, Turn, conversation, fault_in, final_text, last_turn
+from rlhf_core.turns import Segment, Turn, VersionSpan, conversation, fault_in, fault_in_versions, final_text, last_turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -159,7 +159,7 @@ class Rollout:
     logprobs_T: npt.NDArray[np.float32]
     """Natural-log probability of each sampled token under the behaviour policy, shape ``[T]``."""
     policy_version: int
-    """Number of optimizer updates the behaviour policy had seen."""
+    """Number of optimizer updates the behaviour policy had seen; where it had several versions, the oldest's."""
     finish_reason: FinishReason
     text: str
     """What the policy wrote, of an episode its last turn, decoded without special tokens; never re-encoded."""
@@ -177,11 +177,14 @@ class Rollout:
     """The environment's own; a missing one (its status says why) is missing whatever the reward. None: it has none."""
     media: tuple[Media, ...] = ()
     """What the tokens stand for besides text: the sound of a speech policy. Empty for text."""
+    versions: tuple[VersionSpan, ...] = ()
+    """Which version sampled which tokens, end to end, from ``policy_version`` up; empty: that one sampled all."""
 
     def __post_init__(self) -> None:
         tokens, shape = len(self.completion_ids), shape_of(self.logprobs_T)
         fault = f"{tokens} tokens but logprobs of shape {shape}" if shape != (tokens,) else ""
-        if fault := fault or fault_in(tokens, self.mask_T, self.segments, self.turns):
+        fault = fault or fault_in(tokens, self.mask_T, self.segments, self.turns)
+        if fault := fault or fault_in_versions(tokens, self.policy_version, self.versions):
             raise MalformedRollout(f"rollout {self.prompt_id}#{self.group_index}: {fault}")
         _freeze(self, "prompt_ids", "completion_ids", "logprobs_T", "mask_T", "info")
 

@@ -110,8 +110,7 @@ def _print_prompt(step: int, row: Row) -> None:
     click.secho(f"step {step}, prompt {row['prompt_id']}{filtered}", bold=True)
     _print_stage("prompt", f"from source '{row['source']}'{tokens}")
     click.echo(_indent(row["prompt"]))
-    version = row["completions"][0]["policy_version"]
-    _print_stage("rollouts", f"{len(row['completions'])} completions of policy version {version}")
+    _print_stage("rollouts", f"{len(row['completions'])} completions of policy {_versions(row['completions'])}")
     for i, completion in enumerate(row["completions"]):
         ended = f"({completion['tokens']} tokens, ended by {completion['finish_reason']})"
         click.echo(_indent(f"#{i}  {completion['text']!r}  {ended}"))
@@ -126,6 +125,13 @@ def _print_prompt(step: int, row: Row) -> None:
     for i, completion in enumerate(row["completions"]):
         value = completion["advantage"]
         click.echo(_indent(f"#{i}  " + ("none: not trained on" if value is None else f"{value:+.4f}")))
+
+
+def _versions(completions: Sequence[Row]) -> str:
+    """Example: ``version 3``, or where weights came while completions were sampled: ``versions 3 to 5``."""
+    numbers = [c["policy_version"] for c in completions]
+    numbers += [span[2] for c in completions for span in c.get("versions", ())]
+    return f"version {numbers[0]}" if min(numbers) == max(numbers) else f"versions {min(numbers)} to {max(numbers)}"
 
 
 def print_turn(turn: Row, margin: str = "        ") -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_core.environments.host import EpisodeProcess
 from rlhf_core.messages import Message, Tool
 from rlhf_core.rollout.seeds import request_seed
-from rlhf_core.turns import POLICY, Segment, Turn, TurnStatus
+from rlhf_core.turns import POLICY, Segment, Turn, TurnStatus, VersionSpan
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, Score
 
 STOPPED = "stopped"
@@ -62,6 +62,7 @@ class Episode:
         self._logprobs: list[float] = []
         self._mask: list[bool] = []
         self._contexts: list[tuple[int, tuple[int, ...]]] = []
+        self._versions: list[tuple[int, int]] = []  # (first token, version of the weights that sampled from there on)
         self._finish = FinishReason.EOS
 
     @property
@@ -99,6 +100,9 @@ class Episode:
     def wrote(self, rollout: Rollout, message: Message) -> None:
         """Add a turn of the policy, token by token as it was sampled."""
         start = len(self._ids)
+        for span in rollout.versions:
+            if not self._versions or span.version > self._versions[-1][1]:
+                self._versions.append((start + span.span[0] if self._versions else 0, span.version))
         self._ids += rollout.completion_ids
         self._logprobs += rollout.logprobs_T.tolist()
         self._mask += [True] * len(rollout.completion_ids)
@@ -142,11 +146,13 @@ class Episode:
         self.ended = self.ended or why
 
     def rollout(self, version: int) -> Rollout:
-        """The episode as it was played."""
+        """The episode as it was played; ``version`` sampled it unless its turns say which did."""
         own = [] if self._contexts and self._contexts[0][0] == 0 else [(0, None)]
         starts = [start for start, _ in (*own, *self._contexts)]
         prompts = [ids for _, ids in (*own, *self._contexts)]
         spans = list(zip(starts, [*starts[1:], len(self._ids)]))
+        ends = [*(start for start, _ in self._versions[1:]), len(self._ids)]
+        versions = tuple(VersionSpan((start, end), which) for (start, which), end in zip(self._versions, ends))
         last = next(turn for turn in reversed(self.turns) if turn.role == POLICY)
         cut = self.ended in ("context_full", "length")
         return Rollout(
@@ -155,7 +161,7 @@ class Episode:
             self.group.token_ids,
             tuple(self._ids),
             np.asarray(self._logprobs, np.float32),
-            version,
+            versions[0].version if versions else version,
             FinishReason.LENGTH if cut else self._finish,
             last.text,
             self.seed,
@@ -164,6 +170,7 @@ class Episode:
             tuple(Segment(span, POLICY, ids) for span, ids in zip(spans, prompts)) if self._contexts else (),
             tuple(self.turns),
             self.failure,
+            versions=versions,
         )
 
 

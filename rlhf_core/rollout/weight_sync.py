@@ -18,7 +18,8 @@ class WeightSync:
     """Copies the policy's trained weights to the sampler's copy, or hands them to an engine that keeps its own.
 
     An engine may have ``update_weights(version, tensors)``; it is called before the first batch of each version. One
-    that samples from the policy itself needs nothing.
+    that samples from the policy itself needs nothing. With ``in_flight`` the engine takes weights at any time, while it
+    samples too (ADR 0020).
 
     Args:
         policy: being trained.
@@ -39,6 +40,7 @@ class WeightSync:
         self.policy, self.whole_weights, self.sampler = policy, whole_weights, sampler
         self._names = list(names)
         self._update_weights = getattr(engine, "update_weights", None)
+        self.in_flight = bool(getattr(engine, "in_flight", False))
         self._release_memory = getattr(engine, "release_memory", None)
         self._published: int | None = None
 

@@ -218,7 +218,9 @@ def _reproduce(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
     if objects:
         names = " and ".join(objects)
         text += f"\n\nNot from this file alone: {names} was given as a Python object, of which the plan keeps a digest."
-    return text + f"\n\nSeed {plan.seed}, plan {inline(plan.digest)}; the same machine and versions give the same bits."
+    inexact = [fact for facts in plan.conditions.values() for fact in facts.values() if "not exactly" in fact]
+    bits = f"{'; '.join(inexact)}." if inexact else "the same machine and versions give the same bits."
+    return f"{text}\n\nSeed {plan.seed}, plan {inline(plan.digest)}; {bits}"
 
 
 def _json(plan: Plan, slot: str) -> str:

@@ -99,6 +99,8 @@ def _completion(
         row["media"] = [asdict(media) for media in rollout.media]
     if rollout.info:
         row["info"] = dict(rollout.info)
+    if rollout.versions:
+        row["versions"] = [[*span.span, span.version] for span in rollout.versions]
     if rollout.segments:
         row["segments"] = [[*segment.span, segment.role] for segment in rollout.segments]
         if full and any(segment.prompt_ids for segment in rollout.segments):

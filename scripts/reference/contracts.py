@@ -20,6 +20,7 @@ VALUES = (
     types.SamplingParams,
     types.Rollout,
     types.Segment,
+    types.VersionSpan,
     types.Sample,
     types.Score,
     types.Advantages,

@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf_core.environments.episode import Episode
 from rlhf_core.errors import PluginError
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.trace import prompt_rows
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.rewards import RewardManager
 from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
-from rlhf_core.turns import Segment, Turn, TurnStatus
+from rlhf_core.turns import Segment, Turn, TurnStatus, VersionSpan
 from rlhf_core.types import (
     FinishReason,
     MalformedRollout,
@@ -156,3 +157,19 @@ def test_metrics_count_what_the_policy_wrote_apart_from_what_it_read() -> None:
     assert metrics["environment_tokens"] == 2
     assert metrics["turns/mean"] == 2
     assert metrics["turns/truncated"] == 2
+
+
+def test_an_episode_says_which_weights_sampled_its_tokens() -> None:
+    """What it read between two turns goes with the turn before."""
+    spans = ((VersionSpan((0, 1), 4), VersionSpan((1, 3), 5)), (VersionSpan((0, 2), 5),), (VersionSpan((0, 2), 7),))
+    played = Episode(PromptGroup(PROMPT, (1,), 1), 0, 0, 40, 40)
+    for turn in spans:
+        count = turn[-1].span[1]
+        logprobs_T = np.full(count, -1, np.float32)
+        ids = tuple(range(count))
+        rollout = Rollout("p", 0, (1,), ids, logprobs_T, turn[0].version, FinishReason.EOS, "", 0, versions=turn)
+        played.wrote(rollout, {"role": "assistant", "content": ""})
+        played.was_told([8, 9], [Turn((0, 2), "tool", {"role": "tool", "content": "42"})], new_context=False)
+    whole = played.rollout(3)
+    assert whole.versions == (VersionSpan((0, 1), 4), VersionSpan((1, 9), 5), VersionSpan((9, 13), 7))
+    assert whole.policy_version == 4

@@ -15,7 +15,7 @@ from rlhf_core.trainers.online.prompts import PromptLoader
 from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
 from rlhf_core.trainers.online.scheduler import RolloutBuffer
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus, Segment
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus, Segment, VersionSpan
 
 
 def prompt(name: str) -> Prompt:
@@ -125,6 +125,7 @@ def test_a_batch_in_a_checkpoint_and_back(tmp_path: Path) -> None:
             np.ones(n, np.bool_) if n else None,
             {"env_reward": 0.5} if n else {},
             (Segment((0, 1), "assistant"),) if n else (),
+            versions=(VersionSpan((0, 1), 3),) if n else (),
         )
         for n in range(2)
     ]
@@ -154,7 +155,7 @@ def test_a_batch_in_a_checkpoint_and_back(tmp_path: Path) -> None:
         assert one.logprobs_T.tobytes() == two.logprobs_T.tobytes()
         assert (one.finish_reason, one.seed, one.policy_version) == (two.finish_reason, two.seed, two.policy_version)
         assert (one.mask_T is None) == (two.mask_T is None)
-        assert (one.info, one.segments) == (two.info, two.segments)
+        assert (one.info, one.segments, one.versions) == (two.info, two.segments, two.versions)
     assert back.filtered[0].rollouts[1] is back.rollouts[1]
     assert [method for method, _ in back.events] == ["rollouts", "rewards", "count", "trace"]
     assert back.events[1][1][0][1] is back.rollouts[1]

@@ -33,6 +33,7 @@ SHOWN = (
     "detail",
     "info",
     "policy_version",
+    "versions",
     "tokens",
     "segments",
 )

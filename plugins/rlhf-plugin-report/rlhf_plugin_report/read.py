@@ -156,8 +156,17 @@ def _facts(run: StoredRun, summary: Mapping[str, Any]) -> dict[str, str]:
         "seconds": f"{summary['seconds']:.0f}" if isinstance(summary.get("seconds"), int | float) else "",
         "seed": str(run.plan.config.get("seed", "")),
         "folder": str(run.path),
+        "repeatable": _not_exactly(run),
     }
     return {key: value for key, value in facts.items() if value}
+
+
+def _not_exactly(run: StoredRun) -> str:
+    """What keeps the run from being repeated bit for bit; "" if nothing does, or its plan is damaged."""
+    conditions: Any = getattr(run.plan, "conditions", {})
+    parts = conditions.values() if isinstance(conditions, Mapping) else ()
+    facts = [str(fact) for part in parts if isinstance(part, Mapping) for fact in part.values()]
+    return "; ".join(fact for fact in facts if "not exactly" in fact)
 
 
 def _datasets(run: StoredRun) -> str:

@@ -36,6 +36,10 @@ def _is_stretch(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 3 and all(map(_is_count, value[:2])) and _is_text(value[2])
 
 
+def _is_version_span(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_count, value))
+
+
 def _is_flag(value: Any) -> bool:
     return value in (0, 1)
 
@@ -61,6 +65,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     ),
     "completion_ids": _is_list(_is_count),
     "segments": _is_list(_is_stretch),
+    "versions": _is_list(_is_version_span),
     "turns": _is_list(is_turn),
     "mask": _is_list(_is_flag),
     "media": _is_list(_is_mapping),

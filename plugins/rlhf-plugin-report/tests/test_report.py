@@ -188,6 +188,26 @@ def test_turns_of_a_completion_have_their_authors(copy: Path) -> None:
     assert row["info"] == {"calls": 1}
 
 
+def test_versions_of_the_weights_that_sampled_a_completion_are_on_the_page(copy: Path) -> None:
+    def speak(row: dict[str, Any]) -> None:
+        for one in row.get("completions", ()):
+            one |= {"versions": [[0, 1, 3], [1, one["tokens"], 4]]}
+
+    change_rows(copy / "trace.jsonl", speak)
+    row = data_of(page_of(copy))[0]
+    assert row["versions"] == [[0, 1, 3], [1, row["tokens"], 4]]
+
+
+def test_a_run_that_cannot_be_repeated_says_so_on_its_page(copy: Path) -> None:
+    assert "not exactly" not in page_of(copy)
+    plan = json.loads((copy / "plan.json").read_text())
+    plan["conditions"] = {"rollout x": {"in_flight": "not exactly reproducible: of time", "other": "fast"}}
+    (copy / "plan.json").write_text(json.dumps(plan))
+    page = page_of(copy)
+    assert "not exactly reproducible: of time" in page
+    assert "fast" not in page.split("<script")[0]
+
+
 def test_pieces_are_the_text_also_of_characters_of_several_tokens() -> None:
     from rlhf_core.api import ModelConfig
     from rlhf_core.sdk import load_tokenizer

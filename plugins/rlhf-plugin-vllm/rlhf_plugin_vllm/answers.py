@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import FinishReason, RlhfError, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.api import FinishReason, RlhfError, Rollout, RolloutRequest, SamplingParams, VersionSpan
 
 PATH = "/inference/v1/generate"
 
@@ -51,6 +51,26 @@ def versions_of(answer: Any) -> set[str]:
         return set()
 
 
+def spans_of(answer: Any) -> tuple[VersionSpan, ...]:
+    """Which version of the run's weights sampled which tokens of an answer, as the server says.
+
+    Raises:
+        RlhfError: it does not say it.
+    """
+    try:
+        rows = answer["choices"][0]["weight_versions"]
+        return tuple(VersionSpan((int(r["start"]), int(r["end"])), number_of(str(r["version"]))) for r in rows)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise RlhfError(
+            "a vLLM server does not say which weights sampled which tokens", why=f"{error!r} in {answer!r:.300}"
+        ) from error
+
+
+def number_of(label: str) -> int:
+    """The policy version of a label of :class:`~rlhf_plugin_vllm.weight_files.Published`."""
+    return int(label.rpartition(":")[2])
+
+
 def rollout_of(
     answer: Mapping[str, Any],
     request: RolloutRequest,
@@ -58,6 +78,7 @@ def rollout_of(
     ends: Sequence[int],
     tokenizer: Any,
     url: str,
+    versions: tuple[VersionSpan, ...] = (),
 ) -> Rollout:
     """The rollout that an answer stands for.
 
@@ -68,6 +89,7 @@ def rollout_of(
         ends: token ids that end a completion.
         tokenizer: decodes.
         url: the server's, for messages.
+        versions: of :func:`spans_of`, where several may have sampled it.
 
     Raises:
         RlhfError: what came is no completion.
@@ -103,8 +125,9 @@ def rollout_of(
         prompt_ids=request.prompt_ids,
         completion_ids=ids,
         logprobs_T=logprobs_T,
-        policy_version=version,
+        policy_version=versions[0].version if versions else version,
         finish_reason=reason,
         text=tokenizer.decode(list(ids), skip_special_tokens=True),
         seed=request.seed,
+        versions=versions,
     )

@@ -25,6 +25,7 @@ WHOLE = ("auto", "single", "ddp")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LEAST_TEMPERATURE = 0.01
 """vLLM silently raises a lower temperature to this."""
+MOST_TEMPERATURE = 2.0
 TEXTS = ("Why is the sky blue?", " 12 + 7 = 19\n\tdone", "naïve façade — 東京 🙂", "def f(x):\n    return x ** 2\n")
 """What tokenizers are compared on."""
 PROBE = {"token_ids": [0], "sampling_params": {"max_tokens": 1, "detokenize": False}}
@@ -38,6 +39,12 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
         ConfigError: says which, and what to change.
     """
     check_settings(ctx)
+    if config.in_flight and not getattr(ctx.config.trainer, "batches_ahead", 0):
+        raise ConfigError(
+            "rollout.in_flight needs completions that are sampled while the policy is updated",
+            why="this run samples and learns in turn: no weights arrive while a completion is being sampled",
+            fix="--set trainer.rollouts.max_staleness=1 (grpo and other on-policy algorithms), or leave in_flight out",
+        )
     strategy = getattr(getattr(ctx.config, "strategy", None), "name", WHOLE[0])
     if strategy not in WHOLE:
         raise ConfigError(
@@ -98,6 +105,12 @@ def check_sampling(params: SamplingParams, setting: str) -> None:
             f"{setting}.min_p together with top_p or top_k cannot be used with vLLM",
             why="it applies min_p before the others, the toolkit after them",
             fix="leave one of them out",
+        )
+    if params.temperature > MOST_TEMPERATURE:
+        raise ConfigError(
+            f"{setting}.temperature {params.temperature:g} cannot be used with vLLM",
+            why=f"it takes at most {MOST_TEMPERATURE:g}",
+            fix=f"--set {setting}.temperature={MOST_TEMPERATURE:g}, or rollout=native",
         )
     if 0 < params.temperature < LEAST_TEMPERATURE:
         raise ConfigError(

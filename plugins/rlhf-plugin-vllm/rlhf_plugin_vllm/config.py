@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,9 +38,16 @@ class VllmConfig(ComponentConfig):
     """How often in all replicas that were taken out are tried again; servers of the run are started anew."""
     max_concurrent: int = Field(128, ge=1)
     """Most completions that one replica is asked for at once."""
+    in_flight: bool = False
+    """Where rollouts are sampled ahead: completions that are being sampled when new weights arrive go on with them,
+    instead of with those they began with. Each says which version sampled which of its tokens. Which does depends on
+    time, so that no two runs are equal (ADR 0020)."""
     sync_dir: Path | None = None
     """Folder in which weights are written for the servers, which read them there; it must be the same folder for both.
     None takes a temporary one, where all servers are on this machine."""
+    bucket_mib: int = Field(512, ge=1)
+    """Weights are written and read in files of at most so many MiB, or of one weight where that is larger; trainer and
+    server copy one file at a time."""
     canary_tolerance: float | None = Field(None, gt=0)
     """After each version of the weights the servers' logprobs of four completions are compared with the trainer's; more
     than so many nats (the largest difference of a token) stop the run. None takes 0.001 where both compute in float32,
@@ -70,6 +78,12 @@ class VllmConfig(ComponentConfig):
                 fix="leave one of them out",
             )
         return self
+
+    def conditions(self) -> Mapping[str, str]:
+        """What no two runs have in common."""
+        if not self.in_flight:
+            return {}
+        return {"in_flight": "not exactly reproducible: which weights sample a token depends on time"}
 
     def preflight(self, ctx: BuildContext) -> None:
         """Ask the servers what they are, before a model is loaded.

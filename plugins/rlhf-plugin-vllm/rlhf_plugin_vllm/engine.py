@@ -19,7 +19,7 @@ from rlhf_core.api import (
     UserError,
 )
 from rlhf_core.sdk import NativeEngine
-from rlhf_plugin_vllm.answers import body_of, rollout_of
+from rlhf_plugin_vllm.answers import body_of, rollout_of, spans_of
 from rlhf_plugin_vllm.canary import Canary, compute_dtype, tolerance_of, wrong_weights
 from rlhf_plugin_vllm.checks import check_sampling
 from rlhf_plugin_vllm.connect import connect
@@ -51,6 +51,8 @@ class VllmEngine:
             )
         self.check_request, self.context, self.ends = native.check, native.context, native.ends
         self.tokenizer, self.tolerance = policy.tokenizer, config.canary_tolerance
+        self.in_flight = config.in_flight
+        """Weights may come while completions are sampled, which go on with them."""
         self.dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
         self.canary = Canary(policy, native.context, 1.0 if sampling is None else sampling.temperature)
@@ -60,14 +62,18 @@ class VllmEngine:
         self._syncs = 0
         self._report = ctx.report
         self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
-        self.files = WeightFiles(policy.model, config.sync_dir)
+        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib)
         try:
             replicas = connect(config, ctx, self.files, self.dtype, self.context)
         except BaseException:
             self.files.close()
             raise
-        self.fleet = Fleet(replicas, self.check_replica, config.retries, config.max_concurrent)
+        self.fleet = Fleet(
+            replicas, self.check_replica, config.retries, config.max_concurrent, in_flight=self.in_flight
+        )
         self._report["vllm"]["servers"] = self.fleet.counts
+        if self.in_flight:
+            self._report["vllm"]["in_flight"] = {"completions": 0, "of_several_versions": 0}
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Send a version of the weights to all servers, and compare their logprobs with the trainer's.
@@ -120,11 +126,11 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
     ) -> list[Rollout]:
-        """Sample one completion per request, in order.
+        """Sample one completion per request, in order; with ``in_flight`` by ``policy_version`` or later ones.
 
         Raises:
             ConfigError: a prompt does not fit, or the sampling means another thing in vLLM.
-            RlhfError: no server is left, or other weights than ``policy_version`` answered.
+            RlhfError: no server is left, or other weights than those answered.
         """
         check_sampling(sampling, "trainer.sampling")
         for request in requests:
@@ -132,7 +138,8 @@ class VllmEngine:
         if not requests:
             return []
         published = self.files.current
-        if published is None or published.version != policy_version:
+        newer = self.in_flight and published is not None and published.version > policy_version
+        if published is None or (published.version != policy_version and not newer):
             has = "none" if published is None else f"version {published.version}"
             raise RlhfError(
                 f"the vLLM servers were asked for version {policy_version} of the policy and sent {has}",
@@ -140,17 +147,24 @@ class VllmEngine:
             )
         bodies = [self._body(request, sampling, published) for request in requests]
         answers = self.fleet.ask_all(bodies, published, self.on_ended)
-        return [self._rollout(answer, request, published, url) for (answer, url), request in zip(answers, requests)]
+        rollouts = [self._rollout(answer, request, published, url) for (answer, url), request in zip(answers, requests)]
+        if self.in_flight:
+            counts = self._report["vllm"]["in_flight"]
+            counts["completions"] += len(rollouts)
+            counts["of_several_versions"] += sum(len(r.versions) > 1 for r in rollouts)
+        return rollouts
 
     def _weights_of(self, published: Published) -> Mapping[str, torch.Tensor]:
         """Those being sent, or read back for a server that comes back later."""
         return self._tensors or self.files.read(published)
 
     def _body(self, request: RolloutRequest, sampling: SamplingParams, published: Published) -> dict[str, Any]:
-        return body_of(request, sampling, self.ends, adapter_name(published) if published.adapter else None)
+        name = adapter_name(published, one_name=self.in_flight) if published.adapter else None
+        return body_of(request, sampling, self.ends, name)
 
     def _rollout(self, answer: Any, request: RolloutRequest, published: Published, url: str) -> Rollout:
-        return rollout_of(answer, request, published.version, self.ends, self.tokenizer, url)
+        spans = spans_of(answer) if self.in_flight else ()
+        return rollout_of(answer, request, published.version, self.ends, self.tokenizer, url, spans)
 
     def close(self) -> None:
         """Let servers by address go, end those of the run, remove the files; idempotent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -26,22 +27,31 @@ class Fleet:
     Which of them answers a request is decided by its place in the batch and by who is there, never by who is free. As
     the seed alone decides a completion, one that goes elsewhere is the same there.
 
+    One thread may publish while another asks: what brings weights to replicas is done by one of them at a time.
+
     Args:
         replicas: at least one.
         check: the canary.
         retries: how often in all replicas are brought back.
         per_replica: most requests at once.
+        in_flight: a version that is published while completions are sampled may go on with them.
     """
 
-    def __init__(self, replicas: Sequence[Replica], check: Check, retries: int, per_replica: int) -> None:
+    def __init__(
+        self, replicas: Sequence[Replica], check: Check, retries: int, per_replica: int, *, in_flight: bool = False
+    ) -> None:
         self.replicas, self.check, self.per_replica = list(replicas), check, per_replica
+        self.in_flight = in_flight
         self.retries = self.retries_left = retries
         self.counts = {"taken_out": 0, "brought_back": 0}
+        self._newest: Published | None = None
+        self._updating = threading.RLock()
+        self._counting = threading.Lock()
 
     @property
     def live(self) -> list[Replica]:
         """Those that serve."""
-        return [r for r in self.replicas if not r.out]
+        return [r for r in self.replicas if not r.out and not r.coming_back]
 
     def publish(self, published: Published) -> None:
         """Give all replicas a version; those that were taken out are tried again.
@@ -50,9 +60,11 @@ class Fleet:
             EngineUnavailable: none took it within the retries.
             RlhfError: one serves other weights than it was given.
         """
-        self._each(self.live, lambda replica: self._bring(replica, published))
-        self._bring_back(published)
-        self._until_one_lives(published)
+        with self._updating:
+            self._newest = published
+            self._each(self.live, lambda replica: self._bring(replica, published))
+            self._bring_back(published)
+            self._until_one_lives()
 
     def ask_all(
         self, bodies: Sequence[Mapping[str, Any]], published: Published, ended: Callable[[int], None] | None = None
@@ -61,7 +73,7 @@ class Fleet:
 
         Args:
             bodies: of the requests.
-            published: the version that is served; brought to replicas that come back.
+            published: the version that is to sample them.
             ended: told how many more have been answered.
 
         Raises:
@@ -70,8 +82,7 @@ class Fleet:
         """
         answers: dict[int, tuple[Any, str]] = {}
         while open_places := [n for n in range(len(bodies)) if n not in answers]:
-            self._until_one_lives(published)
-            self._ask(open_places, bodies, published, self.live, answers, ended)
+            self._ask(open_places, bodies, published, self._until_one_lives(), answers, ended)
         return [answers[n] for n in range(len(bodies))]
 
     def _ask(
@@ -90,7 +101,8 @@ class Fleet:
         try:
             for n in places:
                 replica = live[n % len(live)]
-                futures[pools[n % len(live)].submit(replica.ask, bodies[n], published)] = (n, replica)
+                future = pools[n % len(live)].submit(replica.ask, bodies[n], published, or_later=self.in_flight)
+                futures[future] = (n, replica)
             waiting = set(futures)
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -126,34 +138,41 @@ class Fleet:
             if self.retries_left <= 0:
                 return
             self.retries_left -= 1
+            replica.coming_back = True
             try:
                 replica.start_again()
             except ServerGone as error:
                 self._take_out(replica, str(error))
                 continue
             self._bring(replica, published)
+            replica.coming_back = False
             if not replica.out:
                 self.counts["brought_back"] += 1
                 log.warning("vLLM at %s is back, with version %d", replica.url, published.version)
 
-    def _until_one_lives(self, published: Published) -> None:
-        """While none serves, use up the retries: a server by address may be about to start again.
+    def _until_one_lives(self) -> list[Replica]:
+        """Those that serve; while none does, use up the retries: a server by address may be about to start again.
 
         Raises:
             EngineUnavailable: none came back.
         """
-        while not self.live:
-            if self.retries_left <= 0:
-                raise self._none_left()
-            time.sleep(RETRY_S)
-            self._bring_back(published)
+        while not (live := self.live):
+            with self._updating:
+                if self.live:
+                    continue
+                if self.retries_left <= 0 or self._newest is None:
+                    raise self._none_left()
+                time.sleep(RETRY_S)
+                self._bring_back(self._newest)
+        return live
 
     def _take_out(self, replica: Replica, reason: str) -> None:
-        if not replica.out:
-            self.counts["taken_out"] += 1
-            left = len(self.live) - 1
-            log.warning("vLLM at %s is taken out (%d left): %s", replica.url, left, reason)
-        replica.take_out(reason)
+        with self._counting:
+            if not replica.out:
+                self.counts["taken_out"] += 1
+                left = len(self.live) - 1
+                log.warning("vLLM at %s is taken out (%d left): %s", replica.url, left, reason)
+            replica.take_out(reason)
 
     def _none_left(self) -> EngineUnavailable:
         rows = "\n".join(f"{r.url}: {r.out}" for r in self.replicas)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlhf_plugin_vllm.answers import PATH, versions_of
+from rlhf_plugin_vllm.answers import PATH, number_of, versions_of
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
 from rlhf_plugin_vllm.server import ServerProcess
 from rlhf_plugin_vllm.weight_files import Published
@@ -29,8 +29,11 @@ class Replica:
         self.client, self.config, self.process = client, config, process
         self.out = ""
         """Why it is taken out; "" while it serves."""
+        self.coming_back = False
+        """It was taken out, and is being given the current version."""
         self.dtype = "float32"
         self._adapter: str | None = None
+        self._adapter_id: int | None = None
 
     @property
     def url(self) -> str:
@@ -43,8 +46,13 @@ class Replica:
             self.out = reason
             self.client.reopen()
 
-    def ask(self, body: Mapping[str, Any], published: Published) -> Any:
+    def ask(self, body: Mapping[str, Any], published: Published, *, or_later: bool = False) -> Any:
         """One completion.
+
+        Args:
+            body: the request.
+            published: the version that is to sample it.
+            or_later: later ones of the same run may, too.
 
         Raises:
             ServerGone: it is taken out, does not answer, or has not the weights of this version.
@@ -59,7 +67,7 @@ class Replica:
                 raise ServerGone(f"{error}: {error.why}") from error
             raise
         versions = versions_of(answer)
-        if versions != {published.label}:
+        if versions != {published.label} and not (or_later and _are_later(versions, published)):
             names = ", ".join(sorted(versions)) or "nothing"
             raise ServerGone(
                 f"a completion was sampled from '{names}' instead of version {published.version} "
@@ -74,27 +82,57 @@ class Replica:
             ServerGone: it failed, or was late.
         """
         client, seconds = self.client, self.config.update_s
+        keeps = self.config.in_flight
         try:
-            client.post("/pause?mode=abort", seconds=seconds)
+            client.post(f"/pause?mode={'keep' if keeps else 'abort'}", seconds=seconds)
             client.post("/update_weight_version", {"new_version": UPDATING}, seconds)
             if published.adapter:
                 self._take_adapter(published)
             else:
                 client.rpc("rlhf_load", str(published.path), published.digest, seconds=seconds)
-            client.post("/reset_prefix_cache", seconds=seconds)
+            self._drop_cache(seconds)
             client.post("/update_weight_version", {"new_version": published.label}, seconds)
             client.post("/resume", seconds=seconds)
         except Refused as error:
             raise ServerGone(str(error)) from error
 
+    def _drop_cache(self, seconds: float) -> None:
+        """Let no key or value be used that other weights computed; completions under way are read anew.
+
+        Raises:
+            ServerGone: some are still held.
+        """
+        query = "?reset_running_requests=true" if self.config.in_flight else ""
+        answer = self.client.post(f"/reset_prefix_cache{query}", seconds=seconds)
+        if isinstance(answer, Mapping) and answer.get("success") is False:
+            raise ServerGone("it did not drop the keys and values of the weights before")
+
     def _take_adapter(self, published: Published) -> None:
-        """The new adapter beside the old one, then without it."""
-        name = adapter_name(published)
-        body = {"lora_name": name, "lora_path": str(published.path), "load_inplace": True}
-        self.client.post("/v1/load_lora_adapter", body, self.config.update_s)
+        """The new adapter beside the old one, then without it; of completions under way in its place."""
+        if self.config.in_flight and self._renew_adapter(published):
+            return
+        name, seconds = adapter_name(published, one_name=self.config.in_flight), self.config.update_s
+        try:
+            self.client.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(published.path)}, seconds)
+        except Refused as error:
+            if "already been loaded" not in error.why:  # by an attempt that failed later on
+                raise
         if self._adapter is not None and self._adapter != name:
-            self.client.post("/v1/unload_lora_adapter", {"lora_name": self._adapter}, self.config.update_s)
+            self.client.post("/v1/unload_lora_adapter", {"lora_name": self._adapter}, seconds)
         self._adapter = name
+        if self.config.in_flight:
+            self._adapter_id = max(self.client.rpc("rlhf_adapters", seconds=seconds)[0], default=None)
+
+    def _renew_adapter(self, published: Published) -> bool:
+        """Other weights for the adapter that completions under way name; False where the server has none.
+
+        vLLM's own ``load_inplace`` is no way to do it: a request reads the files that it began with again at every
+        token, and so gets the old weights back.
+        """
+        if self._adapter_id is None:
+            return False
+        args = (str(self._adapter_id), str(published.path))
+        return all(self.client.rpc("rlhf_renew_adapter", *args, seconds=self.config.update_s))
 
     def start_again(self) -> None:
         """A server of the run gets a new process; one by address is only asked again.
@@ -104,7 +142,7 @@ class Replica:
         """
         if self.process is not None:
             self.process.restart()
-            self._adapter = None
+            self._adapter = self._adapter_id = None
         self.out = ""
         self.client.reopen()
 
@@ -115,6 +153,15 @@ class Replica:
             self.process.stop()
 
 
-def adapter_name(published: Published) -> str:
-    """What servers call the adapter of a version."""
-    return f"rlhf-{published.path.name}-{published.label.split(':')[0]}"
+def _are_later(labels: set[str], published: Published) -> bool:
+    """Whether all are labels of this run, none of an earlier version."""
+    run = published.label.rpartition(":")[0]
+    return bool(labels) and all(
+        label.rpartition(":")[0] == run and number_of(label) >= published.version for label in labels
+    )
+
+
+def adapter_name(published: Published, *, one_name: bool) -> str:
+    """What servers call the adapter of a version; ``one_name`` is the same for all versions of a run."""
+    run = published.label.split(":")[0]
+    return f"rlhf-{run}" if one_name else f"rlhf-{published.path.name}-{run}"

@@ -7,13 +7,17 @@ import json
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
+
+from rlhf_plugin_vllm.worker import DIGESTS, weights_in
+
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,11 @@ class Published:
     label: str
     """What servers call it; no other run has the same."""
     path: Path
-    """A file with all weights, or a folder with an adapter."""
+    """A folder: files with all weights, or an adapter."""
     digest: str
-    """SHA-256 of the file with the weights."""
+    """SHA-256 of the list of the files' digests, or of the file with the adapter's weights."""
     size: int
-    """Its bytes."""
+    """Bytes of the weights' files."""
     adapter: bool
 
 
@@ -38,9 +42,11 @@ class WeightFiles:
     Args:
         model: the policy, before a strategy wraps it.
         folder: where; None takes a temporary folder.
+        bucket_mib: most MiB of a file, unless one weight is larger.
     """
 
-    def __init__(self, model: Any, folder: Path | None) -> None:
+    def __init__(self, model: Any, folder: Path | None, bucket_mib: int = 512) -> None:
+        self.bucket = bucket_mib * MIB
         self.token = secrets.token_hex(4)
         """Of this run: labels and folders of other runs on the same servers differ."""
         self.folder = Path(tempfile.mkdtemp(prefix="rlhf-vllm-")) if folder is None else folder / f"rlhf-{self.token}"
@@ -60,22 +66,20 @@ class WeightFiles:
     def write(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
         """Write one version; the one before is removed when :meth:`keep` is called."""
         name, label = f"v{version}-{secrets.token_hex(2)}", f"{self.token}:{version}"
-        if self.adapter:
-            path = self.folder / name
-            path.mkdir()
-            (path / "adapter_config.json").write_text(json.dumps(self.adapter))
-            data = save({_adapter_name(n): _whole(t) for n, t in tensors.items()})
-            (path / "adapter_model.safetensors").write_bytes(data)
-        else:
-            path = self.folder / f"{name}.safetensors"
-            data = save({n: _whole(t) for n, t in self.whole(tensors).items()})
-            path.write_bytes(data)
-        return Published(version, label, path, hashlib.sha256(data).hexdigest(), len(data), bool(self.adapter))
+        path = self.folder / name
+        path.mkdir()
+        if not self.adapter:
+            digest, size = write_buckets(path, self.whole(tensors), self.bucket)
+            return Published(version, label, path, digest, size, adapter=False)
+        (path / "adapter_config.json").write_text(json.dumps(self.adapter))
+        data = save({_adapter_name(n): _whole(t) for n, t in tensors.items()})
+        (path / "adapter_model.safetensors").write_bytes(data)
+        return Published(version, label, path, hashlib.sha256(data).hexdigest(), len(data), adapter=True)
 
     def read(self, published: Published) -> dict[str, torch.Tensor]:
         """The weights of a version as they were written, by the names that they have in the policy."""
         if not published.adapter:
-            return load_file(published.path)
+            return dict(weights_in(sorted(published.path.glob("*.safetensors"))))
         tensors = load_file(published.path / "adapter_model.safetensors")
         return {_own_name(name): tensor for name, tensor in tensors.items()}
 
@@ -83,11 +87,49 @@ class WeightFiles:
         """Let this version be the current one, and remove the one before."""
         older, self.current = self.current, published
         if older is not None and older.path != published.path:
-            _remove(older.path)
+            shutil.rmtree(older.path, ignore_errors=True)
 
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def write_buckets(folder: Path, tensors: Mapping[str, torch.Tensor], most: int) -> tuple[str, int]:
+    """Write weights to files of a folder, one after another, so that no more of them is copied at once.
+
+    Args:
+        folder: empty.
+        tensors: on any device.
+        most: bytes of a file, unless one weight is larger.
+
+    Returns:
+        (SHA-256 of the list of the files' digests, bytes of all files).
+    """
+    digests: dict[str, str] = {}
+    size = 0
+    for names in _buckets(tensors, most):
+        file = folder / f"{len(digests):05}.safetensors"
+        data = save({name: _whole(tensors[name]) for name in names})
+        file.write_bytes(data)
+        digests[file.name] = hashlib.sha256(data).hexdigest()
+        size += len(data)
+    listed = json.dumps(digests).encode()
+    (folder / DIGESTS).write_bytes(listed)
+    return hashlib.sha256(listed).hexdigest(), size
+
+
+def _buckets(tensors: Mapping[str, torch.Tensor], most: int) -> Iterator[list[str]]:
+    names: list[str] = []
+    held = 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        if names and held + size > most:
+            yield names
+            names, held = [], 0
+        names.append(name)
+        held += size
+    if names:
+        yield names
 
 
 def adapter_settings(model: Any) -> dict[str, Any]:
@@ -115,7 +157,3 @@ def _own_name(name: str) -> str:
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu").contiguous()
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

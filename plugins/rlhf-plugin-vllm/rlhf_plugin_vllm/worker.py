@@ -6,12 +6,16 @@ vLLM mixes the class into its worker, so ``self`` is the worker. Every name begi
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 EXTENSION = "rlhf_plugin_vllm.worker.Extension"
 """What ``--worker-extension-cls`` is given."""
-PROTOCOL = 1
+PROTOCOL = 2
+DIGESTS = "digests.json"
+"""File beside those with weights: name of each, in order, -> SHA-256 of its bytes."""
 """Of the calls below; the trainer refuses another."""
 SHAPE = (
     "model_type",
@@ -30,7 +34,7 @@ class Extension:
     """Reads weights from files, and makes sure that all of them arrive where logits come from."""
 
     rlhf_failed = ""
-    """The file of a load that failed half-way: a mixture of versions is in place."""
+    """The folder of a load that failed half-way: a mixture of versions is in place."""
 
     def rlhf_hello(self: Any, folder: str) -> dict[str, Any]:
         """What the trainer wants to know before it trains.
@@ -52,25 +56,42 @@ class Extension:
             "lora_rank": 0 if lora is None else int(lora.max_lora_rank),
         }
 
-    def rlhf_load(self: Any, file: str, digest: str) -> dict[str, Any]:
-        """Take all weights from a safetensors file, under the names of the model's own checkpoint.
+    def rlhf_load(self: Any, folder: str, digest: str) -> dict[str, Any]:
+        """Take all weights from a folder of safetensors files, under the names of the model's own checkpoint.
 
-        The file is checked whole before a weight is changed. What fails after that leaves a mixture of versions.
+        The files are checked whole before a weight is changed, then read one at a time. What fails after that leaves a
+        mixture of versions.
 
         Args:
-            file: readable here.
-            digest: SHA-256 of its bytes, in hex.
+            folder: readable here.
+            digest: SHA-256 of its list of digests, in hex.
         """
-        from safetensors.torch import load
-
-        data = Path(file).read_bytes()
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise RuntimeError(f"{file} is not the file that the trainer wrote")
-        state = load(data)
-        self.rlhf_failed = file
-        repacked = _take_all(self, state)
+        files = checked_files(folder, digest)
+        self.rlhf_failed = folder
+        repacked = _take_all(self, weights_in(files))
         self.rlhf_failed = ""
-        return {"bytes": len(data), "tensors": len(state), "heads": repacked}
+        return {"bytes": sum(file.stat().st_size for file in files), "heads": repacked}
+
+    def rlhf_adapters(self: Any) -> list[int]:
+        """vLLM's numbers of the adapters that are loaded."""
+        return sorted(self.list_loras())
+
+    def rlhf_renew_adapter(self: Any, number: str, folder: str) -> bool:
+        """Give an adapter other weights, for requests under way as for those to come.
+
+        Args:
+            number: vLLM's of the adapter.
+            folder: of the new weights, in peft's form.
+
+        Returns:
+            False where no such adapter is loaded.
+        """
+        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
+
+        if int(number) not in self.list_loras():
+            return False
+        self.add_lora(LoRARequest(f"rlhf-{number}", int(number), folder, load_inplace=True))
+        return True
 
     def rlhf_take(self: Any, state: dict[str, Any]) -> int:
         """Take all weights from tensors of this process; what fails leaves a mixture of versions.
@@ -81,20 +102,49 @@ class Extension:
         Returns:
             How many output heads were packed anew.
         """
-        return _take_all(self, state)
+        return _take_all(self, iter(state.items()))
 
 
-def _take_all(worker: Any, state: dict[str, Any]) -> int:
+def checked_files(folder: str, digest: str) -> list[Path]:
+    """The files with weights of a folder, in order, none of which is read into memory whole.
+
+    Args:
+        folder: of the files.
+        digest: SHA-256 of the list of their digests, in hex.
+
+    Raises:
+        RuntimeError: one is not what the trainer wrote.
+    """
+    listed = (Path(folder) / DIGESTS).read_bytes()
+    if hashlib.sha256(listed).hexdigest() != digest:
+        raise RuntimeError(f"{folder} is not the folder that the trainer wrote")
+    digests = {Path(folder) / name: wanted for name, wanted in json.loads(listed).items()}
+    for path, wanted in digests.items():
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
+                raise RuntimeError(f"{path} is not the file that the trainer wrote")
+    return list(digests)
+
+
+def weights_in(files: list[Path]) -> Iterator[tuple[str, Any]]:
+    """(Name, tensor) of every weight; one file at a time is in memory."""
+    from safetensors.torch import load
+
+    for file in files:
+        yield from load(file.read_bytes()).items()
+
+
+def _take_all(worker: Any, weights: Iterator[tuple[str, Any]]) -> int:
     """Weights for every parameter; returns how many output heads were packed anew."""
     model = worker.model_runner.get_model()
     parameters = {name for name, _ in model.named_parameters()}
-    missing = sorted(parameters - _reload(worker, model, state))
+    missing = sorted(parameters - _reload(worker, model, weights))
     if missing:
         raise RuntimeError(f"there are no weights for {missing[:5]} ({len(missing)} in all)")
     return _repack_heads(model)
 
 
-def _reload(worker: Any, model: Any, state: dict[str, Any]) -> set[str]:
+def _reload(worker: Any, model: Any, state: Iterator[tuple[str, Any]]) -> set[str]:
     """vLLM's own reload; returns the names of the parameters that it wrote, which vLLM itself only logs."""
     written: set[str] = set()
     load_weights = model.load_weights
@@ -106,7 +156,7 @@ def _reload(worker: Any, model: Any, state: dict[str, Any]) -> set[str]:
 
     model.load_weights = noting
     try:
-        worker.reload_weights(weights_iterator=iter(state.items()))
+        worker.reload_weights(weights_iterator=state)
     finally:
         del model.load_weights
     return written

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from safetensors.torch import load
 
 from rlhf_core.api import FinishReason, RolloutRequest, SamplingParams
 from rlhf_core.sdk import NativeEngine, base_model
-from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE
+from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE, checked_files, weights_in
 
 
 class StandIn:
@@ -59,7 +59,10 @@ class StandIn:
         """Called with path and body; what it returns that is not None is the answer, an int a status."""
         self.shift = 0.0
         """Added to every logprob."""
-        self._lock = threading.Lock()
+        self.hold: Callable[[Any], float] = lambda body: 0.0
+        """Seconds that a request, of which half is sampled, waits at most for the server to be paused."""
+        self._lock, self._pauses = threading.Lock(), threading.Condition()
+        self._keeps = False
         stand_in = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -73,9 +76,9 @@ class StandIn:
                 self._do(json.loads(self.rfile.read(length) or b"null"))
 
             def _do(self, body: Any) -> None:
-                path = self.path.split("?")[0]
+                path, _, query = self.path.partition("?")
                 try:
-                    answer = stand_in.answer(path, body)
+                    answer = stand_in.answer(path, body, query)
                 except Exception as error:
                     answer = (500, {"error": repr(error)})
                 status, value = answer if isinstance(answer, tuple) else (200, answer)
@@ -101,7 +104,7 @@ class StandIn:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, path: str, body: Any) -> Any:
+    def answer(self, path: str, body: Any, query: str = "") -> Any:
         self.calls.append(path if path != "/collective_rpc" else body["method"])
         if self.fault is not None and (value := self.fault(path, body)) is not None:
             return (value, {"error": "a fault of the test"}) if isinstance(value, int) else value
@@ -115,15 +118,14 @@ class StandIn:
             return {"tokens": self.tokenizer.encode(body["prompt"], add_special_tokens=False)}
         if path == "/update_weight_version":
             self.weights = body["new_version"]
-        if path == "/pause":
-            self.paused = True
-        if path == "/resume":
-            self.paused = False
+        if path in ("/pause", "/resume"):
+            with self._lock, self._pauses:  # what is being computed is computed to its end
+                self.paused, self._keeps = path == "/pause", query == "mode=keep"
+                self._pauses.notify_all()
         if path == "/v1/load_lora_adapter":
-            folder = Path(body["lora_path"])
-            assert json.loads((folder / "adapter_config.json").read_text())["r"] <= self.facts["lora_rank"]
-            state = load((folder / "adapter_model.safetensors").read_bytes())
-            self._put({n.replace(".weight", ".default.weight"): t for n, t in state.items()})
+            if body["lora_name"] == self.adapter:
+                return 400, {"error": f"The lora adapter '{self.adapter}' has already been loaded."}
+            self.rlhf_renew_adapter("1", body["lora_path"])
             self.adapter = body["lora_name"]
         if path == "/inference/v1/generate":
             return self._generate(body)
@@ -133,11 +135,20 @@ class StandIn:
         file = Path(folder) / "token"
         return {**self.facts, "token": file.read_text() if folder and file.is_file() else ""}
 
-    def rlhf_load(self, file: str, digest: str) -> Any:
-        data = Path(file).read_bytes()
-        assert hashlib.sha256(data).hexdigest() == digest
-        self._put(load(data))
-        return {"bytes": len(data)}
+    def rlhf_load(self, folder: str, digest: str) -> Any:
+        self._put(dict(weights_in(checked_files(folder, digest))))
+        return {}
+
+    def rlhf_adapters(self) -> list[int]:
+        return [] if self.adapter is None else [1]
+
+    def rlhf_renew_adapter(self, number: str, place: str) -> bool:
+        folder = Path(place)
+        assert number == "1"
+        assert json.loads((folder / "adapter_config.json").read_text())["r"] <= self.facts["lora_rank"]
+        state = load((folder / "adapter_model.safetensors").read_bytes())
+        self._put({n.replace(".weight", ".default.weight"): t for n, t in state.items()})
+        return True
 
     def _put(self, state: dict[str, torch.Tensor]) -> None:
         with self._lock:
@@ -145,8 +156,6 @@ class StandIn:
         assert not result.unexpected_keys, result
 
     def _generate(self, body: Any) -> Any:
-        while self.paused:
-            time.sleep(0.01)
         if body.get("model", self.adapter) != self.adapter:
             return 404, {"error": f"{body['model']} is not {self.adapter}"}
         params = body["sampling_params"]
@@ -163,17 +172,38 @@ class StandIn:
             stop=tuple(params.get("stop", ())),
         )
         request = RolloutRequest("stand-in", tuple(body["token_ids"]), 0, params["seed"])
-        with self._lock:
-            rollout = self.engine.generate([request], sampling, 0)[0]
-        rows = [
-            {"token_id": i, "logprob": float(p) + self.shift}
-            for i, p in zip(rollout.completion_ids, rollout.logprobs_T)
-        ]
+        ids, rows, spans = [], [], []
+        while True:
+            weights, rollout = self._sampled(request, sampling)
+            kept = self._kept_at_pause(rollout, self.hold(body) if not spans else 0.0)
+            ids += rollout.completion_ids[:kept]
+            rows += [{"token_id": i, "logprob": float(p) + self.shift} for i, p in zip(ids[-kept:], rollout.logprobs_T)]
+            spans.append({"version": weights, "start": len(ids) - kept, "end": len(ids)})
+            if kept == len(rollout.completion_ids):
+                break
+            request = replace(request, prompt_ids=request.prompt_ids + rollout.completion_ids[:kept])
+            sampling = replace(sampling, max_tokens=sampling.max_tokens - kept)
         choice = {
-            "token_ids": list(rollout.completion_ids),
+            "token_ids": ids,
             "logprobs": {"content": rows},
             "finish_reason": "length" if rollout.finish_reason is FinishReason.LENGTH else "stop",
             "stop_reason": "" if rollout.finish_reason is FinishReason.STOP else None,
-            "weight_versions": [{"version": self.weights, "start": 0, "end": len(rows)}],
+            "weight_versions": spans,
         }
         return {"choices": [choice], "model": body.get("model", "stand-in")}
+
+    def _kept_at_pause(self, rollout: Any, seconds: float) -> int:
+        """How many tokens of what could be sampled with these weights were, when ``/pause?mode=keep`` came: half of
+        them if it comes within so many seconds, else all."""
+        count = len(rollout.completion_ids)
+        with self._pauses:
+            came = seconds > 0 and self._pauses.wait_for(lambda: self.paused and self._keeps, seconds)
+        return max(1, count // 2) if came else count
+
+    def _sampled(self, request: RolloutRequest, sampling: SamplingParams) -> tuple[str, Any]:
+        """What its weights are called, and a completion of them; never while it is paused."""
+        while True:
+            with self._lock:
+                if not self.paused:
+                    return self.weights, self.engine.generate([request], sampling, 0)[0]
+            time.sleep(0.01)

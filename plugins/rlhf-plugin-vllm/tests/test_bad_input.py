@@ -45,6 +45,16 @@ def test_a_server_is_refused_before_a_model_is_loaded(
     assert caught.value.exit_code == 2
 
 
+def test_weights_arrive_in_flight_only_where_rollouts_are_sampled_ahead(serve: Callable[..., Any]) -> None:
+    config, run = VllmConfig(urls=(serve().url,), in_flight=True), plan()
+    with pytest.raises(ConfigError, match="samples and learns in turn"):
+        config.preflight(run)
+    run.config.trainer.batches_ahead = 1
+    config.preflight(run)
+    assert "not exactly reproducible" in config.conditions()["in_flight"]
+    assert VllmConfig(urls=config.urls).conditions() == {}
+
+
 def test_an_untested_version_may_be_allowed(serve: Callable[..., Any]) -> None:
     VllmConfig(urls=(serve(version="0.9.1").url,), allow_untested=True).preflight(plan())
 

@@ -64,6 +64,7 @@ def test_sampling_that_means_something_else_there_is_refused(
         SamplingParams(min_tokens=2),
         SamplingParams(min_p=0.1, top_p=0.9),
         SamplingParams(temperature=0.001),
+        SamplingParams(temperature=2.5),
     ):
         with pytest.raises(ConfigError, match="cannot be used with vLLM"):
             engine.generate(requests_of(ctx), params, 0)

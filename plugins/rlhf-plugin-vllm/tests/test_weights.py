@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 
 from rlhf_core.api import BuildContext, ModelError, RlhfError, RolloutRequest, SamplingParams, UserError
 from rlhf_core.sdk import LoadedModel, NativeEngine
 from rlhf_core.testing import policy_context
 from rlhf_plugin_vllm.connect import save_base
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_plugin_vllm.weight_files import write_buckets
+from rlhf_plugin_vllm.worker import checked_files, weights_in
 
 GREEDY = SamplingParams(max_tokens=6, temperature=0.0)
 
@@ -52,6 +56,39 @@ def test_a_version_reaches_every_server_and_its_file_goes(
     folder = engine.files.folder
     engine.close()
     assert not folder.exists()
+
+
+def test_weights_go_in_files_of_a_bounded_size_that_are_read_one_at_a_time(ctx: BuildContext, tmp_path: Path) -> None:
+    tensors = weights_of(ctx.policy.model)
+    most = 200_000
+    digest, size = write_buckets(tmp_path, tensors, most)
+    files = checked_files(str(tmp_path), digest)
+    assert size == sum(file.stat().st_size for file in files) > 10 * most
+    large = [file for file in files if sum(t.nbytes for t in load_file(file).values()) > most]
+    assert all(len(load_file(file)) == 1 for file in large), "one weight that is larger than a file has its own"
+    read = dict(weights_in(files))
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    rows = weights_in(files)
+    next(rows)
+    files[-1].unlink()
+    with pytest.raises(FileNotFoundError):
+        list(rows)
+
+
+def test_a_file_that_the_trainer_did_not_write_is_found_before_a_weight_is_read(
+    ctx: BuildContext, tmp_path: Path
+) -> None:
+    digest, _ = write_buckets(tmp_path, weights_of(ctx.policy.model), 200_000)
+    last = sorted(tmp_path.glob("*.safetensors"))[-1]
+    data = bytearray(last.read_bytes())
+    data[-1] ^= 1
+    last.write_bytes(data)
+    with pytest.raises(RuntimeError, match=f"{last.name} is not the file that the trainer wrote"):
+        checked_files(str(tmp_path), digest)
+    (tmp_path / "digests.json").write_text("{}")
+    with pytest.raises(RuntimeError, match="is not the folder that the trainer wrote"):
+        checked_files(str(tmp_path), digest)
 
 
 def test_the_canary_stops_a_run_whose_weights_did_not_arrive(

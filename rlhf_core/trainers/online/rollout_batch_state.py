@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
 from rlhf_core.runs.dataclass_codec import decode, encode
-from rlhf_core.turns import Segment, Turn, TurnStatus
+from rlhf_core.turns import Segment, Turn, TurnStatus, VersionSpan
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
 
 FindPrompt = Callable[[str, str], Prompt]
@@ -18,6 +18,7 @@ CLASSES = (
     PromptGroup,
     Rollout,
     Segment,
+    VersionSpan,
     Turn,
     Score,
     FinishReason,

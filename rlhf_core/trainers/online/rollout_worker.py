@@ -33,7 +33,8 @@ class BatchRequest(NamedTuple):
 
     number: int
     version: int
-    weights: Tensors
+    weights: Tensors | None
+    """None where the engine has them already, or newer ones."""
 
 
 Collect = Callable[[int, int, EventSink, Timer], RolloutBatch]
@@ -49,7 +50,7 @@ class RolloutWorker:
 
     Args:
         collect: makes one batch.
-        weight_sync: is given each request's weights first.
+        weight_sync: is given each request's weights first, if it has any.
         model: the copy that is sampled from; its forwards are cancelled when the worker is closed. None where the
             engine has weights of its own.
         timeout_s: longest wait for one batch.
@@ -67,8 +68,8 @@ class RolloutWorker:
         self._thread = threading.Thread(target=self._work, name="rollout worker", daemon=True)
         self._thread.start()
 
-    def request(self, number: int, version: int, weights: Tensors) -> None:
-        """Ask for a batch; returns at once."""
+    def request(self, number: int, version: int, weights: Tensors | None) -> None:
+        """Ask for a batch; returns at once. Without weights it is sampled with those that the engine has then."""
         self._requests.put(BatchRequest(number, version, weights))
 
     def wait(self, number: int, version: int) -> RolloutBatch:
@@ -133,7 +134,8 @@ class RolloutWorker:
                 self._ready.notify_all()
 
     def _make(self, request: BatchRequest, idle_s: float) -> RolloutBatch:
-        self.weight_sync.load(request.version, request.weights)
+        if request.weights is not None:
+            self.weight_sync.load(request.version, request.weights)
         timer, log_of_events = Timer(), EventLog()
         timer.seconds["worker_wait"] = idle_s
         batch = self.collect(request.number, request.version, log_of_events, timer)

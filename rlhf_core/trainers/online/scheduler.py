@@ -1,6 +1,6 @@
 """Which rollout batch is sampled with which policy version, and learned from in which step (ADR 0009).
 
-Everything is decided by counts, nothing by the clock.
+Everything is decided by counts, nothing by the clock; but for an engine that takes weights while it samples (ADR 0020).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rlhf_core.errors import EngineUnavailable
-from rlhf_core.rollout.weight_sync import WeightSync
+from rlhf_core.rollout.weight_sync import Tensors, WeightSync
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.events import replay
 from rlhf_core.runs.session import RunSession
@@ -21,7 +21,7 @@ from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batc
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
 from rlhf_core.trainers.online.shares import divide_anew
-from rlhf_core.types import Prompt, PromptGroup
+from rlhf_core.types import Prompt, PromptGroup, Rollout
 
 
 @dataclass(frozen=True)
@@ -186,13 +186,23 @@ class RolloutScheduler:
     def _request(self, step: int, version: int, timer: Timer) -> None:
         """Ask for as many batches as there is room for; without a worker they are made here."""
         count = self.buffer.num_to_request(self.steps - step + 1)
-        weights = self.weight_sync.snapshot() if count and self.worker is not None else {}
+        weights: Tensors | None = None
+        if self.in_flight and (count or self.buffer.unfinished()):
+            with timer("weight_sync"):
+                self.weight_sync.sync(version)
+        elif count and self.worker is not None:
+            weights = self.weight_sync.snapshot()
         for _ in range(count):
             number = self.buffer.add(version).number
             if self.worker is not None:
                 self.worker.request(number, version, weights)
             else:
                 self.buffer.deliver(number, self._made_here(number, step, version, timer))
+
+    @property
+    def in_flight(self) -> bool:
+        """New weights reach what is being sampled: they are published at once, not with a batch."""
+        return self.worker is not None and self.weight_sync.in_flight
 
     def _made_here(self, number: int, step: int, version: int, timer: Timer) -> RolloutBatch:
         """A batch, sampled now; one that cannot be is not counted as requested."""
@@ -257,14 +267,22 @@ class RolloutScheduler:
     def _metrics(self, entry: BufferEntry, version: int, evicted_prompts: int) -> dict[str, float]:
         if not self.buffer.max_staleness:
             return {}
-        staleness = float(version - entry.version)
+        mean = largest = float(version - entry.version)
+        if self.in_flight and entry.batch is not None:
+            mean, largest = self._staleness_of_tokens(entry.batch, version)
         return {
-            "staleness/mean": staleness,
-            "staleness/max": staleness,
+            "staleness/mean": mean,
+            "staleness/max": largest,
             "buffer/batches": len(self.buffer.entries) - 1.0,
             "buffer/reads": float(entry.reads),
             "buffer/evicted": float(evicted_prompts),
         }
+
+    def _staleness_of_tokens(self, batch: RolloutBatch, version: int) -> tuple[float, float]:
+        """(Mean, largest) updates since the weights that sampled each token, over all ranks."""
+        ages = [version - sampled_by for rollout in batch.rollouts for sampled_by in _version_of_each_token(rollout)]
+        total, tokens = self.session.strategy.sum_over_ranks([float(sum(ages)), float(len(ages))])
+        return total / max(1.0, tokens), float(self.session.strategy.max_over_ranks(max(ages, default=0)))
 
     def state_dict(self) -> dict[str, Any]:
         """Every finished batch that is still to be read, this rank's share; unfinished ones are waited for."""
@@ -301,6 +319,13 @@ class RolloutScheduler:
                 batch = divide_anew(parts, comm.rank, comm.world_size)
             self.buffer.entries.append(BufferEntry(row["number"], row["version"], row["reads"], batch))
         self.collector.prompts.returned = [find(source, prompt_id) for source, prompt_id in state["returned"]]
+
+
+def _version_of_each_token(rollout: Rollout) -> list[int]:
+    """The version of the weights that sampled each token."""
+    if not rollout.versions:
+        return [rollout.policy_version] * len(rollout.completion_ids)
+    return [s.version for s in rollout.versions for _ in range(*s.span)]
 
 
 def _all_groups(batch: RolloutBatch) -> list[PromptGroup]:

@@ -41,6 +41,7 @@ const Tokens = (() => {
     bar.style.background = `linear-gradient(to right, ${low})`;
     box.append(element("span", kind.words[0]), bar, element("span", kind.words[1]));
   };
+  const versionAt = (row, n) => (row.versions || []).find(([from, to]) => n >= from && n < to)?.[2] ?? row.policy_version;
   const authorAt = (row, n) => Turns.at(row, n)?.role ?? (row.segments || []).find(([from, to]) => n >= from && n < to)?.[2];
 
   /* How the advantage follows from the group's scores, if it does so in one of the usual ways. */
@@ -72,7 +73,7 @@ const Tokens = (() => {
     const each = row.advantages ? "this token's own" : "the same for every token of the completion";
     const values = row.values ? `; critic: value ${number(row.values[n])}${row.returns ? `, target ${number(row.returns[n])}` : ""}` : "";
     add("advantage", advantageOf(row, n), `by '${source.advantage || "?"}', ${each}${values}. ${row.advantages ? "" : fromGroup(row)}`);
-    add("log-probability", row.logprobs[n], `when it was sampled, by policy version ${row.policy_version}; probability ${number(Math.exp(row.logprobs[n]))}`);
+    add("log-probability", row.logprobs[n], `when it was sampled, by policy version ${versionAt(row, n)}; probability ${number(Math.exp(row.logprobs[n]))}`);
     if (!row.trainer_logprobs) {
       add("ratio", "none", row.aside ? "this prompt was set aside and not trained on" : row.advantage === 0 ? "advantage 0: the completion was in no update" : "this run's trace does not keep it");
       return lines;
