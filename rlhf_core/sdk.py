@@ -81,9 +81,11 @@ if TYPE_CHECKING:
     from rlhf_core.protocols import GoldScorer as GoldScorer
     from rlhf_core.protocols import Judge as Judge
     from rlhf_core.protocols import Loss as Loss
+    from rlhf_core.protocols import ModuleRelease as ModuleRelease
     from rlhf_core.protocols import Monitor as Monitor
     from rlhf_core.protocols import RewardModel as RewardModel
     from rlhf_core.protocols import RolloutEngine as RolloutEngine
+    from rlhf_core.protocols import ShardedLoading as ShardedLoading
     from rlhf_core.protocols import Stateful as Stateful
     from rlhf_core.protocols import Strategy as Strategy
     from rlhf_core.protocols import Study as Study
@@ -122,11 +124,13 @@ if TYPE_CHECKING:
     from rlhf_core.strategy.units import decoder_layers as decoder_layers
     from rlhf_core.strategy.whole_weights import ComputedWeights as ComputedWeights
     from rlhf_core.strategy.whole_weights import on_demand as on_demand
+    from rlhf_core.strategy.whole_weights import use_whole_weights as use_whole_weights
     from rlhf_core.study.config import StudyConfig as StudyConfig
     from rlhf_core.trainers.common.config import LoopSettings as LoopSettings
     from rlhf_core.trainers.common.generation import rollout_metrics as rollout_metrics
     from rlhf_core.trainers.common.learner import Learner as Learner
     from rlhf_core.trainers.common.micro_batches import micro_batches_of_size as micro_batches_of_size
+    from rlhf_core.trainers.common.optimizer import prepare_to_learn as prepare_to_learn
     from rlhf_core.trainers.common.policy_evaluator import Evaluation as Evaluation
     from rlhf_core.trainers.common.policy_loading import load_trained_policy as load_trained_policy
     from rlhf_core.trainers.common.policy_module import PolicyModule as PolicyModule
@@ -134,6 +138,7 @@ if TYPE_CHECKING:
     from rlhf_core.trainers.common.run_loop import LoopSchedule as LoopSchedule
     from rlhf_core.trainers.common.run_loop import run_loop as run_loop
     from rlhf_core.trainers.common.run_steps import run_steps as run_steps
+    from rlhf_core.trainers.common.sharded_trial import try_transformer as try_transformer
     from rlhf_core.trainers.common.training_sample import TrainingSample as TrainingSample
     from rlhf_core.trainers.offline.trainer import OfflineTask as OfflineTask
     from rlhf_core.trainers.offline.trainer import OfflineTrainer as OfflineTrainer
@@ -190,10 +195,12 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.runs.build_component": ("build_component",),
         "rlhf_core.trainers.common.learner": ("Learner",),
         "rlhf_core.trainers.common.micro_batches": ("micro_batches_of_size",),
+        "rlhf_core.trainers.common.optimizer": ("prepare_to_learn",),
         "rlhf_core.trainers.common.policy_evaluator": ("Evaluation",),
         "rlhf_core.trainers.common.policy_module": ("PolicyModule",),
         "rlhf_core.trainers.common.policy_loading": ("load_trained_policy",),
         "rlhf_core.trainers.common.run_loop": ("LoopSchedule", "run_loop"),
+        "rlhf_core.trainers.common.sharded_trial": ("try_transformer",),
         "rlhf_core.trainers.common.training_sample": ("TrainingSample",),
         "rlhf_core.trainers.offline.trainer": ("OfflineTrainer", "OfflineTask"),
         "rlhf_core.trainers.online.advantages": ("measure_kl",),
@@ -209,7 +216,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.strategy.on_ranks": ("OnRanks",),
         "rlhf_core.strategy.optimizer": ("NormPart", "OptimizerPlan", "read_moments"),
         "rlhf_core.strategy.units": ("decoder_layers",),
-        "rlhf_core.strategy.whole_weights": ("ComputedWeights", "on_demand"),
+        "rlhf_core.strategy.whole_weights": ("ComputedWeights", "on_demand", "use_whole_weights"),
         "rlhf_core.runs.session": ("RunSession",),
         "rlhf_core.runs.timer": ("Timer",),
         "rlhf_core.runs.trace": ("prompt_rows",),
@@ -264,9 +271,11 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "GoldScorer",
             "Judge",
             "Loss",
+            "ModuleRelease",
             "Monitor",
             "RewardModel",
             "RolloutEngine",
+            "ShardedLoading",
             "Stateful",
             "Strategy",
             "Study",

@@ -84,6 +84,11 @@ class AcceleratedStrategy:
         """Move to the device and wrap in DDP when there are several ranks."""
         return self.accelerator.prepare_model(module)
 
+    def release(self, module: torch.nn.Module) -> None:
+        """Take it out of what accelerate has prepared."""
+        bare, models = self.unwrap(module), self.accelerator._models
+        models[:] = [kept for kept in models if self.unwrap(kept) is not bare]
+
     def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return the module under DDP, and under what compiles it."""
         module = getattr(module, "_orig_mod", module)

@@ -212,6 +212,18 @@ class OptimizerOwner(Protocol):
 
 
 @runtime_checkable
+class ModuleRelease(Protocol):
+    """Optional for a strategy that keeps something of what it prepared: it lets go of a module.
+
+    For modules that are done with before the run is, such as the members of a reward ensemble.
+    """
+
+    def release(self, module: torch.nn.Module) -> None:
+        """Keep nothing of a prepared module, which is not called any more; all ranks call it."""
+        ...
+
+
+@runtime_checkable
 class GroupFactory(Protocol):
     """Optional for a strategy: collectives for a second thread, which never meet those of the first.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +14,7 @@ from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import RlhfError
 from rlhf_core.strategy.checked import checked_strategy
-from rlhf_core.strategy.protocols import OptimizerOwner, TensorGathering
+from rlhf_core.strategy.protocols import ModuleRelease, OptimizerOwner, TensorGathering
 from rlhf_core.strategy.whole_weights import like, use_whole_weights
 from rlhf_core.testing.config import check_config
 from rlhf_core.testing.report import require
@@ -47,6 +49,8 @@ def check_strategy(config: ComponentConfig, ctx: BuildContext | None = None) -> 
         prepared = strategy.prepare(module)
         check_gradients(config, strategy, prepared)
         check_states(config, strategy, prepared)
+        if issubclass(type(strategy), ModuleRelease):
+            check_release(config, strategy)
     except RlhfError as error:
         require(False, config, "a strategy keeps its contract", str(error))
     finally:
@@ -135,6 +139,16 @@ def check_states(config: ComponentConfig, strategy: Any, prepared: torch.nn.Modu
     a, b = (o.state_dict()["state"] for o in (first, second))
     restored = a.keys() == b.keys() and all(torch.equal(whole(a[i]["exp_avg"]), whole(b[i]["exp_avg"])) for i in a)
     require(restored, config, "an optimizer's state survives saving and loading", "the moments differ")
+
+
+def check_release(config: ComponentConfig, strategy: Any) -> None:
+    """A module that is done with goes."""
+    prepared = strategy.prepare(plain_module())
+    module = weakref.ref(strategy.unwrap(prepared))
+    strategy.release(prepared)
+    del prepared
+    gc.collect()
+    require(module() is None, config, "release() keeps nothing of a module", "it is still in memory")
 
 
 def check_look_ups(

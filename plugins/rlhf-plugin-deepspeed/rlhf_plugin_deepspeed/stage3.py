@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,6 +58,12 @@ class Zero3(Zero):
         """Divide a module that is never trained."""
         self._engines[id(module)] = self._engine(module, None)
         return module
+
+    def release(self, module: torch.nn.Module) -> None:
+        """As in other stages; DeepSpeed keeps the module on a stack of those whose forward it entered."""
+        super().release(module)
+        stack = import_module("deepspeed.runtime.zero.parameter_offload").FWD_MODULE_STACK
+        stack[:] = [entered for entered in stack if entered is not module]
 
     @contextlib.contextmanager
     def sharded_forward(self, module: torch.nn.Module) -> Iterator[torch.nn.Module]:

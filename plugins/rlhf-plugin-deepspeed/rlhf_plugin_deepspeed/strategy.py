@@ -67,6 +67,13 @@ class Zero(OnRanks):
         """Only placed: what is trained is divided by :meth:`prepare_training`."""
         return module.to(self.device)
 
+    def release(self, module: torch.nn.Module) -> None:
+        """Drop the engine with its hooks and buffers, which the module's parameters would keep."""
+        engine = self._engines.pop(id(module), None)
+        if engine is not None:
+            self._optimizers.pop(id(engine), None)
+            engine.destroy()
+
     def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
         """Nothing was wrapped."""
         return module

@@ -135,7 +135,7 @@ class EnsembleConfig(ComponentConfig):
     """What it sees of a conversation; None takes what it was trained on, ``all`` for a new one."""
     batch_tokens: int = Field(default=16384, ge=1)
     stall_timeout_s: float = Field(default=600.0, gt=0)
-    """Other processes give up when the one that trains the ensemble makes no progress for so long."""
+    """A process gives up when it does not see, for so long, the ensemble that the first one has written."""
 
     def memory_models(self, run: Any) -> Sequence[tuple[ModelConfig, int]]:
         """Members that are whole models, or the trunk that they share, for ``rlhf memory plan``."""

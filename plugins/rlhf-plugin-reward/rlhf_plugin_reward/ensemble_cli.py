@@ -24,6 +24,7 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     """
     from rlhf_core.api import ConfigError, ModelConfig
     from rlhf_core.sdk import (
+        LocalStrategy,
         check_writable,
         component_of,
         context_of,
@@ -52,7 +53,7 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     from rlhf_plugin_reward.train import train_ensemble, training_pairs
 
     train, heldout = training_pairs(config, ctx)
-    train_ensemble(config, base, train, heldout, seed, output, lambda text: click.echo(text, err=True), "cpu")
+    train_ensemble(config, base, train, heldout, seed, output, lambda text: click.echo(text, err=True), LocalStrategy())
     with open_component("reward", config.model_copy(update={"path": str(output)}), ctx) as reward:
         quality = reward.quality()
     result = {"folder": str(output), "train_pairs": len(train), "heldout": quality}

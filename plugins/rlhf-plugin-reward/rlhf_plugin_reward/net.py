@@ -59,6 +59,11 @@ class RewardNet(torch.nn.Module):
         """Scores ``[B, K]`` of tokenized conversations."""
         return self.head(self.features(ids_B).to(self.head.weight.dtype)).float()
 
+    def scores_anew(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Scores ``[B, K]`` without features that were kept: every call is one forward of the trunk."""
+        hidden_BH = last_token_hidden(self.trunk, ids_B, without_padding=self.without_padding)
+        return self.head(hidden_BH.to(self.head.weight.dtype)).float()
+
     def features(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
         """Last-token hidden states ``[B, H]``; while a head is trained on a frozen trunk, computed once and kept."""
         if self.frozen and not torch.is_inference_mode_enabled():

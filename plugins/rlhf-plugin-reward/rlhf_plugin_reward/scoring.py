@@ -54,7 +54,7 @@ def by_beginning(ids: Ids, batch_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def keep_features(net: RewardNet, ids: Ids, strategy: Strategy, beat: Callable[[], None] = lambda: None) -> None:
+def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
     """Have a frozen trunk see conversations once, before its head learns; the ranks share the work.
 
     The batches depend on ``ids`` alone, so that a resumed run has the same features to the last bit. Of a trunk that
@@ -78,7 +78,6 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy, beat: Callable[[
     else:
         for batch in batches:
             net.keep([rows[i] for i in batch])
-            beat()
     for features in strategy.gather_objects(net.cached_features):
         net.cached_features.update(features)
 
@@ -122,20 +121,23 @@ class FrozenTrunk(torch.nn.Module):
 
 
 @torch.inference_mode()
-def score_ids(
-    net: RewardNet, ids: Ids, batch_tokens: int, beat: Callable[[], None] = lambda: None
-) -> npt.NDArray[np.float64]:
-    """Raw scores ``[N, K]`` in the order of ``ids``; ``beat`` is called after every batch.
-
-    ``batch_tokens`` bounds a forward: padded tokens, or, without padding, tokens before common beginnings are merged.
-    """
+def score_ids(net: RewardNet, ids: Ids, batch_tokens: int) -> npt.NDArray[np.float64]:
+    """Raw scores ``[N, K]`` in the order of ``ids``; ``batch_tokens`` as of :func:`score_batches`."""
     out = np.zeros((len(ids), net.head.out_features))
+    for rows in score_batches(net, ids, batch_tokens):
+        out[rows] = net([ids[i] for i in rows]).double().cpu().numpy()
+    return out
+
+
+def score_batches(net: RewardNet, ids: Ids, batch_tokens: int) -> list[list[int]]:
+    """Conversations of each forward that scores them, by place.
+
+    Args:
+        net: decides whether they are padded.
+        ids: of each conversation.
+        batch_tokens: bounds a forward: padded tokens, or, without padding, tokens before common beginnings are merged.
+    """
     device = net.head.weight.device
     if net.packs:
-        batches = by_beginning(ids, on_device(batch_tokens, ROW_TOKENS, device))
-    else:
-        batches = by_length(ids, on_device(batch_tokens, PADDED_TOKENS, device))
-    for rows in batches:
-        out[rows] = net([ids[i] for i in rows]).double().cpu().numpy()
-        beat()
-    return out
+        return list(by_beginning(ids, on_device(batch_tokens, ROW_TOKENS, device)))
+    return list(by_length(ids, on_device(batch_tokens, PADDED_TOKENS, device)))

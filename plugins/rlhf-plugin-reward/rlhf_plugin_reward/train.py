@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlhf_core.api import BuildContext, DatasetError, ModelConfig, PreferencePair
 from rlhf_core.sdk import (
     Datasets,
-    Learner,
     LoadedModel,
     LocalStrategy,
+    ShardedLoading,
+    Strategy,
     load_policy,
     preserved_rng,
-    whole_folder,
-    write_json,
 )
 from rlhf_plugin_reward.aggregate import Floats, standardise
-from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of, needs_pairs, without_pairs
+from rlhf_plugin_reward.config import EnsembleConfig, device_of, needs_pairs, without_pairs
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH, Encoder, View
-from rlhf_plugin_reward.loss import BradleyTerry
-from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
-from rlhf_plugin_reward.pairs import PairItem, PairModule, bootstrap, encode_pairs, first_of_mixture
+from rlhf_plugin_reward.members import (
+    Advance,
+    Member,
+    fit_member,
+    ignore,
+    member_scores,
+    release_members,
+    updates_of,
+    write_members,
+)
+from rlhf_plugin_reward.net import fresh_net
+from rlhf_plugin_reward.pairs import PairItem, bootstrap, encode_pairs, first_of_mixture
 from rlhf_plugin_reward.reward import EnsembleReward, load_ensemble
-from rlhf_plugin_reward.scoring import keep_features, score_ids
-from rlhf_plugin_reward.store import cache_root, digest, save_shared
-from rlhf_plugin_reward.waiting import beating, trained, wait_for
+from rlhf_plugin_reward.store import cache_root, digest
+from rlhf_plugin_reward.waiting import check_place, trained, wait_for
 
 Say = Callable[[str], None]
-Beat = Callable[[], None]
-Advance = Callable[[int], None]
 Work = Callable[[str, int | None], AbstractContextManager[Advance]]
 """Shows how far work is: ``session.work``."""
-
-
-def ignore(count: int) -> None:
-    """Nobody watches."""
 
 
 def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
@@ -73,25 +74,27 @@ def _say(ctx: BuildContext) -> Say:
 
 
 def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
-    """Folder of the ensemble for these settings; one process trains it if there is none, the others wait."""
+    """Folder of the ensemble for these settings; all ranks train it together if there is none."""
     base = config.base_model or ctx.config.model.model_copy(update={"lora": None})
     train, heldout = training_pairs(config, ctx)
     folder = cache_root() / digest(config, base, train, heldout, ctx.seed)
     say = _say(ctx)
-    if trained(folder):
+    strategy: Strategy | None = ctx.strategy
+    if strategy is None or strategy.world_size == 1:
+        strategy = LocalStrategy(device_of(ctx))
+    if strategy.gather_objects(trained(folder))[0]:
+        wait_for(folder, config.stall_timeout_s)
         say(f"reward ensemble: using the one trained before, {folder}")
-    elif ctx.rank == 0:
+    else:
         say(
             f"reward ensemble: none trained yet for this setting; training {config.members} members "
             f"on {len(train)} pairs"
         )
-        with beating(folder) as beat:
-            work = getattr(ctx.session, "work", None)
-            train_ensemble(config, base, train, heldout, ctx.seed, folder, say, device_of(ctx), beat, work)
-    else:
+        check_place(folder)
+        work = getattr(ctx.session, "work", None)
+        train_ensemble(config, base, train, heldout, ctx.seed, folder, say, strategy, work)
+        strategy.barrier("rank 0 writing the reward ensemble")
         wait_for(folder, config.stall_timeout_s)
-    if ctx.strategy is not None:
-        ctx.strategy.barrier("every process finding the reward ensemble")
     return folder
 
 
@@ -130,18 +133,19 @@ def train_ensemble(
     seed: int,
     folder: Path,
     say: Say,
-    device: str,
-    beat: Beat = lambda: None,
+    strategy: Strategy,
     work: Work | None = None,
 ) -> None:
-    """Train, measure on held-out pairs, and write ``folder`` as a whole; ``beat`` is called after every bit of it.
+    """Train, measure on held-out pairs, and write ``folder`` as a whole; all ranks call it.
 
-    ``work`` shows how many updates are done.
+    The members are those of one process, to rounding. ``work`` shows how many updates are done.
 
     Another run may train the same one meanwhile: whoever is done first writes it.
     """
     began = time.perf_counter()
-    policy = load_policy(base)
+    if strategy.world_size > 1:  # adapters that come with the model are drawn from these
+        torch.set_rng_state(strategy.gather_objects(torch.get_rng_state())[0])
+    policy = load_policy(base, weights=not isinstance(strategy, ShardedLoading))
     view = View(max_length=EARLIER_LENGTH).or_else(config.turns, config.truncation, config.max_length)
     encoder = Encoder(policy.tokenizer, view.limit(policy.context), view)
     cut: Counter[str] = Counter()
@@ -149,9 +153,9 @@ def train_ensemble(
     heldout_items = encode_pairs(heldout, encoder, cut)
     shown = nullcontext(ignore) if work is None else work("training the reward ensemble", _updates(config, train_items))
     with shown as advance:
-        nets = _train_members(config, policy, train_items, seed, device, beat, advance)
-    chosen_NK = _scores(nets, [i.chosen_ids for i in heldout_items], config.batch_tokens, beat)
-    rejected_NK = _scores(nets, [i.rejected_ids for i in heldout_items], config.batch_tokens, beat)
+        members = _train_members(config, policy, train_items, seed, strategy, advance)
+    sides = [i.chosen_ids for i in heldout_items], [i.rejected_ids for i in heldout_items]
+    chosen_NK, rejected_NK = (member_scores(members, ids, config.batch_tokens, strategy) for ids in sides)
     meta = {
         "sharing": config.sharing,
         "view": asdict(view),
@@ -161,11 +165,12 @@ def train_ensemble(
         **_scale(chosen_NK, rejected_NK),
         "heldout": {"chosen": chosen_NK.tolist(), "rejected": rejected_NK.tolist()},
     }
-    if trained(folder):
+    if strategy.gather_objects(trained(folder))[0]:
         say(f"reward ensemble: another run has trained the same one meanwhile, {folder}")
-        return
-    _write(nets, policy.tokenizer, view, meta, folder, beat)
-    say(f"reward ensemble: trained in {time.perf_counter() - began:.0f} s, kept in {folder}")
+    else:
+        write_members(members, policy.tokenizer, view, meta, folder, strategy)
+        say(f"reward ensemble: trained in {time.perf_counter() - began:.0f} s, kept in {folder}")
+    release_members(members, strategy)
 
 
 def _train_members(
@@ -173,20 +178,19 @@ def _train_members(
     policy: LoadedModel,
     items: Sequence[PairItem],
     seed: int,
-    device: str,
-    beat: Beat,
+    strategy: Strategy,
     advance: Advance,
-) -> list[RewardNet]:
+) -> list[Member]:
     """One net with K heads where members share a trunk, each with its own bootstrap sample; else K nets."""
     if config.sharing != "none":
         net = fresh_net(policy, config.members, seed, config.sharing)
-        return [fit(config, net, items, seed, device, beat, advance)]
-    nets: list[RewardNet] = []
+        return [fit_member(config, net, items, seed, strategy, policy.source, advance)]
+    members: list[Member] = []
     for k in range(config.members):
         member_seed = seed * 1000 + k
         net = fresh_net(policy, 1, member_seed, "none")
-        nets.append(fit(config, net, _sampled(items, k), member_seed, device, beat, advance))
-    return nets
+        members.append(fit_member(config, net, _sampled(items, k), member_seed, strategy, policy.source, advance))
+    return members
 
 
 def _sampled(items: Sequence[PairItem], k: int) -> list[PairItem]:
@@ -199,17 +203,8 @@ def _sampled(items: Sequence[PairItem], k: int) -> list[PairItem]:
 def _updates(config: EnsembleConfig, items: Sequence[PairItem]) -> int:
     """Updates that all members make together."""
     if config.sharing != "none":
-        return _steps(config, len(items))
-    return sum(_steps(config, len(_sampled(items, k))) for k in range(config.members))
-
-
-def _steps(config: EnsembleConfig, pairs: int) -> int:
-    return max(1, math.ceil(pairs * config.epochs / config.batch_size))
-
-
-def _scores(nets: Sequence[RewardNet], ids: Sequence[Sequence[int]], batch_tokens: int, beat: Beat) -> Floats:
-    """Raw scores ``[N, K]`` of all members."""
-    return np.concatenate([score_ids(net, ids, batch_tokens, beat) for net in nets], 1)
+        return updates_of(config, len(items))
+    return sum(updates_of(config, len(_sampled(items, k))) for k in range(config.members))
 
 
 def _scale(chosen_NK: Floats, rejected_NK: Floats) -> dict[str, list[float]]:
@@ -221,51 +216,6 @@ def _scale(chosen_NK: Floats, rejected_NK: Floats) -> dict[str, list[float]]:
         "std": std_K.tolist(),
         "gate_stds": standardise(scores_NK, mean_K, std_K).std(1).tolist(),
     }
-
-
-def _write(
-    nets: Sequence[RewardNet], tokenizer: Any, view: View, meta: Mapping[str, Any], folder: Path, beat: Beat
-) -> None:
-    """Write the ensemble's folder as a whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with whole_folder(folder) as unfinished:
-        if meta["sharing"] != "none":
-            save_shared(nets[0], tokenizer, unfinished)
-        else:
-            for name, net in zip(meta["members"], nets):
-                save_classifier(net, tokenizer, unfinished / name, view=view)
-                beat()
-        write_json(unfinished / "ensemble.json", meta)
-
-
-def fit(
-    config: EnsembleConfig,
-    net: RewardNet,
-    items: Sequence[PairItem],
-    seed: int,
-    device: str,
-    beat: Beat = lambda: None,
-    advance: Advance = ignore,
-) -> RewardNet:
-    """Run the core's update over seeded permutations of the pairs; ``beat`` and ``advance`` are called after each."""
-    steps = _steps(config, len(items))
-    settings = RewardModelConfig(
-        optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
-    )
-    strategy = LocalStrategy(device)
-    module = strategy.prepare(PairModule(net))
-    learner = Learner(module, BradleyTerry.from_config(config.loss), strategy, settings, steps)
-    if net.frozen:
-        keep_features(net, [ids for i in items for ids in (i.chosen_ids, i.rejected_ids)], strategy, beat)
-    order: list[int] = []
-    for step in range(steps):
-        while len(order) < config.batch_size:
-            order += np.random.default_rng([seed, step]).permutation(len(items)).tolist()
-        batch, order = [items[i] for i in order[: config.batch_size]], order[config.batch_size :]
-        learner.update(batch)
-        beat()
-        advance(1)
-    return net.eval()
 
 
 def describe(quality: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from rlhf_core.api import ModelConfig, ModelError, PreferencePair
-from rlhf_core.sdk import load_policy
+from rlhf_core.sdk import LocalStrategy, load_policy
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.net import load_classifier
 from rlhf_plugin_reward.reward import load_ensemble
@@ -58,7 +58,7 @@ def test_adapters_are_merged_into_the_saved_reward_model(
 def test_members_trained_through_adapters_are_whole_models(tmp_path: Path) -> None:
     base = ModelConfig.model_validate({"lora": {"r": 4}})
     config = EnsembleConfig(members=2, batch_size=8, base_model=base)
-    train_ensemble(config, base, PAIRS, PAIRS[:4], 0, tmp_path / "e", print, "cpu")
+    train_ensemble(config, base, PAIRS, PAIRS[:4], 0, tmp_path / "e", print, LocalStrategy())
     assert is_plain(tmp_path / "e" / "member_0")
     load_ensemble(config, tmp_path / "e", "cpu")
 

@@ -1,4 +1,4 @@
-"""An ensemble trained on the spot by one of several processes, and by two runs at once."""
+"""An ensemble trained on the spot by several processes together, and by two runs at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from rlhf_core.api import DeadlineExceeded, ModelError
-from rlhf_plugin_reward.waiting import beating, wait_for
+from rlhf_plugin_reward.waiting import check_place, wait_for
 
 SMALL = [
     sys.executable,
@@ -89,34 +89,28 @@ def test_two_runs_that_train_the_same_ensemble_at_once(tmp_path: Path) -> None:
         assert summary["reports"]["ensemble"]["digest"] == digest
 
 
-def test_waiting_lasts_as_long_as_there_is_progress(tmp_path: Path) -> None:
+def test_an_ensemble_may_appear_late(tmp_path: Path) -> None:
     folder = tmp_path / "ensembles" / "abc"
 
-    def train() -> None:
-        with beating(folder) as beat:
-            for _ in range(30):
-                time.sleep(0.1)
-                beat()
-            folder.mkdir()
-            (folder / "ensemble.json").write_text("{}")
+    def show() -> None:
+        time.sleep(0.5)
+        folder.mkdir(parents=True)
+        (folder / "ensemble.json").write_text("{}")
 
-    thread = threading.Thread(target=train)
-    began = time.monotonic()
+    thread = threading.Thread(target=show)
     thread.start()
-    wait_for(folder, 1.5)
-    assert time.monotonic() - began > 2.5, "longer than the limit"
+    wait_for(folder, 60)
     thread.join()
-    assert os.listdir(folder.parent) == ["abc"]
 
 
-def test_waiting_ends_when_nothing_moves(tmp_path: Path) -> None:
-    with pytest.raises(DeadlineExceeded, match=r"rank 0 training the reward ensemble[\s\S]*abc.training is not there"):
-        wait_for(tmp_path / "abc", 0.2)
-    with beating(tmp_path / "abc"), pytest.raises(DeadlineExceeded, match="its file was not touched"):
+def test_a_process_that_does_not_see_the_ensemble_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DeadlineExceeded, match=r"does not see, after 0 s, the reward ensemble[\s\S]*RLHF_CACHE"):
         wait_for(tmp_path / "abc", 0.2)
 
 
 def test_a_cache_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
+    check_place(tmp_path / "ensembles" / "abc")
+    assert os.listdir(tmp_path / "ensembles") == []
     (tmp_path / "file").write_text("")
-    with pytest.raises(ModelError, match=r"set RLHF_CACHE"), beating(tmp_path / "file" / "ensembles" / "abc"):
-        raise AssertionError("not reached")
+    with pytest.raises(ModelError, match=r"set RLHF_CACHE"):
+        check_place(tmp_path / "file" / "ensembles" / "abc")

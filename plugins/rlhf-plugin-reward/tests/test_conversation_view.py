@@ -97,7 +97,7 @@ def test_a_model_trained_on_last_turns_scores_last_turns(command: Callable[..., 
 
 def test_an_ensemble_knows_its_view_and_its_tokenizer(policy: Any, tmp_path: Path) -> None:
     config = EnsembleConfig(members=2, batch_size=8, turns="last", max_length=48)
-    train_ensemble(config, ModelConfig(), PAIRS, PAIRS[:4], 0, tmp_path / "e", print, "cpu")
+    train_ensemble(config, ModelConfig(), PAIRS, PAIRS[:4], 0, tmp_path / "e", print, LocalStrategy())
     assert load_ensemble(EnsembleConfig(), tmp_path / "e", "cpu").encoder.view.turns == "last"
     assert load_ensemble(EnsembleConfig(turns="all"), tmp_path / "e", "cpu").encoder.view.turns == "all"
     assert load_ensemble(EnsembleConfig(), tmp_path / "e", "cpu").encoder.max_length == 48

@@ -21,15 +21,16 @@ from rlhf_core.api import (
     Sample,
     ScoreStatus,
 )
-from rlhf_core.sdk import load_policy
+from rlhf_core.sdk import LocalStrategy, load_policy
 from rlhf_core.testing import check_reward
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder
+from rlhf_plugin_reward.members import fit
 from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule
 from rlhf_plugin_reward.reward import EnsembleReward, SingleReward, load_ensemble
 from rlhf_plugin_reward.store import digest
-from rlhf_plugin_reward.train import fit, train_ensemble
+from rlhf_plugin_reward.train import train_ensemble
 
 SHARING = ("none", "lora", "frozen")
 RATES = {"none": 5e-4, "lora": 2e-3, "frozen": 2e-2}
@@ -60,7 +61,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     settings = config(
         sharing=request.param, optimizer=OptimizerSettings(learning_rate=RATES[request.param], warmup_steps=2)
     )
-    train_ensemble(settings, ModelConfig(), pairs(64), pairs(32, 64), 0, path, print, "cpu")
+    train_ensemble(settings, ModelConfig(), pairs(64), pairs(32, 64), 0, path, print, LocalStrategy())
     return path
 
 

@@ -10,9 +10,9 @@ from rlhf_core.sdk import LoadedModel, Registry, whole_folder
 from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder
+from rlhf_plugin_reward.members import fit
 from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import encode_pairs
-from rlhf_plugin_reward.train import fit
 
 
 def linear_head(folder: Path, pairs: int, seed: int, policy: LoadedModel) -> Path:

@@ -15,10 +15,10 @@ from rlhf_core.sdk import load_policy
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.loss import BradleyTerry
+from rlhf_plugin_reward.members import fit
 from rlhf_plugin_reward.net import RewardNet, fresh_net, new_head
 from rlhf_plugin_reward.pairs import encode_pairs
 from rlhf_plugin_reward.scoring import by_length, score_ids
-from rlhf_plugin_reward.train import fit
 
 Floats = npt.NDArray[np.float64]
 Rows = list[int]

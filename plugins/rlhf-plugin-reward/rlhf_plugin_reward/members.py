@@ -1,0 +1,169 @@
+"""Members of an ensemble, trained, scored and written by all ranks of a run together.
+
+Suffixes: ``_N`` conversations, ``_K`` heads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rlhf_core.sdk import (
+    Learner,
+    LocalStrategy,
+    ModuleRelease,
+    NoGradForward,
+    Strategy,
+    can_pack,
+    has_no_weights,
+    prepare_to_learn,
+    try_transformer,
+    use_whole_weights,
+    whole_folder,
+    write_json,
+)
+from rlhf_plugin_reward.aggregate import Floats
+from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
+from rlhf_plugin_reward.encoding import View
+from rlhf_plugin_reward.loss import BradleyTerry
+from rlhf_plugin_reward.net import RewardNet, save_classifier
+from rlhf_plugin_reward.pairs import PairItem, PairModule
+from rlhf_plugin_reward.scoring import Ids, keep_features, score_batches
+from rlhf_plugin_reward.store import save_shared
+
+Advance = Callable[[int], None]
+
+
+def ignore(count: int) -> None:
+    """Nobody watches."""
+
+
+class Member(NamedTuple):
+    """A trained net, or one with the heads of all members."""
+
+    net: RewardNet
+    prepared: torch.nn.Module
+    """What the strategy made of it."""
+
+
+def updates_of(config: EnsembleConfig, pairs: int) -> int:
+    """Updates of one net on so many pairs."""
+    return max(1, math.ceil(pairs * config.epochs / config.batch_size))
+
+
+def fit(
+    config: EnsembleConfig, net: RewardNet, items: Sequence[PairItem], seed: int, device: str, advance: Advance = ignore
+) -> RewardNet:
+    """:func:`fit_member` in this process alone; returns the net."""
+    return fit_member(config, net, items, seed, LocalStrategy(device), "", advance).net
+
+
+def fit_member(
+    config: EnsembleConfig,
+    net: RewardNet,
+    items: Sequence[PairItem],
+    seed: int,
+    strategy: Strategy,
+    path: str,
+    advance: Advance = ignore,
+) -> Member:
+    """Run the core's update over seeded permutations of the pairs; all ranks call it, and share every batch.
+
+    Args:
+        config: of the ensemble.
+        net: may have no weights, if the strategy divides it before it has any.
+        items: the same on every rank.
+        seed: of the permutations.
+        strategy: the run's.
+        path: of the trunk's model, for errors.
+        advance: called after each update.
+    """
+    steps = updates_of(config, len(items))
+    settings = RewardModelConfig(
+        optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
+    )
+    untried = has_no_weights(net)
+    if not untried:
+        can_pack(net.to(strategy.device).trunk)  # tried here, where every rank has the weights
+    if net.frozen:
+        keep_features(net, [ids for i in items for ids in (i.chosen_ids, i.rejected_ids)], strategy)
+    prepared, optimizer = prepare_to_learn(strategy, PairModule(net), settings.optimizer)
+    if untried:
+        try_transformer(strategy, prepared, path)
+    loss = BradleyTerry.from_config(config.loss)
+    learner = Learner(prepared, loss, strategy, settings, steps, optimizer=optimizer)
+    order: list[int] = []
+    for step in range(steps):
+        while len(order) < config.batch_size:
+            order += np.random.default_rng([seed, step]).permutation(len(items)).tolist()
+        batch, order = [items[i] for i in order[: config.batch_size]], order[config.batch_size :]
+        learner.update(batch[strategy.rank :: strategy.world_size])
+        advance(1)
+    net.eval()
+    return Member(net, prepared)
+
+
+def member_scores(members: Sequence[Member], ids: Ids, batch_tokens: int, strategy: Strategy) -> Floats:
+    """Raw scores ``[N, K]`` of all members, on every rank; all ranks call it, and share the conversations."""
+    return np.concatenate([_scores(member, ids, batch_tokens, strategy) for member in members], 1)
+
+
+def _scores(member: Member, ids: Ids, batch_tokens: int, strategy: Strategy) -> Floats:
+    batches = score_batches(member.net, ids, batch_tokens)[strategy.rank :: strategy.world_size]
+    rows = [i for batch in batches for i in batch]
+    cuts = [list(range(*ends)) for ends in pairwise(accumulate(map(len, batches), initial=0))]
+
+    def compute(module: Any, micro: Sequence[Sequence[int]]) -> Sequence[Floats]:
+        return list(module.net.scores_anew(micro).double().cpu().numpy())
+
+    values = NoGradForward(strategy, member.prepared).rows([ids[i] for i in rows], lambda _: cuts, compute)
+    scores_NK = np.zeros((len(ids), member.net.head.out_features))
+    for part in strategy.gather_objects(dict(zip(rows, values, strict=True))):
+        for row, value in part.items():
+            scores_NK[row] = value
+    return scores_NK
+
+
+def release_members(members: Sequence[Member], strategy: Strategy) -> None:
+    """Let a strategy keep nothing of the members."""
+    if isinstance(strategy, ModuleRelease):
+        for member in members:
+            strategy.release(member.prepared)
+
+
+def write_members(
+    members: Sequence[Member], tokenizer: Any, view: View, meta: Mapping[str, Any], folder: Path, strategy: Strategy
+) -> None:
+    """Let rank 0 write the ensemble's folder, which appears as a whole; all ranks call it."""
+    if strategy.rank == 0:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(folder) if strategy.rank == 0 else contextlib.nullcontext() as unfinished:
+        for name, member in zip(meta["members"], members):
+            place = None if unfinished is None else unfinished / name
+            if meta["sharing"] != "none":
+                write = partial(_write_shared, member.net, tokenizer, unfinished)
+            else:
+                write = partial(_write_classifier, member.net, tokenizer, place, view)
+            use_whole_weights(strategy, member.net, write)
+        if unfinished is not None:
+            write_json(unfinished / "ensemble.json", meta)
+
+
+def _write_shared(net: RewardNet, tokenizer: Any, folder: Path | None, weights: Mapping[str, Any]) -> None:
+    assert folder is not None, "rank 0 writes"
+    save_shared(net, tokenizer, folder, weights)
+
+
+def _write_classifier(
+    net: RewardNet, tokenizer: Any, folder: Path | None, view: View, weights: Mapping[str, Any]
+) -> None:
+    assert folder is not None, "rank 0 writes"
+    save_classifier(net, tokenizer, folder, weights, view)
