@@ -104,7 +104,14 @@ def meaning(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
             f"the {schedule} learning rate now spans {spans}: it goes on from where that schedule is at the next step. "
             "The steps that are made used the shorter span, so the run differs from an uninterrupted one"
         )
-    if {PROCESSES, "strategy.name", "strategy.device"} & changes.keys():
+    moved = [key for key in changes if key.startswith("strategy.") and key != "strategy.timeout_s"]
+    rounded = [key for key in moved if key.endswith("_dtype") and not {"float32", None}.issuperset(changes[key])]
+    if rounded:
+        texts.append(
+            f"{' and '.join(rounded)} is another from the next step on: weights or gradients are rounded otherwise, by "
+            "more than the order of sums"
+        )
+    if PROCESSES in changes or moved:
         texts.append("sums are formed in another order from the next step on: weights differ by rounding")
     if lengths and (trainer.get("rollouts") or {}).get("max_staleness", 0) > 0:
         texts.append(

@@ -155,7 +155,7 @@ class CheckpointManager:
         save_tree(folder, f"shard-{self.strategy.rank}", kept)
         if tensors:
             write_sharded(folder / SHARDED, tensors)
-        return bool(tensors)
+        return bool(tensors) or not _holds_tensors(kept)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on with a checkpoint's component states and random numbers.
@@ -179,6 +179,15 @@ class CheckpointManager:
         with whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext() as folder:
             use_whole_weights(self.strategy, model, _writing(write, folder))
         self.strategy.barrier("rank 0 writing the final model")
+
+
+def _holds_tensors(tree: Any) -> bool:
+    """Whether there is a tensor of at least one dimension in it: of a strategy, its own rank's part."""
+    if isinstance(tree, Mapping):
+        return any(map(_holds_tensors, tree.values()))
+    if isinstance(tree, (list, tuple)):
+        return any(map(_holds_tensors, tree))
+    return bool(getattr(tree, "ndim", 0)) and hasattr(tree, "is_leaf")
 
 
 def _writing(write: WriteModel, folder: Path | None, name: str = "") -> Callable[[Mapping[str, Any]], None]:

@@ -33,8 +33,8 @@ WARN_S = 60.0
 STORE_S = 10.0
 STACKS_S = 3 * BEAT_S
 """A rank that is asked for its stack and still speaks has answered after this long."""
-ASKED, FRAMES, THREADS = "rlhf/stacks", 12, 4
-"""Key under which stacks are asked for; how many frames and threads of a rank are shown."""
+ASKED, FRAMES, THREADS = f"rlhf/stacks/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", 12, 4
+"""Key under which stacks are asked for, of this attempt of the launcher's; how many frames and threads are shown."""
 NAME = "peers"
 """Of the thread that speaks and listens."""
 LOST = ("timed out", "timeout", "connection", "gloo", "nccl", "socket", "peer")

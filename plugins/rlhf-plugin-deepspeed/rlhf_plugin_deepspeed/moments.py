@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MOMENTS = ("exp_avg", "exp_avg_sq")
 NOT_SAVED = ("params", "idle")
 """Keys of a group."""
+OF_THIS_DEVICE = (*NOT_SAVED, "fused", "foreach", "capturable")
+"""Keys that say which kernels step: never those of the machine that wrote the checkpoint."""
 
 
 def moments_by_rows(inner: torch.optim.Optimizer, fragments: Fragments, strategy: Zero) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments:
             fix="resume with the model, adapters and critic that the run was started with",
         )
     for group, saved in zip(inner.param_groups, read["param_groups"], strict=True):
-        group.update({key: value for key, value in saved.items() if key not in NOT_SAVED})
+        group.update({key: value for key, value in saved.items() if key not in OF_THIS_DEVICE})
     inner.state.clear()
     for number, fragment in enumerate(fragments.of):
         row, flat = read["state"].get(number), fragments.stepped[fragment.flat]

@@ -64,6 +64,8 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
         DatasetError: a strategy that divides the model would have to go back to the trunk for some of them.
     """
     rows = sorted({tuple(row) for row in ids})
+    if not rows:
+        return
     if strategy.sharded and len(rows) > MOST_KEPT:
         raise DatasetError(
             f"a frozen trunk keeps features of {MOST_KEPT} conversations, and there are {len(rows)}",

@@ -17,8 +17,11 @@ from rlhf_plugin_tts.config import WerConfig
 from rlhf_plugin_tts.pocket_voice.numbers import spell_numbers
 
 RATE = 16000
-UNSPACED = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003134f])")
+_CJK = "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003134f]"
+UNSPACED = re.compile(f"({_CJK})")
 """Characters of Chinese and Japanese, whose words have no blanks between them."""
+PUT = re.compile(f"(?<={_CJK}) | (?={_CJK})")
+"""Blanks beside them."""
 
 
 class Recogniser(Protocol):
@@ -59,9 +62,9 @@ class Wer(ClipReward):
 
 
 def error_rates(reference: str, heard: str) -> tuple[float, float]:
-    """(word, character) error rate; 1.0 where nothing was heard."""
+    """(word, character) error rate; 1.0 where nothing was heard. Blanks beside Chinese and Japanese do not count."""
     jiwer: Any = importlib.import_module("jiwer")
-    return float(jiwer.wer(reference, heard)), float(jiwer.cer(reference, heard))
+    return float(jiwer.wer(reference, heard)), float(jiwer.cer(*(PUT.sub("", text) for text in (reference, heard))))
 
 
 def normalised(text: str) -> str:

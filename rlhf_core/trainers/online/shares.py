@@ -44,7 +44,7 @@ def divide_anew(parts: Sequence[RolloutBatch], rank: int, world_size: int) -> Ro
     groups, sampled = parts[0].groups, [group for part in parts for group in _own(part)]
     bounds = share_bounds(len(groups), world_size)
     batch = batch_of(groups, sampled[bounds[rank] : bounds[rank + 1]], parts[0].version, rank, world_size)
-    events = _events([part.events for part in parts], rank, world_size)
+    events = _events([part.events for part in parts], batch, rank, world_size)
     return replace(batch, filtered=parts[0].filtered, metrics=parts[0].metrics, events=events)
 
 
@@ -54,17 +54,19 @@ def _own(part: RolloutBatch) -> list[RolloutGroup]:
     return [RolloutGroup(group, part.rollouts[a:b], part.scores[a:b]) for group, a, b in rows]
 
 
-def _events(kept: Sequence[Sequence[Event]], rank: int, world_size: int) -> list[Event]:
-    """Records, which all ranks have alike, and this rank's share of what listeners are told, prompt by prompt."""
+def _events(kept: Sequence[Sequence[Event]], batch: RolloutBatch, rank: int, world_size: int) -> list[Event]:
+    """Records, which all ranks have alike, and what listeners on this rank are told: of its own groups, and of its
+    share of the prompts that were filtered."""
     told: dict[str, list[Any]] = {}
     for method, arguments in (event for events in kept for event in events if event[0] not in RECORDS):
         rows = told.setdefault(method, [])
         rows += zip(*arguments)
+    trained, own = ({g.prompt.id for g in groups} for groups in (batch.groups, batch.own_groups))
     shares = []
     for method, rows in told.items():
-        prompts = list(dict.fromkeys(row[0].prompt_id for row in rows))
-        bounds = share_bounds(len(prompts), world_size)
-        own = set(prompts[bounds[rank] : bounds[rank + 1]])
-        if mine := [row for row in rows if row[0].prompt_id in own]:
+        filtered = list(dict.fromkeys(row[0].prompt_id for row in rows if row[0].prompt_id not in trained))
+        bounds = share_bounds(len(filtered), world_size)
+        here = own.union(filtered[bounds[rank] : bounds[rank + 1]])
+        if mine := [row for row in rows if row[0].prompt_id in here]:
             shares.append((method, tuple(map(list, zip(*mine)))))
     return [*shares, *(event for event in kept[0] if event[0] in RECORDS)]
