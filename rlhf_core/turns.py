@@ -123,21 +123,23 @@ def fault_in(count: int, mask: Sized | None, segments: Sequence[Segment], turns:
     return None
 
 
-def fault_in_versions(count: int, first: int, versions: Sequence[VersionSpan]) -> str | None:
+def fault_in_versions(count: int, oldest: int, versions: Sequence[VersionSpan], *, rising: bool) -> str | None:
     """What is wrong about version spans of a completion of ``count`` tokens; None if nothing is.
 
     Args:
         count: tokens.
-        first: the completion's policy version, of its first span.
+        oldest: the completion's policy version.
         versions: the spans; none where one version sampled all of it.
+        rising: later tokens have later versions; of an episode, whose turns different servers may answer, they need
+            not.
     """
     if not versions:
         return None
     spans, numbers = [v.span for v in versions], [v.version for v in versions]
     if [start for start, _ in spans] + [count] != [0, *(end for _, end in spans)] or any(a >= b for a, b in spans):
         return f"version spans {spans} do not cover its {count} tokens end to end"
-    if numbers[0] != first or any(a >= b for a, b in itertools.pairwise(numbers)):
-        return f"version spans of versions {numbers}, which do not rise from policy version {first}"
+    if min(numbers) != oldest or any(a == b or (rising and a > b) for a, b in itertools.pairwise(numbers)):
+        return f"version spans of versions {numbers}, which do not rise from policy version {oldest}"
     return None
 
 

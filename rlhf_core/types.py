@@ -178,13 +178,14 @@ class Rollout:
     media: tuple[Media, ...] = ()
     """What the tokens stand for besides text: the sound of a speech policy. Empty for text."""
     versions: tuple[VersionSpan, ...] = ()
-    """Which version sampled which tokens, end to end, from ``policy_version`` up; empty: that one sampled all."""
+    """Which version sampled which tokens, end to end, from ``policy_version`` up (an episode's turns in any order);
+    empty: that one sampled all."""
 
     def __post_init__(self) -> None:
         tokens, shape = len(self.completion_ids), shape_of(self.logprobs_T)
         fault = f"{tokens} tokens but logprobs of shape {shape}" if shape != (tokens,) else ""
         fault = fault or fault_in(tokens, self.mask_T, self.segments, self.turns)
-        if fault := fault or fault_in_versions(tokens, self.policy_version, self.versions):
+        if fault := fault or fault_in_versions(tokens, self.policy_version, self.versions, rising=not self.turns):
             raise MalformedRollout(f"rollout {self.prompt_id}#{self.group_index}: {fault}")
         _freeze(self, "prompt_ids", "completion_ids", "logprobs_T", "mask_T", "info")
 

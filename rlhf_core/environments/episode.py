@@ -101,7 +101,7 @@ class Episode:
         """Add a turn of the policy, token by token as it was sampled."""
         start = len(self._ids)
         for span in rollout.versions:
-            if not self._versions or span.version > self._versions[-1][1]:
+            if not self._versions or span.version != self._versions[-1][1]:
                 self._versions.append((start + span.span[0] if self._versions else 0, span.version))
         self._ids += rollout.completion_ids
         self._logprobs += rollout.logprobs_T.tolist()
@@ -161,7 +161,7 @@ class Episode:
             self.group.token_ids,
             tuple(self._ids),
             np.asarray(self._logprobs, np.float32),
-            versions[0].version if versions else version,
+            min(v.version for v in versions) if versions else version,
             FinishReason.LENGTH if cut else self._finish,
             last.text,
             self.seed,

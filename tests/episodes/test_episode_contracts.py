@@ -1,5 +1,6 @@
 """What an episode must be: masks, turns, budgets and logprobs agree, and no reward sees what a tool said."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -162,14 +163,24 @@ def test_metrics_count_what_the_policy_wrote_apart_from_what_it_read() -> None:
 def test_an_episode_says_which_weights_sampled_its_tokens() -> None:
     """What it read between two turns goes with the turn before."""
     spans = ((VersionSpan((0, 1), 4), VersionSpan((1, 3), 5)), (VersionSpan((0, 2), 5),), (VersionSpan((0, 2), 7),))
+    whole = episode_of(spans)
+    assert whole.versions == (VersionSpan((0, 1), 4), VersionSpan((1, 9), 5), VersionSpan((9, 13), 7))
+    assert whole.policy_version == 4
+
+
+def test_a_turn_may_come_from_a_server_with_older_weights_than_the_one_before() -> None:
+    whole = episode_of(((VersionSpan((0, 2), 5),), (VersionSpan((0, 3), 4),)))
+    assert whole.versions == (VersionSpan((0, 4), 5), VersionSpan((4, 9), 4))
+    assert whole.policy_version == 4
+
+
+def episode_of(turns: Sequence[tuple[VersionSpan, ...]]) -> Rollout:
     played = Episode(PromptGroup(PROMPT, (1,), 1), 0, 0, 40, 40)
-    for turn in spans:
+    for turn in turns:
         count = turn[-1].span[1]
         logprobs_T = np.full(count, -1, np.float32)
         ids = tuple(range(count))
         rollout = Rollout("p", 0, (1,), ids, logprobs_T, turn[0].version, FinishReason.EOS, "", 0, versions=turn)
         played.wrote(rollout, {"role": "assistant", "content": ""})
         played.was_told([8, 9], [Turn((0, 2), "tool", {"role": "tool", "content": "42"})], new_context=False)
-    whole = played.rollout(3)
-    assert whole.versions == (VersionSpan((0, 1), 4), VersionSpan((1, 9), 5), VersionSpan((9, 13), 7))
-    assert whole.policy_version == 4
+    return played.rollout(3)

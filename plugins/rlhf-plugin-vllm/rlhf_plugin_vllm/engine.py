@@ -58,7 +58,7 @@ class VllmEngine:
         self.canary = Canary(policy, native.context, 1.0 if sampling is None else sampling.temperature)
         self.on_ended: Callable[[int], None] | None = None
         """Told how many more completions have ended."""
-        self._tensors: Mapping[str, torch.Tensor] = {}
+        self._sent: tuple[Published, Mapping[str, torch.Tensor]] | None = None
         self._syncs = 0
         self._report = ctx.report
         self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
@@ -84,7 +84,7 @@ class VllmEngine:
         """
         start = time.monotonic()
         published = self.files.write(version, tensors)
-        self._tensors = tensors
+        self._sent = (published, tensors)
         try:
             self.fleet.publish(published)
         except RlhfError as error:
@@ -95,7 +95,7 @@ class VllmEngine:
                 "no vLLM server took the policy's weights", why=error.why, fix=f"see why in their output{lora}"
             ) from error
         finally:
-            self._tensors = {}
+            self._sent = None
         self.files.keep(published)
         self._syncs += 1
         row = self._report["vllm"]
@@ -155,8 +155,9 @@ class VllmEngine:
         return rollouts
 
     def _weights_of(self, published: Published) -> Mapping[str, torch.Tensor]:
-        """Those being sent, or read back for a server that comes back later."""
-        return self._tensors or self.files.read(published)
+        """Those being sent, or read back for a server that comes back later, or with the version before."""
+        sent = self._sent
+        return sent[1] if sent is not None and sent[0] is published else self.files.read(published)
 
     def _body(self, request: RolloutRequest, sampling: SamplingParams, published: Published) -> dict[str, Any]:
         name = adapter_name(published, one_name=self.in_flight) if published.adapter else None

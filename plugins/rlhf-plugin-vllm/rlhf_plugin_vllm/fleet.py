@@ -96,24 +96,24 @@ class Fleet:
     ) -> None:
         """One round: what a replica that falls out owes stays open."""
         pools = [ThreadPoolExecutor(self.per_replica, thread_name_prefix="vllm") for _ in live]
-        futures: dict[Future[Any], tuple[int, Replica]] = {}
+        futures: dict[Future[Any], tuple[int, Replica, int]] = {}
         whole = False
         try:
             for n in places:
                 replica = live[n % len(live)]
                 future = pools[n % len(live)].submit(replica.ask, bodies[n], published, or_later=self.in_flight)
-                futures[future] = (n, replica)
+                futures[future] = (n, replica, replica.starts)
             waiting = set(futures)
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 came = 0
                 for future in done:
-                    n, replica = futures[future]
+                    n, replica, starts = futures[future]
                     try:
                         answers[n] = (future.result(), replica.url)
                         came += 1
                     except ServerGone as error:
-                        self._take_out(replica, str(error))
+                        self._take_out(replica, str(error), starts)
                 if came and ended is not None:
                     ended(came)
             whole = True
@@ -141,11 +141,15 @@ class Fleet:
             replica.coming_back = True
             try:
                 replica.start_again()
-            except ServerGone as error:
-                self._take_out(replica, str(error))
-                continue
-            self._bring(replica, published)
-            replica.coming_back = False
+                with self._counting:
+                    replica.put_back()
+                self._bring(replica, published)
+            except BaseException as error:  # of the canary, or Ctrl-C, too: it may serve nothing
+                self._take_out(replica, str(error) or type(error).__name__)
+                if not isinstance(error, ServerGone):
+                    raise
+            finally:
+                replica.coming_back = False
             if not replica.out:
                 self.counts["brought_back"] += 1
                 log.warning("vLLM at %s is back, with version %d", replica.url, published.version)
@@ -166,8 +170,11 @@ class Fleet:
                 self._bring_back(self._newest)
         return live
 
-    def _take_out(self, replica: Replica, reason: str) -> None:
+    def _take_out(self, replica: Replica, reason: str, starts: int | None = None) -> None:
+        """Ask it for nothing more; not for what failed before it was put back for the ``starts + 1``-th time."""
         with self._counting:
+            if starts is not None and starts != replica.starts:
+                return
             if not replica.out:
                 self.counts["taken_out"] += 1
                 left = len(self.live) - 1

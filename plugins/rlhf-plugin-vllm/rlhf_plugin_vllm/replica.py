@@ -31,6 +31,8 @@ class Replica:
         """Why it is taken out; "" while it serves."""
         self.coming_back = False
         """It was taken out, and is being given the current version."""
+        self.starts = 0
+        """How often it was put back: what failed before then says nothing of it now."""
         self.dtype = "float32"
         self._adapter: str | None = None
         self._adapter_id: int | None = None
@@ -112,16 +114,20 @@ class Replica:
         if self.config.in_flight and self._renew_adapter(published):
             return
         name, seconds = adapter_name(published, one_name=self.config.in_flight), self.config.update_s
+        there = False
         try:
             self.client.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(published.path)}, seconds)
         except Refused as error:
             if "already been loaded" not in error.why:  # by an attempt that failed later on
                 raise
+            there = True
         if self._adapter is not None and self._adapter != name:
             self.client.post("/v1/unload_lora_adapter", {"lora_name": self._adapter}, seconds)
         self._adapter = name
         if self.config.in_flight:
             self._adapter_id = max(self.client.rpc("rlhf_adapters", seconds=seconds)[0], default=None)
+            if there and not self._renew_adapter(published):  # one name for all versions: it may be an earlier one
+                raise ServerGone("it has an adapter of this name and did not take the new version")
 
     def _renew_adapter(self, published: Published) -> bool:
         """Other weights for the adapter that completions under way name; False where the server has none.
@@ -143,7 +149,11 @@ class Replica:
         if self.process is not None:
             self.process.restart()
             self._adapter = self._adapter_id = None
+
+    def put_back(self) -> None:
+        """Ask it again, on connections of its own."""
         self.out = ""
+        self.starts += 1
         self.client.reopen()
 
     def close(self) -> None:

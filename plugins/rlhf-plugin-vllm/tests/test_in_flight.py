@@ -177,6 +177,81 @@ def test_a_server_that_comes_back_is_asked_for_nothing_before_it_has_the_weights
     assert engine.fleet.counts == {"taken_out": 1, "brought_back": 1}
 
 
+def test_one_fault_of_an_update_takes_a_server_out_once(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
+) -> None:
+    """The requests that it cut fail after it is back."""
+    server = serve()
+    engine = engine_of(server, in_flight=True, retries=1)
+    sampling = Sampling(engine, [server], requests_of(ctx))
+    failed: list[str] = []
+
+    def once(path: str, body: Any) -> int | None:
+        return failed.append(path) or 500 if path == "/collective_rpc" and not failed else None
+
+    server.fault = once
+    server.hold = lambda body: 0.0
+    engine.update_weights(1, weights_of(ctx.policy.model, 1.1))
+    assert {r.versions[-1].version for r in sampling.result()} == {1}
+    assert engine.fleet.counts == {"taken_out": 1, "brought_back": 1}
+
+
+def test_a_canary_that_fails_on_a_server_that_comes_back_is_no_endless_wait(
+    ctx: BuildContext,
+    serve: Callable[..., Any],
+    engine_of: Callable[..., VllmEngine],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlhf_plugin_vllm.fleet.RETRY_S", 0.1)
+    engine = engine_of(serve(), in_flight=True, retries=2)
+    check, calls = engine.fleet.check, list[int]()
+
+    def wrong_once(replica: Any, published: Any) -> None:
+        calls.append(published.version)
+        if len(calls) == 1:
+            raise RlhfError("it has other weights")
+        check(replica, published)
+
+    engine.fleet.check = wrong_once
+    engine.fleet._take_out(engine.fleet.replicas[0], "of the test")
+    with pytest.raises(RlhfError, match="it has other weights"):
+        engine.generate(requests_of(ctx), SAMPLING, 0)
+    assert engine.fleet.live == []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(engine.update_weights, 1, weights_of(ctx.policy.model, 1.1)).result(60)
+    assert calls == [0, 1]
+    assert engine.fleet.retries_left == 0
+
+
+def test_a_server_that_comes_back_is_compared_with_the_version_that_it_was_given(
+    ctx: BuildContext,
+    serve: Callable[..., Any],
+    engine_of: Callable[..., VllmEngine],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another version is being published meanwhile."""
+    monkeypatch.setattr("rlhf_plugin_vllm.fleet.RETRY_S", 1.0)
+    engine, calls = engine_of(serve(), in_flight=True, retries=2), list[int]()
+    check = engine.fleet.check
+
+    def slow(replica: Any, published: Any) -> None:
+        calls.append(published.version)
+        ends = time.monotonic() + 10
+        while published.version == 0 and engine._sent is None and time.monotonic() < ends:
+            time.sleep(0.01)
+        check(replica, published)
+
+    engine.fleet.check = slow
+    engine.fleet._take_out(engine.fleet.replicas[0], "of the test")
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(engine.generate, requests_of(ctx), SAMPLING, 0)
+        while not calls:
+            time.sleep(0.01)
+        pool.submit(engine.update_weights, 1, weights_of(ctx.policy.model, 1.3)).result(60)
+        asked.result(60)
+    assert calls == [0, 1]
+
+
 def test_adapters_are_renewed_under_completions(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:

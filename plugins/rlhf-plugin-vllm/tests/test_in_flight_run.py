@@ -30,7 +30,7 @@ def hold_all_but_the_first(count: int) -> Callable[[Any], float]:
     def hold(body: Any) -> float:
         with lock:
             seen[0] += body["sampling_params"]["seed"] not in CANARY
-            return 60.0 if seen[0] > count and body["sampling_params"]["seed"] not in CANARY else 0.0
+            return 200.0 if seen[0] > count and body["sampling_params"]["seed"] not in CANARY else 0.0
 
     return hold
 
@@ -39,7 +39,7 @@ def train(url: str, run: Path) -> None:
     words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--run-dir", str(run)]
     words += [word for setting in (*SETTINGS, f"rollout.urls=[{url}]") for word in ("--set", setting)]
     command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -50,6 +50,8 @@ def completions(run: Path) -> dict[int, list[Any]]:
     return {step: [c for row in prompts if row["step"] == step for c in row["completions"]] for step in (1, 2, 3)}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(560)
 def test_a_run_records_who_sampled_which_token_and_corrects_each_token_by_its_own_logprob(
     serve: Callable[..., Any], tmp_path: Path
 ) -> None:

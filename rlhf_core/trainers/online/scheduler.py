@@ -322,10 +322,10 @@ class RolloutScheduler:
 
 
 def _version_of_each_token(rollout: Rollout) -> list[int]:
-    """The version of the weights that sampled each token."""
-    if not rollout.versions:
-        return [rollout.policy_version] * len(rollout.completion_ids)
-    return [s.version for s in rollout.versions for _ in range(*s.span)]
+    """The version of the weights that sampled each token, of those that the policy sampled."""
+    tokens = len(rollout.completion_ids)
+    every = [s.version for s in rollout.versions for _ in range(*s.span)] or [rollout.policy_version] * tokens
+    return every if rollout.mask_T is None else [v for v, sampled in zip(every, rollout.mask_T) if sampled]
 
 
 def _all_groups(batch: RolloutBatch) -> list[PromptGroup]:
