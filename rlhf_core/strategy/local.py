@@ -1,4 +1,4 @@
-"""A strategy for work that one process does alone, inside a run of any size (training a reward ensemble, tests)."""
+"""A strategy for work that one process does alone, inside a run of any size (reward models of a command or a study, tests)."""
 
 from __future__ import annotations
 
