@@ -139,14 +139,19 @@ def plan_and_measure(names: Mapping[str, str], settings: Sequence[str], ranks: i
     Raises:
         RuntimeError: one of them failed.
     """
-    import_everything()
     with tempfile.TemporaryDirectory() as folder:
-        forked([partial(_plan, names, settings, ranks, Path(folder))])
-        planned = json.loads(Path(folder, "planned.json").read_text())
+        planned = plan(names, settings, ranks, Path(folder))
         port = str(_free_port())
         forked([partial(_measure_rank, Path(folder), rank, ranks, port) for rank in range(ranks)])
         every = [json.loads(Path(folder, f"peaks-{rank}.json").read_text()) for rank in range(ranks)]
     return {"plan": planned, "measured": {phase: max(rank[phase] for rank in every) for phase in every[0]}}
+
+
+def plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder: Path) -> dict[str, int]:
+    """Planned bytes of each phase of a run, which is created in a folder; arguments as :func:`plan_and_measure`."""
+    import_everything()
+    forked([partial(_plan, names, settings, ranks, folder)])
+    return json.loads((folder / "planned.json").read_text())
 
 
 def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder: Path) -> None:

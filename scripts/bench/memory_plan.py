@@ -10,6 +10,7 @@ The 135M model is written as safetensors first, which sharded ranks read
 by parts; its rows have smaller batches (``SMALLER``), need RLHF_SMOLLM2_GGUF and are left out without. Rows of several
 processes are two ranks on gloo, of which the larger is measured. Writes ``docs/bench/memory_plan.md`` besides the
 record; ``--missing`` goes on with rows that were not measured, ``--only "135M: sft"`` measures some.
+``python -m scripts.bench.memory_plan`` plans recorded rows anew and measures nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhf_core.launch.memory import readable
-from scripts.bench._memory_run import forked, plan_and_measure
+from scripts.bench._memory_run import forked, plan, plan_and_measure
 
 PHASES = ("load", "rollout", "update", "checkpoint")
 OFFLINE = (
@@ -150,17 +151,42 @@ def _write_safetensors(path: str, folder: str) -> None:
     loaded.tokenizer.save_pretrained(folder)
 
 
-def run(model: str, row: Row) -> dict[str, Any]:
-    """Plan and measurement of one run, and the relative error of the plan's peak."""
+def names_of(model: str, row: Row) -> dict[str, str]:
+    """Short options of a row's run."""
     path = safetensors_folder() if model == "135M" else model
     given = ALGORITHMS[row.algo][0]
-    names = {"algo": row.algo, "model": path, **{key: equal_rows().get(name, name) for key, name in given.items()}}
-    found = plan_and_measure(names, settings_of(model, row), row.layout.ranks)
-    planned, measured = max(found["plan"].values()), max(found["measured"].values())
-    phases = {
-        name: _error(found["plan"][name], found["measured"][name]) for name in PHASES[1:] if name in found["plan"]
-    }
-    return {**found, "reference": row.reference, "peak_error": _error(planned, measured), "phase_errors": phases}
+    return {"algo": row.algo, "model": path, **{key: equal_rows().get(name, name) for key, name in given.items()}}
+
+
+def run(model: str, row: Row) -> dict[str, Any]:
+    """Plan and measurement of one run, and the relative error of the plan's peak."""
+    found = plan_and_measure(names_of(model, row), settings_of(model, row), row.layout.ranks)
+    return {**found, "reference": row.reference, **_errors(found)}
+
+
+def _errors(found: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    planned, measured = found["plan"], found["measured"]
+    both = [name for name in PHASES[1:] if name in planned and name in measured]
+    phases = {name: _error(planned[name], measured[name]) for name in both}
+    return {"peak_error": _error(max(planned.values()), max(measured.values())), "phase_errors": phases}
+
+
+def plan_again(folder: Path) -> None:
+    """Plan every recorded row with the code as it is, and compare with what was measured; ``planned_at`` says when."""
+    from scripts.bench.__main__ import commit
+
+    path, at = folder / "memory_plan.json", commit()
+    record = json.loads(path.read_text())
+    for name, case in record["cases"].items():
+        model, _, rest = name.partition(": ")
+        row, results = rows()[rest], case["results"]
+        with tempfile.TemporaryDirectory() as place:
+            planned = plan(names_of(model, row), settings_of(model, row), row.layout.ranks, Path(place))
+        results["plan"] = planned
+        case |= {"planned_at": at, "results": {**results, **_errors(results)}}
+        print(f"{name}: {results['peak_error']:+.1%} -> {case['results']['peak_error']:+.1%}", flush=True)
+    path.write_text(json.dumps(record, indent=2) + "\n")
+    finish({name: case["results"] for name, case in record["cases"].items()}, folder)
 
 
 def _error(planned: int, measured: int) -> float:
@@ -174,7 +200,9 @@ def finish(results: Mapping[str, Any], folder: Path) -> None:
         "`python -m scripts.bench memory_plan`; raw numbers and machines are in",
         "[memory_plan.json](memory_plan.json). DDP and FSDP are two ranks on one machine's CPU; LoRA is one process.",
         "A reference is kept whole (A), sharded (B), as the policy with its adapter off (D) or as logprobs that are",
-        "computed before training (E). C, offloaded, needs CUDA and is not measured; SFT has none.",
+        "computed before training (E). C, offloaded, needs CUDA and is not measured; SFT has none. A row is of the",
+        "commit that its record names, its plan of `planned_at` where there is one. Rows of FSDP that were measured",
+        "before 14ea2386 have no checkpoint: tensors without memory were counted there.",
         "",
         "| run | reference | plan, peak | measured, peak | error | error of rollout | of update | of checkpoint |",
         "|---|---|---|---|---|---|---|---|",
@@ -189,3 +217,7 @@ def finish(results: Mapping[str, Any], folder: Path) -> None:
     if not_measured := [name for name in wanted if name not in results]:
         lines += ["", f"Not measured yet: {'; '.join(not_measured)}."]
     (folder / "memory_plan.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    plan_again(Path(__file__).parents[2] / "docs" / "bench")
