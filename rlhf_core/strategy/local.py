@@ -1,4 +1,4 @@
-"""A strategy for work that one process does alone, inside a run of any size (reward models of a command or a study, tests)."""
+"""A strategy for work of one process alone, in a run of any size (reward models of a command or a study, tests)."""
 
 from __future__ import annotations
 
