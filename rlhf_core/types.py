@@ -178,8 +178,7 @@ class Rollout:
     media: tuple[Media, ...] = ()
     """What the tokens stand for besides text: the sound of a speech policy. Empty for text."""
     versions: tuple[VersionSpan, ...] = ()
-    """Which version sampled which tokens, end to end, from ``policy_version`` up (an episode's turns in any order);
-    empty: that one sampled all."""
+    """Which version sampled which tokens, ``policy_version`` the oldest, end to end; empty: that one sampled all."""
 
     def __post_init__(self) -> None:
         tokens, shape = len(self.completion_ids), shape_of(self.logprobs_T)
