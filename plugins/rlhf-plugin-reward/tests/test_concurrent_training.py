@@ -100,6 +100,7 @@ def test_an_ensemble_may_appear_late(tmp_path: Path) -> None:
     thread = threading.Thread(target=show)
     thread.start()
     wait_for(folder, 60)
+    assert (folder / "ensemble.json").is_file(), "it was waited for"
     thread.join()
 
 
