@@ -1,4 +1,4 @@
-"""What a step learns from: groups of completions with their scores."""
+"""What a step learns from: groups of completions with their scores, and which rank has which of them."""
 
 from __future__ import annotations
 
@@ -74,3 +74,23 @@ class RolloutBatch:
     def group_ids(self) -> list[int]:
         """Number of the group of each completion, over all ranks."""
         return [i for i, g in enumerate(self.groups) for _ in range(g.group_size)]
+
+
+def share_bounds(count: int, world_size: int) -> list[int]:
+    """Where each rank's share of ``count`` groups begins, and the end; sizes differ by one at most."""
+    return [rank * (count // world_size) + min(rank, count % world_size) for rank in range(world_size + 1)]
+
+
+def batch_of(
+    groups: Sequence[PromptGroup], own: Sequence[RolloutGroup], version: int, rank: int, world_size: int
+) -> RolloutBatch:
+    """The batch of some groups, of which ``own`` are this rank's."""
+    first = share_bounds(len(groups), world_size)[rank]
+    return RolloutBatch(
+        groups=groups,
+        own_groups=[g.group for g in own],
+        rollouts=[r for g in own for r in g.rollouts],
+        scores=[s for g in own for s in g.scores],
+        offset=sum(g.group_size for g in groups[:first]),
+        version=version,
+    )

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_core.errors import EngineUnavailable
 from rlhf_core.protocols import Collectives
-from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
+from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup, batch_of, share_bounds
 from rlhf_core.runs.events import EventSink
 from rlhf_core.runs.timer import Timer
 from rlhf_core.runs.trace import filtered_rows
@@ -20,7 +20,6 @@ from rlhf_core.trainers.common.rewards import RewardManager
 from rlhf_core.trainers.online.adaptive_sampling import count_one_sided, sample_in_chunks
 from rlhf_core.trainers.online.config import AdaptiveSampling, DynamicSampling
 from rlhf_core.trainers.online.prompts import PromptLoader
-from rlhf_core.trainers.online.shares import batch_of, share_bounds
 from rlhf_core.types import PromptGroup, SamplingParams
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Which rank has which groups of a rollout batch, and a batch that other ranks sampled divided anew."""
+"""A rollout batch that other ranks sampled, divided anew."""
 
 from __future__ import annotations
 
@@ -8,29 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
+from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup, batch_of, share_bounds
 from rlhf_core.runs.events import RECORDS, Event
-from rlhf_core.types import PromptGroup
-
-
-def share_bounds(count: int, world_size: int) -> list[int]:
-    """Where each rank's share of ``count`` groups begins, and the end; sizes differ by one at most."""
-    return [rank * (count // world_size) + min(rank, count % world_size) for rank in range(world_size + 1)]
-
-
-def batch_of(
-    groups: Sequence[PromptGroup], own: Sequence[RolloutGroup], version: int, rank: int, world_size: int
-) -> RolloutBatch:
-    """The batch of some groups, of which ``own`` are this rank's."""
-    first = share_bounds(len(groups), world_size)[rank]
-    return RolloutBatch(
-        groups=groups,
-        own_groups=[g.group for g in own],
-        rollouts=[r for g in own for r in g.rollouts],
-        scores=[s for g in own for s in g.scores],
-        offset=sum(g.group_size for g in groups[:first]),
-        version=version,
-    )
 
 
 def divide_anew(parts: Sequence[RolloutBatch], rank: int, world_size: int) -> RolloutBatch:
