@@ -132,6 +132,30 @@ def loading(ranks: AcceleratedStrategy) -> dict[str, float]:
     return found
 
 
+def updated(strategy: Any, share: list[Any], forwards: int) -> dict[str, torch.Tensor]:
+    """Weights after two updates, between which this rank alone makes so many forwards on whole weights."""
+    loaded = load_policy(ModelConfig(path="pocket"))
+    module = PolicyModule(loaded.model, 0.8)
+    prepared, optimizer = prepare_to_learn(strategy, module, CONFIG.optimizer)
+    learner = Learner(prepared, GrpoClip(0.2, 0.2), strategy, CONFIG, 10, optimizer=optimizer)
+    learner.update(share)
+    with torch.no_grad(), strategy.gathered(module):
+        for _ in range(forwards):
+            loaded.model(torch.arange(8)[None])
+    learner.update(share)
+    return strategy.full_state(module)
+
+
+def sampled_alone(ranks: AcceleratedStrategy) -> dict[str, float]:
+    """An update after rank 0 has sampled, and rank 1 has not: its distance from one process."""
+    far, rows = {}, items()
+    for name, first in (("shares of 5 and 2", 5), ("shares of 7 and 0", 7)):
+        want = updated(LocalStrategy(), rows, 0)
+        got = updated(strategy_of(ranks), (rows[first:], rows[:first])[ranks.rank == 0], 3 * (ranks.rank == 0))
+        far[name] = max((float((want[k] - v).abs().max()) for k, v in got.items()), default=0.0)
+    return far
+
+
 def main(out: str) -> None:
     """All of it."""
     ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
@@ -140,6 +164,7 @@ def main(out: str) -> None:
         "rewards": reward_gradients({"fsdp": lambda: strategy_of(ranks)}),
         "forwards": forwards(ranks),
         "loading": loading(ranks),
+        "sampled alone": sampled_alone(ranks),
     }
     if ranks.rank == 0:
         Path(out).write_text(json.dumps(found, indent=1))

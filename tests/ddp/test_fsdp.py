@@ -24,6 +24,7 @@ def test_shards_equal_one_process(tmp_path: Path) -> None:
     assert len(found["rewards"]) == 11
     assert max(found["rewards"].values()) < 1e-5, found["rewards"]
     assert max(found["forwards"].values()) < 2e-5
+    assert max(found["sampled alone"].values()) < 1e-5, "ranks that sample different numbers of prompts learn alike"
     for kind in ("full", "lora"):
         numbers = {k.partition("/")[2]: v for k, v in found["loading"].items() if k.startswith(f"{kind}/")}
         assert numbers["loaded unlike"] == 0, "bit for bit what one process loads"

@@ -78,6 +78,7 @@ class Fsdp(OnRanks):
         finally:  # layers too: those that wait for a backward would keep these weights though the shards change
             for unit in _units(module):
                 unit.reshard()
+            _forget_forwards(module)
 
     @contextlib.contextmanager
     def gathered(self, module: torch.nn.Module) -> Iterator[None]:
@@ -94,6 +95,7 @@ class Fsdp(OnRanks):
         finally:
             for unit in units:
                 unit.reshard()
+            _forget_forwards(module)
             for layer in layers:
                 layer.set_reshard_after_forward(self.config.reshard_after_forward, recurse=False)
 
@@ -167,6 +169,25 @@ def initialise(module: torch.nn.Module) -> None:
 def _units(module: torch.nn.Module) -> list[FSDPModule]:
     """The root, then its layers."""
     return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def _forget_forwards(module: torch.nn.Module) -> None:
+    """Let no backward follow forwards that had no gradient.
+
+    FSDP2 notes every forward until the next backward, which gathers one unit ahead in the order of the notes. Where
+    ranks made different numbers of forwards, as sampling does, their gathers would differ, and the backward hang.
+    """
+    for unit in _units(module):
+        state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
+        state._comm_ctx.post_forward_order.clear()
+        for group in _groups(state):
+            group._post_forward_indices.clear()
+
+
+def _groups(state: Any) -> list[Any]:
+    """What a unit gathers at a time; one group before torch 2.12 knew several."""
+    several = getattr(state, "_fsdp_param_groups", None)
+    return [group for group in ([state._fsdp_param_group] if several is None else several) if group is not None]
 
 
 def _whole(value: Any, device: torch.device) -> torch.Tensor:

@@ -29,7 +29,7 @@ LORA: Any = {"r": 4}
 
 def context(world_size: int = 2, trainer: Any = None, lora: Any = None) -> Any:
     run = SimpleNamespace(
-        trainer=trainer or OnlineTrainerConfig(name="grpo", precision="fp32"), model=SimpleNamespace(lora=lora)
+        trainer=trainer or OnlineTrainerConfig(name="grpo", precision="fp32"), model=ModelConfig(lora=lora)
     )
     return SimpleNamespace(world_size=world_size, config=run)
 
@@ -73,6 +73,16 @@ def test_bf16_weights_go_with_bf16_precision() -> None:
 def test_runs_that_were_not_compared_are_refused() -> None:
     with pytest.raises(ConfigError, match="does not train iterative_dpo"):
         FsdpConfig().preflight(context(2, IterativeDpoConfig()))
+
+
+def test_a_float32_head_on_a_bfloat16_trunk_is_refused_where_both_lie_in_one_unit() -> None:
+    ctx = context(2, RewardModelConfig())
+    ctx.config.model = ModelConfig(dtype="bfloat16")
+    with pytest.raises(ConfigError, match=r"model\.dtype=bfloat16 and reward_model"):
+        FsdpConfig().preflight(ctx)
+    for trainer in (RewardModelConfig(train_trunk="lora"), SftConfig()):
+        ctx.config.trainer = trainer
+        FsdpConfig().preflight(ctx)
 
 
 @pytest.mark.parametrize(
