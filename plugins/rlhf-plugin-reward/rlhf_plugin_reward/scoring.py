@@ -103,7 +103,9 @@ def divided_features(
         hidden_BH = last_token_hidden(module.trunk, micro, without_padding=net.without_padding).cpu()
         return [feature.clone() for feature in hidden_BH]
 
-    return dict(zip(rows, forward.rows(rows, lambda _: cuts, compute), strict=True))
+    features = forward.rows(rows, lambda _: cuts, compute)
+    forward.release()
+    return dict(zip(rows, features, strict=True))
 
 
 class FrozenTrunk(torch.nn.Module):
