@@ -2,7 +2,7 @@
 
 Gradients under several optimisations, and of what learns from pairs, steps, grades and single responses; updates of
 every kind of training, and what is measured without gradient after them; moments that one layout wrote and another
-reads.
+reads. In stage 3 each rank reads its part of the model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.reference import Reference
 from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.sdk import decoder_layers
+from rlhf_core.sdk import ShardedLoading, decoder_layers
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.strategy.whole_weights import like, on_demand, use_whole_weights
@@ -111,7 +111,8 @@ def whole(value: Any) -> torch.Tensor:
 def gradient(options: frozenset[str], strategy: Zero) -> dict[str, torch.Tensor]:
     """Of the batch of :func:`matrix.gradient`, as the first moments have it after one update that was not clipped."""
     paths = ForwardOptions(**{name: name in options for name in PATHS})
-    module, rows = PolicyModule(policy(options).model, 1.0, paths), items()
+    loaded = policy(options, weights=not isinstance(strategy, ShardedLoading))
+    module, rows = PolicyModule(loaded.model, 1.0, paths), items()
     config = OnlineTrainerConfig(name="t", optimizer={**RATES, "max_grad_norm": 1e9})  # pyright: ignore
     prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer)
     cut: Any = micro_batches_of_size(2 if "accumulation" in options else len(rows))
@@ -165,7 +166,7 @@ def training(strategy: Any, kind: str) -> Training:
     """A module of that kind and what makes its updates."""
     torch.manual_seed(7)
     kind, *options = kind.split(", ")
-    loaded = policy(frozenset(options))
+    loaded = policy(frozenset(options), weights=not isinstance(strategy, ShardedLoading))
     set_precision(loaded.model, "bf16" if "bf16" in options else "fp32")
     critic: Any = None
     reference: Any = None
