@@ -17,10 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
+from rlhf_core.errors import DatasetError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision
@@ -55,7 +57,8 @@ from rlhf_plugin_sft.loss import CrossEntropy
 sys.path.insert(0, str(Path(__file__).parent))
 
 from matrix import PATHS, items, plain, policy
-from reward_gradients import reward_gradients
+from reward_gradients import reward_gradient, reward_gradients
+from reward_gradients import samples_of as reward_samples
 
 BETA = 0.9
 BUCKET = 1000
@@ -135,6 +138,22 @@ def gradients(ranks: AcceleratedStrategy) -> dict[str, float]:
         name = f"{options}, stage {layout}"
         far[name] = max(float((got[k] - want[k]).abs().max()) for k in want)
     return far
+
+
+def few_kept(ranks: AcceleratedStrategy) -> dict[str, float | str]:
+    """A frozen trunk with room for the features of three conversations: distance from one process, or the refusal."""
+    kind, found = "reward_model, frozen", dict[str, float | str]()
+    samples = reward_samples("reward_model")
+    want = reward_gradient(LocalStrategy(), kind, samples)
+    share = samples[:5] if ranks.rank == 0 else samples[5:]
+    with patch("rlhf_plugin_reward.net.MOST_KEPT", 3), patch("rlhf_plugin_reward.scoring.MOST_KEPT", 3):
+        for stage in (1, 2, 3):
+            try:
+                got = reward_gradient(strategy_of(ranks, stage=stage), kind, share)
+                found[str(stage)] = max(relative(got[k], want[k]) for k in want)
+            except DatasetError as error:
+                found[str(stage)] = str(error)
+    return found
 
 
 class Training(NamedTuple):
@@ -321,6 +340,7 @@ def main(out: str) -> None:
     found = {
         "gradients": gradients(ranks),
         "rewards": reward_gradients(stages),
+        "few kept": few_kept(ranks),
         "updates": updates(ranks),
         "handed over": handed_over(ranks),
     }
