@@ -40,3 +40,5 @@ def test_a_rank_holds_its_share_and_a_bucket(tmp_path: Path) -> None:
         stays = share + 2 * trained + numbers["root"] + BUCKET
         if "by parts" in name:
             assert numbers["loading"] < stays + numbers["largest"] + numbers["drawn"], name
+    policy = found["policy, by parts"]
+    assert policy["planned"] == pytest.approx(policy["loading"], rel=0.01), "what rlhf memory plan says"

@@ -1,7 +1,7 @@
 """What two ranks hold while stage 3 of DeepSpeed's ZeRO loads a model: run by torchrun, rank 0 writes what it found.
 
 A deep model, so that a layer is little of it. Each module is prepared from a model without weights, and from one that
-every rank loaded whole.
+every rank loaded whole. What the memory plan says of such a policy is beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from unittest.mock import patch
 
 import torch
 
+from rlhf_core.cli.options import open_plugins, resolve_options
+from rlhf_core.context import BuildContext
+from rlhf_core.memory.footprint import footprint
 from rlhf_core.memory.live import LiveBytes, tensor_bytes
+from rlhf_core.memory.plan import Placement, plan_for
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.sdk import decoder_layers
@@ -37,7 +41,7 @@ from rlhf_plugin_reward.pairs import PairModule
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from offline_slices import write_model
+from offline_slices import write_model, write_rows
 
 BUCKET = 1000
 
@@ -106,6 +110,17 @@ def measured(name: str, strategy: Zero3, folder: Path, *, weights: bool) -> dict
     return found
 
 
+def planned(folder: Path) -> int:
+    """Bytes of loading the policy, by the memory plan of an SFT run."""
+    write_rows(folder.parent)
+    registry, _ = open_plugins(reports=False)
+    names = {"algo": "sft", "model": str(folder), "dataset": str(folder.parent / "pairs.jsonl")}
+    config = resolve_options(registry, (), ["trainer.sample_prompts=0"], names)
+    ctx = BuildContext(config=config, registry=registry, seed=0, world_size=2)
+    plan = plan_for(footprint(ctx, on_cpu=True), Placement("zero3", 2, bucket=BUCKET), on_cpu=True)
+    return plan.phases["load"].total
+
+
 def main(out: str) -> None:
     """Every module, read by parts and loaded whole."""
     ranks, folder = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 100), Path(out).parent / "model"
@@ -120,6 +135,7 @@ def main(out: str) -> None:
             found[f"{name}, {way}"] = {key: max(rank[key] for rank in every) for key in every[0]}
             gc.collect()
     if ranks.rank == 0:
+        found["policy, by parts"]["planned"] = planned(folder)
         Path(out).write_text(json.dumps(found, indent=1))
     ranks.close()
 
