@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from rlhf_core.models.slices import ValuesForAdapters as ValuesForAdapters
     from rlhf_core.models.slices import has_no_weights as has_no_weights
     from rlhf_core.models.slices import load_named as load_named
+    from rlhf_core.models.slices import read_elements as read_elements
     from rlhf_core.models.sources import model_paths as model_paths
     from rlhf_core.models.sources import resolve_model as resolve_model
     from rlhf_core.models.sources import weights_digest as weights_digest
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from rlhf_core.protocols import Monitor as Monitor
     from rlhf_core.protocols import RewardModel as RewardModel
     from rlhf_core.protocols import RolloutEngine as RolloutEngine
+    from rlhf_core.protocols import ShardedForward as ShardedForward
     from rlhf_core.protocols import ShardedLoading as ShardedLoading
     from rlhf_core.protocols import Stateful as Stateful
     from rlhf_core.protocols import Strategy as Strategy
@@ -164,7 +166,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "rlhf_core.models.prompt_format": ("Formatter", "encode_raw_prompt"),
         "rlhf_core.models.reference": ("Reference",),
-        "rlhf_core.models.slices": ("ValuesForAdapters", "has_no_weights", "load_named"),
+        "rlhf_core.models.slices": ("ValuesForAdapters", "has_no_weights", "load_named", "read_elements"),
         "rlhf_core.models.save": ("load_weights", "save_model", "write_transformer"),
         "rlhf_core.models.tensor_files": ("save_named",),
         "rlhf_core.models.sources": (
@@ -275,6 +277,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "Monitor",
             "RewardModel",
             "RolloutEngine",
+            "ShardedForward",
             "ShardedLoading",
             "Stateful",
             "Strategy",

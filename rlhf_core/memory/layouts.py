@@ -69,14 +69,13 @@ class Shares:
     weights_on_host: bool = False
     stepped: float = 0.0
     """The part of a second copy of the trained weights, which is what the optimizer steps."""
-    loads_whole: bool = False
-    """Every rank has the whole model on its device before it keeps its part; gradients lie in one buffer for good, and
-    the root group stays whole."""
+    keeps_root: bool = False
+    """The root group stays whole, and gradients lie in one buffer for good (ZeRO's stage 3)."""
 
     @property
     def writes_parts(self) -> bool:
         """Whether a checkpoint gets each rank's moments as they lie, and no copy of them (FSDP)."""
-        return self.gathers and not self.loads_whole
+        return self.gathers and not self.keeps_root
 
 
 def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
@@ -97,12 +96,12 @@ def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
         "hsdp": Shares(one, one, one, True),
         "zero1": Shares(1, 1, one, False, stepped=one),
         "zero2": Shares(1, one, one, False, stepped=one),
-        "zero3": Shares(one, one, one, True, stepped=one, loads_whole=True),
+        "zero3": Shares(one, one, one, True, stepped=one, keeps_root=True),
         "fsdp_offload": Shares(one, one, one, True, True, True),
         "zero1_offload": Shares(1, 1, one, False, True, stepped=one),
         "zero2_offload": Shares(1, one, one, False, True, stepped=one),
-        "zero3_offload": Shares(one, one, one, True, True, True, stepped=one, loads_whole=True),
-        "zero3_offload_moments": Shares(one, one, one, True, True, stepped=one, loads_whole=True),
+        "zero3_offload": Shares(one, one, one, True, True, True, stepped=one, keeps_root=True),
+        "zero3_offload_moments": Shares(one, one, one, True, True, stepped=one, keeps_root=True),
     }
     return table[name]
 

@@ -20,10 +20,11 @@ def load_phase(
 ) -> Phase:
     """The largest moment of loading.
 
-    Where every rank loads the whole model first (DeepSpeed's stage 3; FSDP of weights that cannot be read by parts),
-    policy, reference and critic are whole on its device together; then policy and critic are divided and what their
-    optimizer needs is made, and the reference is divided last. In stages 1 and 2 the trained weights are laid end to
-    end in a new tensor while the old ones are still there; on a GPU that happens in main memory where there is no room.
+    Strategies that divide weights read parts of them: a rank holds what it keeps, in ZeRO's stage 3 with what is made
+    for the optimizer, which is there before a reference is read. Where weights cannot be read by parts, policy,
+    reference and critic are whole on each rank's device together; then policy and critic are divided, and the reference
+    is divided last. In stages 1 and 2 the trained weights are laid end to end in a new tensor while the old ones are
+    still there; on a GPU that happens in main memory where there is no room.
 
     Args:
         of: the strategy.
@@ -34,7 +35,7 @@ def load_phase(
         on_cpu: the device is main memory.
         by_parts: the weights lie on disk so that a rank can read its part of them.
     """
-    if of.loads_whole or (of.gathers and not by_parts):
+    if of.gathers and not by_parts:
         whole = {**held, **models, "root group": 0.0}
         undivided = phase_of(whole, {}, {}, weights_away=False, state_away=False)
         reference_whole = {**held, "reference": models["reference"]}
@@ -42,8 +43,9 @@ def load_phase(
             reference_whole, made, {}, weights_away=of.weights_on_host, state_away=of.moments_on_host
         )
         return max(undivided, policy_divided, key=lambda phase: phase.total)
-    laid_flat = {"weights laid end to end": trained} if of.stepped and on_cpu else {}
-    return phase_of(held, {}, laid_flat, weights_away=of.weights_on_host, state_away=of.moments_on_host)
+    laid_flat = {"weights laid end to end": trained} if of.stepped and on_cpu and not of.keeps_root else {}
+    kept = made if of.keeps_root else {}
+    return phase_of(held, kept, laid_flat, weights_away=of.weights_on_host, state_away=of.moments_on_host)
 
 
 def lies_by_parts(config: ModelConfig, text: Any) -> bool:

@@ -113,10 +113,10 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     models = {"weights": weights, "reference": reference, "critic": critic}
     copies = {"sampler copy": found.sampler / split, "rewards": float(found.rewards)}
     held: dict[str, float] = {**{name: size * of.weights for name, size in models.items()}, **copies}
-    if of.loads_whole:
+    if of.keeps_root:
         held["root group"] = root * sum(models.values()) / weights if weights else 0.0
     made = {"stepped copy": trained * of.stepped} if of.stepped else {}
-    if of.loads_whole:
+    if of.keeps_root:
         made |= {"gradients": trained * of.gradients, "reduce buffer": 4.0 * place.bucket}
     elif place.strategy == "ddp" and place.ranks > 1:
         made["gradients"] = trained  # views of the buckets, which stay
@@ -146,7 +146,7 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
 
 def _stays_whole(found: Footprint, of: Shares, place: Placement) -> float:
     """Bytes of policy and critic that need not be gathered to sample, because ZeRO's stage 3 keeps them whole."""
-    return whole_root_bytes(found) / place.tensor if of.loads_whole else 0.0
+    return whole_root_bytes(found) / place.tensor if of.keeps_root else 0.0
 
 
 def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:

@@ -30,7 +30,7 @@ def in_update(found: Footprint, of: Shares, place: Placement) -> list[Sizes]:
     """
     split, update = place.tensor * place.pipeline, found.update
     whole_root = whole_root_bytes(found) / place.tensor
-    if of.loads_whole:
+    if of.keeps_root:
         return [_in_stage_3(found, of, place)]
     if of.gathers:
         return [{**_sharded(found, of, place, name), "root group": whole_root} for name in update.stages]

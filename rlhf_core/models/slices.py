@@ -1,4 +1,4 @@
-"""Models without weights: built without memory, sharded, and only then read, by each rank the rows that it holds.
+"""Models without weights: built without memory, sharded, and only then read, by each rank the part that it holds.
 
 Every module of such a model keeps, for each of its own parameters, where the value lies. A deep copy (a reference, a
 critic) costs nothing and knows it too.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,21 @@ class Stored:
 
         with safe_open(self.file, "pt") as tensors:
             return tensors.get_slice(self.name)[rows] if rows else tensors.get_tensor(self.name)
+
+    def elements(self, start: int, stop: int) -> torch.Tensor:
+        """Elements ``[stop - start]``, counted row by row; of the file only the rows are read that hold them."""
+        if not self.shape:
+            return self.read(()).reshape(1)[start:stop]
+        width = math.prod(self.shape[1:])
+        if start >= stop:
+            return self.read((slice(0, 0),)).reshape(-1)
+        first = start // width
+        rows = self.read((slice(first, -(-stop // width)),)).reshape(-1)
+        return rows[start - first * width : stop - first * width]
+
+
+ReadElements = Callable[[int, int], torch.Tensor]
+""":meth:`Stored.elements` of one weight."""
 
 
 def has_no_weights(module: torch.nn.Module) -> bool:
@@ -115,7 +131,6 @@ def load_named(module: torch.nn.Module, file: Path) -> None:
         module.load_state_dict(load_file(str(file)), strict=False)
 
 
-@torch.no_grad()
 def read_weights(module: torch.nn.Module, device: torch.device) -> None:
     """Give every parameter without memory its tensor, and read what this rank holds of it.
 
@@ -127,6 +142,36 @@ def read_weights(module: torch.nn.Module, device: torch.device) -> None:
     Raises:
         ModelError: a parameter's value is nowhere.
     """
+
+    def by_rows(parameter: torch.nn.Parameter, stored: Stored) -> torch.nn.Parameter:
+        tensor = torch.empty_like(parameter, device=device)
+        local, rows = _local_part(tensor)
+        if local.numel():
+            local.copy_(stored.read(rows))
+        return torch.nn.Parameter(tensor, parameter.requires_grad)
+
+    _replace(module, by_rows)
+
+
+def read_elements(
+    module: torch.nn.Module, make: Callable[[torch.nn.Parameter, ReadElements], torch.nn.Parameter]
+) -> None:
+    """Replace every parameter without memory, for a strategy that divides a module before it prepares it.
+
+    Args:
+        module: not prepared; parameters with values stay.
+        make: called with each such parameter, a tied one once, and with what reads some of its elements,
+            ``read(start, stop) -> [stop - start]``, counted row by row; returns the parameter that takes its place.
+
+    Raises:
+        ModelError: a parameter's value is nowhere.
+    """
+    _replace(module, lambda parameter, stored: make(parameter, stored.elements))
+
+
+@torch.no_grad()
+def _replace(module: torch.nn.Module, make: Callable[[torch.nn.Parameter, Stored], torch.nn.Parameter]) -> None:
+    """Put what ``make`` returns in the place of each parameter without memory."""
     if not has_no_weights(module):
         return
     new: dict[int, torch.nn.Parameter] = {}
@@ -148,11 +193,7 @@ def read_weights(module: torch.nn.Module, device: torch.device) -> None:
                 fix="use a strategy that loads the model whole, such as ddp, and report this",
             )
         if id(parameter) not in new:
-            tensor = torch.empty_like(parameter, device=device)
-            local, rows = _local_part(tensor)
-            if local.numel():
-                local.copy_(values[id(parameter)].read(rows))
-            new[id(parameter)] = torch.nn.Parameter(tensor, parameter.requires_grad)
+            new[id(parameter)] = make(parameter, values[id(parameter)])
             old.append(parameter)
         owner._parameters[leaf] = new[id(parameter)]
     module._apply(lambda tensor: tensor)  # a strategy's modules look at their parameters again

@@ -14,7 +14,7 @@ import torch
 
 from rlhf_core.kernels.trunk_and_head import call_trunk_once
 from rlhf_core.models.slices import read_weights
-from rlhf_core.protocols import ShardedForward, ShardedLoading, Strategy
+from rlhf_core.protocols import ModuleRelease, ShardedForward, ShardedLoading, Strategy
 
 if TYPE_CHECKING:
     from rlhf_core.trainers.common.micro_batches import MicroBatcher
@@ -43,6 +43,11 @@ class NoGradForward:
         self.module = self._sharding.prepare_frozen(module) if prepares and self._sharding else module
         if prepares and isinstance(strategy, ShardedLoading):
             read_weights(self.module, strategy.weights_device)
+
+    def release(self) -> None:
+        """Let the strategy keep nothing of a frozen module, which is called no more; all ranks call it."""
+        if self.frozen and isinstance(self.strategy, ModuleRelease):
+            self.strategy.release(self.module)
 
     def rows(
         self,

@@ -187,7 +187,9 @@ class ShardedLoading(Protocol):
     """Optional for a strategy: it prepares modules whose parameters have no memory yet (the meta device).
 
     Each rank then reads its part of every weight (:func:`rlhf_core.models.slices.read_weights`), and no rank ever holds
-    the model whole. It must be a :class:`ShardedForward` too. ``prepare`` must call nothing that needs values.
+    the model whole. It must be a :class:`ShardedForward` too. ``prepare`` must call nothing that needs values. One that
+    is an :class:`OptimizerOwner` reads them itself, in ``prepare_training`` and ``prepare_frozen``
+    (:func:`rlhf_core.models.slices.read_elements`).
     """
 
     weights_device: torch.device

@@ -50,10 +50,11 @@ def items(vocabulary: int = 700) -> list[TrainingSample]:
     return rows
 
 
-def policy(options: frozenset[str], path: str = "pocket") -> LoadedModel:
-    """The model, with adapters that are not zero if asked for."""
+def policy(options: frozenset[str], path: str = "pocket", *, weights: bool = True) -> LoadedModel:
+    """The model, with adapters that are not zero if asked for; its own weights may be left on disk."""
     lora = LoraSettings(r=4) if "lora" in options else None
-    loaded = load_policy(ModelConfig(path=path, lora=lora, gradient_checkpointing="checkpointing" in options))
+    config = ModelConfig(path=path, lora=lora, gradient_checkpointing="checkpointing" in options)
+    loaded = load_policy(config, weights=weights)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in loaded.model.named_parameters():

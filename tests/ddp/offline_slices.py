@@ -199,7 +199,7 @@ def strategy_of(ranks: AcceleratedStrategy, name: str) -> Any:
         from rlhf_plugin_deepspeed.stage3 import Zero3
         from rlhf_plugin_deepspeed.strategy import Zero
 
-        config = DeepSpeedConfig.model_validate({"device": "cpu", "stage": int(name)})
+        config = DeepSpeedConfig.model_validate({"device": "cpu", "stage": int(name), "bucket": 1000})
         made = (Zero3 if config.stage == 3 else Zero)(config, ranks)
     made.close = lambda: None  # with the run; the ranks go on
     return made
@@ -239,7 +239,7 @@ def again(place: Path, run: str) -> None:
 def compared(ranks: AcceleratedStrategy, layout: str, case: str, place: Path) -> dict[str, float]:
     """One of ``CASES`` on two ranks against one process, which rank 0 is: what was read and held, and how far apart."""
     run, alone = f"{case}-{layout}", f"{case}-1"
-    with watched(layout == "fsdp" and case in COUNTED) as seen:
+    with watched(layout in ("fsdp", "3") and case in COUNTED) as seen:
         two = train(case, place, run, strategy_of(ranks, layout))
     every = ranks.gather_objects(seen)
     found: dict[str, float] = {name: max(rank[name] for rank in every) for name in seen}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from matrix import items, policy
 
-from rlhf_core.sdk import LocalStrategy
+from rlhf_core.sdk import LocalStrategy, ShardedLoading
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.optimizer import plan_optimizer, prepare_to_learn
@@ -41,6 +41,7 @@ KINDS = (
     "prm, adapters",
     "prm, frozen",
     "rubric_model",
+    "rubric_model, adapters",
     "rubric_model, frozen",
     "kto",
     "kto, lora",
@@ -62,9 +63,9 @@ def samples_of(kind: str) -> list[Any]:
     return [PairItem(f"p{n}", text, texts[(n + 1) % 7]) for n, text in enumerate(texts)]
 
 
-def module_of(kind: str, option: str) -> tuple[torch.nn.Module, Any]:
+def module_of(kind: str, option: str, *, weights: bool) -> tuple[torch.nn.Module, Any]:
     """What is trained, with adapters that are not zero, and its loss."""
-    loaded = policy(frozenset({option}))
+    loaded = policy(frozenset({option}), weights=weights)
     if kind == "kto":
         return UnpairedModule(loaded.model), UnpairedLoss(KtoLossConfig())
     rubric = load_rubric("assistant")
@@ -91,7 +92,7 @@ def reward_gradient(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str,
         share: this rank's samples; two a micro-batch.
     """
     name, _, option = kind.partition(", ")
-    module, loss = module_of(name, option)
+    module, loss = module_of(name, option, weights=not isinstance(strategy, ShardedLoading))
     if option == "frozen" and name != "prm":
         ids = [row for item in samples_of(name) for row in conversations(item)]
         keep_features(module.net, ids, strategy)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

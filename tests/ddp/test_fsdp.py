@@ -21,7 +21,7 @@ def test_shards_equal_one_process(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert len(found["gradients"]) >= 9
     assert max(found["gradients"].values()) < 1e-5
-    assert len(found["rewards"]) == 11
+    assert len(found["rewards"]) == 12
     assert max(found["rewards"].values()) < 1e-5, found["rewards"]
     assert max(found["forwards"].values()) < 2e-5
     assert max(found["sampled alone"].values()) < 1e-5, "ranks that sample different numbers of prompts learn alike"

@@ -13,7 +13,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "offline_slices.py"
 DIVIDED = ("3/reward_model+adapters", "2/reward_model+lora")
-"""By DeepSpeed, whose ranks load the whole model first."""
+"""By DeepSpeed; in stage 2 weights are whole."""
 REWARDS = (
     "fsdp/reward_model+adapters",
     "fsdp/reward_model+frozen",
@@ -60,6 +60,6 @@ def test_each_rank_reads_its_slices(cases: tuple[str, ...], tmp_path: Path) -> N
     assert measured - {"fsdp/kto", "3/kto"} == sampled & found.keys()  # kto's own estimate may be 0
     held = {case: numbers["held"] for case, numbers in found.items() if case not in sampled}  # it gathers weights
     assert any(held.values())
-    for case, share in held.items():  # adapters are drawn whole, and are a tenth of this small model
-        limit = 0.85 if "adapters" in case else 0.8
+    for case, share in held.items():  # adapters are drawn whole: a fifth of this small model, not counted in its size
+        limit = (1.0 if case.startswith("3/") else 0.85) if "adapters" in case else 0.8  # DeepSpeed steps a copy
         assert share < limit, f"{case}: half of the weights, and what a forward gathers of a layer and of the root"

@@ -31,8 +31,10 @@ def test_zero_equals_one_process(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert len(found["gradients"]) == 5
     assert max(found["gradients"].values()) < 1e-7, "of gradients up to 1e-3"
-    assert len(found["rewards"]) == 33, "eleven kinds of training in three stages"
+    assert len(found["rewards"]) == 36, "twelve kinds of training in three stages"
     assert max(found["rewards"].values()) < 1e-5, found["rewards"]
+    assert max(found["few kept"][stage] for stage in "12") < 1e-5, "weights are whole: ranks call the trunk alone"
+    assert "keeps features of 3 conversations, and there are" in found["few kept"]["3"]
     assert found["updates"].pop("bf16") > 1e-5, (
         "one process in bfloat16 is farther from one in float32 than this allows"
     )

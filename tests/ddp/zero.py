@@ -2,7 +2,7 @@
 
 Gradients under several optimisations, and of what learns from pairs, steps, grades and single responses; updates of
 every kind of training, and what is measured without gradient after them; moments that one layout wrote and another
-reads.
+reads. In stage 3 each rank reads its part of the model.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
+from rlhf_core.errors import DatasetError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.reference import Reference
 from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.sdk import decoder_layers
+from rlhf_core.sdk import ShardedLoading, decoder_layers
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.strategy.whole_weights import like, on_demand, use_whole_weights
@@ -55,7 +57,8 @@ from rlhf_plugin_sft.loss import CrossEntropy
 sys.path.insert(0, str(Path(__file__).parent))
 
 from matrix import PATHS, items, plain, policy
-from reward_gradients import reward_gradients
+from reward_gradients import reward_gradient, reward_gradients
+from reward_gradients import samples_of as reward_samples
 
 BETA = 0.9
 BUCKET = 1000
@@ -111,7 +114,8 @@ def whole(value: Any) -> torch.Tensor:
 def gradient(options: frozenset[str], strategy: Zero) -> dict[str, torch.Tensor]:
     """Of the batch of :func:`matrix.gradient`, as the first moments have it after one update that was not clipped."""
     paths = ForwardOptions(**{name: name in options for name in PATHS})
-    module, rows = PolicyModule(policy(options).model, 1.0, paths), items()
+    loaded = policy(options, weights=not isinstance(strategy, ShardedLoading))
+    module, rows = PolicyModule(loaded.model, 1.0, paths), items()
     config = OnlineTrainerConfig(name="t", optimizer={**RATES, "max_grad_norm": 1e9})  # pyright: ignore
     prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer)
     cut: Any = micro_batches_of_size(2 if "accumulation" in options else len(rows))
@@ -134,6 +138,22 @@ def gradients(ranks: AcceleratedStrategy) -> dict[str, float]:
         name = f"{options}, stage {layout}"
         far[name] = max(float((got[k] - want[k]).abs().max()) for k in want)
     return far
+
+
+def few_kept(ranks: AcceleratedStrategy) -> dict[str, float | str]:
+    """A frozen trunk with room for the features of three conversations: distance from one process, or the refusal."""
+    kind, found = "reward_model, frozen", dict[str, float | str]()
+    samples = reward_samples("reward_model")
+    want = reward_gradient(LocalStrategy(), kind, samples)
+    share = samples[:5] if ranks.rank == 0 else samples[5:]
+    with patch("rlhf_plugin_reward.net.MOST_KEPT", 3), patch("rlhf_plugin_reward.scoring.MOST_KEPT", 3):
+        for stage in (1, 2, 3):
+            try:
+                got = reward_gradient(strategy_of(ranks, stage=stage), kind, share)
+                found[str(stage)] = max(relative(got[k], want[k]) for k in want)
+            except DatasetError as error:
+                found[str(stage)] = str(error)
+    return found
 
 
 class Training(NamedTuple):
@@ -165,7 +185,7 @@ def training(strategy: Any, kind: str) -> Training:
     """A module of that kind and what makes its updates."""
     torch.manual_seed(7)
     kind, *options = kind.split(", ")
-    loaded = policy(frozenset(options))
+    loaded = policy(frozenset(options), weights=not isinstance(strategy, ShardedLoading))
     set_precision(loaded.model, "bf16" if "bf16" in options else "fp32")
     critic: Any = None
     reference: Any = None
@@ -320,6 +340,7 @@ def main(out: str) -> None:
     found = {
         "gradients": gradients(ranks),
         "rewards": reward_gradients(stages),
+        "few kept": few_kept(ranks),
         "updates": updates(ranks),
         "handed over": handed_over(ranks),
     }

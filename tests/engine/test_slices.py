@@ -102,6 +102,17 @@ def test_a_weight_that_is_nowhere_is_named() -> None:
         read_weights(layer, CPU)
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (4, 3), (3, 2, 2), (3, 0)])
+def test_elements_are_those_of_the_weight_laid_end_to_end(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    whole = torch.randn(shape)
+    file = tmp_path / "one.safetensors"
+    save_file({"weight": whole}, str(file))
+    stored, flat = stored_in([file])["weight"], whole.reshape(-1)
+    for start in range(flat.numel() + 1):
+        for stop in range(start, flat.numel() + 1):
+            assert torch.equal(stored.elements(start, stop), flat[start:stop])
+
+
 def test_tied_weights_that_the_model_stores_twice_are_read_from_the_checkpoint(tmp_path: Path) -> None:
     loaded = load_policy(ModelConfig(path="pocket"))
     for folder in ("model", "checkpoint"):

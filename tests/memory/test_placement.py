@@ -124,23 +124,21 @@ def test_stages_of_zero_step_a_copy_that_is_divided() -> None:
     assert (flat["weights"], flat["weights laid end to end"]) == (80 * MB, 80 * MB)
 
 
-def test_stage_3_loads_policy_reference_and_critic_whole_on_every_rank() -> None:
-    """Unlike fsdp, which reads slices; embedding and head of both models stay whole afterwards."""
+def test_stage_3_loads_by_parts_and_keeps_embedding_and_head_whole() -> None:
+    """As fsdp does, and with what the optimizer needs, which is made before the reference is read."""
     assert phases(Placement("fsdp", 8))["load"] == {"weights": 10 * MB, "reference": 10 * MB, "rewards": 10 * MB}
-    for name in ("zero3", "zero3_offload", "zero3_offload_moments"):
-        load = plan_for(FOUND, Placement(name, 8, bucket=SMALL_BUCKET), on_cpu=False).phases["load"]
-        assert load.parts == {"weights": 80 * MB, "reference": 80 * MB, "rewards": 10 * MB}
-        assert not load.host
-    with_critic = replace(FOUND, update=replace(FOUND.update, critic=60 * MB))
-    place = Placement("zero3", 8, bucket=SMALL_BUCKET)
-    assert plan_for(with_critic, place, on_cpu=True).phases["load"].parts["critic"] == 60 * MB
-    divided = phases(Placement("zero3", 2))["load"]  # the reference is still whole; of the policy there is a half and
-    assert (divided["weights"], divided["reference"], divided["root group"]) == (40 * MB, 80 * MB, 32 * MB)
-    assert (divided["stepped copy"], divided["gradients"]) == (40 * MB, 40 * MB)
-    assert divided["reduce buffer"] == 200 * MB  # 50 million elements
+    load = phases(Placement("zero3", 8))["load"]
+    assert (load["weights"], load["reference"], load["root group"]) == (10 * MB, 10 * MB, 32 * MB)
+    assert (load["stepped copy"], load["gradients"]) == (10 * MB, 10 * MB)
+    assert load["reduce buffer"] == 200 * MB  # 50 million elements
+    assert sum(load.values()) == (10 + 10 + 10 + 32 + 10 + 10 + 200) * MB
+    offloaded = plan_for(FOUND, Placement("zero3_offload", 8), on_cpu=False).phases["load"]
+    assert (offloaded.host["weights"], offloaded.host["stepped copy"]) == (10 * MB, 10 * MB)
+    with_critic = replace(FOUND, update=replace(FOUND.update, critic=64 * MB))
+    assert plan_for(with_critic, Placement("zero3", 8), on_cpu=True).phases["load"].parts["critic"] == 8 * MB
     assert phases(Placement("zero3", 8))["rollout"]["gathered units"] == 64 * MB  # all layers, beside the parts
-    assert fewest_ranks(FOUND, "zero3", 175 * MB, 8, on_cpu=False) is None
-    assert fewest_ranks(FOUND, "fsdp", 175 * MB, 8, on_cpu=False) == 8
+    assert fewest_ranks(FOUND, "zero3", 195 * MB, 8, on_cpu=False, bucket=SMALL_BUCKET) == 16
+    assert fewest_ranks(FOUND, "fsdp", 195 * MB, 8, on_cpu=False) == 8
 
 
 def test_what_deepspeed_adds_over_ranks_at_once_is_counted() -> None:
@@ -157,8 +155,16 @@ def test_what_deepspeed_adds_over_ranks_at_once_is_counted() -> None:
     assert few[50 * MB] is None
 
 
-def test_fsdp_loads_weights_whole_that_do_not_lie_by_parts() -> None:
+def test_weights_that_do_not_lie_by_parts_are_loaded_whole() -> None:
     whole = replace(FOUND, model=replace(MODEL, by_parts=False))
+    for name in ("zero3", "zero3_offload", "zero3_offload_moments"):
+        undivided = plan_for(whole, Placement(name, 8, bucket=SMALL_BUCKET), on_cpu=False).phases["load"]
+        assert undivided.parts == {"weights": 80 * MB, "reference": 80 * MB, "rewards": 10 * MB}
+        assert not undivided.host
+    divided = plan_for(whole, Placement("zero3", 2), on_cpu=False).phases["load"].parts  # the reference is whole still
+    assert (divided["weights"], divided["reference"], divided["root group"]) == (40 * MB, 80 * MB, 32 * MB)
+    assert (divided["stepped copy"], divided["gradients"]) == (40 * MB, 40 * MB)
+    assert fewest_ranks(whole, "zero3", 165 * MB, 8, on_cpu=False) is None
     load = plan_for(whole, Placement("fsdp", 8), on_cpu=True).phases["load"].parts
     assert load == {"weights": 80 * MB, "reference": 80 * MB, "rewards": 10 * MB}
     assert plan_for(whole, Placement("fsdp", 8), on_cpu=True).phases["update"].parts["weights"] == 10 * MB

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import warnings
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -76,14 +78,21 @@ def make_engine(
         module: to train; without an optimizer only its forwards are to be called (stage 3).
         optimizer: torch's, of the module's parameters.
     """
-    single = "LOCAL_RANK" not in os.environ  # which a launcher sets, and DeepSpeed asks for
+    with local_rank():
+        engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(config))
+    return engine
+
+
+@contextlib.contextmanager
+def local_rank() -> Iterator[None]:
+    """``LOCAL_RANK``, which a launcher sets and DeepSpeed asks for, is there in one process, too."""
+    single = "LOCAL_RANK" not in os.environ
     os.environ.setdefault("LOCAL_RANK", "0")
     try:
-        engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(config))
+        yield
     finally:
         if single:
             del os.environ["LOCAL_RANK"]
-    return engine
 
 
 def forget_ranks(deepspeed: Any) -> None:
@@ -92,4 +101,4 @@ def forget_ranks(deepspeed: Any) -> None:
     deepspeed.comm.comm.cdb = None
 
 
-__all__ = ["forget_ranks", "import_deepspeed", "make_engine", "settings"]
+__all__ = ["forget_ranks", "import_deepspeed", "local_rank", "make_engine", "settings"]

@@ -1,4 +1,7 @@
-"""Stage 3: weights are divided too, and a decoder layer is whole only while it is called."""
+"""Stage 3: weights are divided too, and a decoder layer is whole only while it is called.
+
+A module may come without weights: each rank reads its part of them before DeepSpeed sees it.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.sdk import decoder_layers
+from rlhf_core.sdk import decoder_layers, has_no_weights, read_elements
 from rlhf_plugin_deepspeed.engine import make_engine
 from rlhf_plugin_deepspeed.fragments import Fragments, cut_fragments
+from rlhf_plugin_deepspeed.parts import PartReader
 from rlhf_plugin_deepspeed.strategy import Zero
 
 if TYPE_CHECKING:
     from rlhf_core.sdk import OptimizerPlan
+    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+    from rlhf_plugin_deepspeed.optimizer import ZeroOptimizer
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +32,25 @@ class Zero3(Zero):
 
     What is outside of decoder layers (embedding, head, last norm) stays whole between steps: the head runs on chunks of
     tokens, whose number differs between ranks, and keeps its weight for a gradient of its own.
+
+    Args:
+        config: what is divided.
+        ranks: the core's strategy for as many ranks.
     """
+
+    def __init__(self, config: DeepSpeedConfig, ranks: Any) -> None:
+        super().__init__(config, ranks)
+        self.weights_device = torch.device("cpu") if config.offload_weights else self.device
+
+    def prepare_training(self, module: torch.nn.Module, plan: OptimizerPlan) -> tuple[torch.nn.Module, ZeroOptimizer]:
+        """As in other stages; a module without weights gets this rank's part of them first."""
+        self._read_parts(module)
+        return super().prepare_training(module, plan)
+
+    def _read_parts(self, module: torch.nn.Module) -> None:
+        if has_no_weights(module):
+            read_elements(module, PartReader(self.deepspeed, self.config))
+            module.to(self.device)  # buffers, and what was drawn: DeepSpeed leaves where it is what it finds divided
 
     def _engine(self, module: torch.nn.Module, inner: torch.optim.Optimizer | None) -> Any:
         layers = decoder_layers(module)
@@ -56,6 +80,7 @@ class Zero3(Zero):
 
     def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
         """Divide a module that is never trained."""
+        self._read_parts(module)
         self._engines[id(module)] = self._engine(module, None)
         return module
 

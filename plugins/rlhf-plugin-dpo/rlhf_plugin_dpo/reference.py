@@ -43,7 +43,9 @@ def side_logprobs(
         forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)
         cut = micro_batches_of_size(2 * micro_batch_size)
         inside = Reference(frozen, adapter).active()
-        return forward.rows(sides, cut, lambda module, micro: module.side_sums(micro), inside)
+        sums = forward.rows(sides, cut, lambda module, micro: module.side_sums(micro), inside)
+        forward.release()
+        return sums
     with Reference(model, adapter).active() as quiet:
         return PairModule(quiet, ld_alpha, paths=paths).sums(sides, micro_batch_size)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from rlhf_core.api import DatasetError
-from rlhf_core.sdk import NoGradForward, Strategy, has_no_weights, last_token_hidden
+from rlhf_core.sdk import NoGradForward, ShardedForward, Strategy, has_no_weights, last_token_hidden
 from rlhf_plugin_reward.net import MOST_KEPT, RewardNet
 
 Ids = Sequence[Sequence[int]]
@@ -61,12 +61,12 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
     has no weights yet each rank reads its part for as long as this takes.
 
     Raises:
-        DatasetError: a strategy that divides the model would have to go back to the trunk for some of them.
+        DatasetError: a strategy that divides weights would have to go back to the trunk for some of them.
     """
     rows = sorted({tuple(row) for row in ids})
     if not rows:
         return
-    if strategy.sharded and len(rows) > MOST_KEPT:
+    if isinstance(strategy, ShardedForward) and len(rows) > MOST_KEPT:
         raise DatasetError(
             f"a frozen trunk keeps features of {MOST_KEPT} conversations, and there are {len(rows)}",
             why="for the others each rank would call the trunk, whose weights are divided, by itself",
@@ -103,7 +103,9 @@ def divided_features(
         hidden_BH = last_token_hidden(module.trunk, micro, without_padding=net.without_padding).cpu()
         return [feature.clone() for feature in hidden_BH]
 
-    return dict(zip(rows, forward.rows(rows, lambda _: cuts, compute), strict=True))
+    features = forward.rows(rows, lambda _: cuts, compute)
+    forward.release()
+    return dict(zip(rows, features, strict=True))
 
 
 class FrozenTrunk(torch.nn.Module):

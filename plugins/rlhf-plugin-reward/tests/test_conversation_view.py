@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rlhf_core.api import FinishReason, ModelConfig, ModelError, PreferencePair, Prompt, Sample
+from rlhf_core.api import DatasetError, FinishReason, ModelConfig, ModelError, PreferencePair, Prompt, Sample
 from rlhf_core.sdk import LocalStrategy, load_policy
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View
@@ -206,6 +207,32 @@ def test_features_are_the_same_bits_in_whatever_batch_they_are_asked_for(policy:
     assert torch.equal(first, features(order))
     monkeypatch.setattr("rlhf_plugin_reward.net.MOST_KEPT", 20)
     assert torch.equal(first, features(order)), "what there is no room for too"
+
+
+class DividedMoments(LocalStrategy):
+    """Weights are whole, as in ZeRO's stages 1 and 2."""
+
+    sharded = True
+
+
+class DividedWeights(DividedMoments):
+    """As in stage 3, of one rank."""
+
+    def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
+        return module
+
+    def sharded_forward(self, module: torch.nn.Module) -> AbstractContextManager[torch.nn.Module]:
+        return nullcontext(module)
+
+
+def test_more_conversations_than_are_kept_are_refused_where_weights_are_divided(policy: Any, monkeypatch: Any) -> None:
+    rows = [(3, 4, 5, 6 + i) for i in range(5)]
+    monkeypatch.setattr("rlhf_plugin_reward.scoring.MOST_KEPT", 4)
+    net = fresh_net(policy, 1, 0, "frozen")
+    keep_features(net, rows, DividedMoments("cpu"))
+    assert len(net.cached_features) == 4
+    with pytest.raises(DatasetError, match="keeps features of 4 conversations, and there are 5"):
+        keep_features(fresh_net(policy, 1, 0, "frozen"), rows, DividedWeights("cpu"))
 
 
 def test_batches_hold_everything_once_within_their_tokens() -> None:
