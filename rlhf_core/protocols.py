@@ -94,7 +94,10 @@ class Advantage(Protocol):
     """Turns the scores of one rollout batch into advantages."""
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
-        """Return one advantage per rollout. ``group_ids[i]`` is the prompt that rollout i belongs to."""
+        """Return one advantage per rollout. ``group_ids[i]`` is the prompt that rollout i belongs to.
+
+        Called on rank 0, with the rollouts of all ranks.
+        """
         ...
 
 

@@ -19,6 +19,7 @@ class RolloutGroup:
 
     group: PromptGroup
     rollouts: Sequence[Rollout]
+    """Empty on a rank that has no use for them."""
     scores: Sequence[Score]
 
     @property
@@ -51,7 +52,7 @@ class RolloutBatch:
     offset: int
     """Completions of the ranks before this one."""
     filtered: Sequence[RolloutGroup] = ()
-    """Groups of all ranks that were sampled and scored, and are not trained on."""
+    """Groups of all ranks that were sampled and scored, and are not trained on; rank 0 has their completions."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     version: int = 0
     """Policy version that sampled it."""
@@ -67,7 +68,7 @@ class RolloutBatch:
 
     @property
     def filtered_rollouts(self) -> list[Rollout]:
-        """Completions of the filtered groups."""
+        """Completions of the filtered groups, on rank 0."""
         return [r for group in self.filtered for r in group.rollouts]
 
     @property

@@ -18,6 +18,7 @@ from rlhf_core.runs.old_states import upgraded_state
 from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.tree import SHARDED, save_tree
+from rlhf_core.strategy.exchange import gather_on_first
 from rlhf_core.strategy.whole_weights import use_whole_weights
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class CheckpointManager:
             "components": self.components.state_dict(),
             "hook_errors": dict(self.hooks.errors),
         }
-        ranks = self.strategy.gather_objects(this_rank)
+        ranks = gather_on_first(self.strategy, this_rank)
         writes = self.strategy.rank == 0
         with self._store.writing(step) if writes else contextlib.nullcontext() as folder:
             divisible = self.strategy.sharded and self._write_shard(self.strategy.gather_objects(folder)[0], state)

@@ -14,7 +14,8 @@ import torch
 
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.protocols import Strategy
-from rlhf_core.types import PromptGroup, Rollout
+from rlhf_core.strategy.exchange import gather_on_first
+from rlhf_core.types import PromptGroup
 
 if TYPE_CHECKING:
     from rlhf_core.trainers.common.training_sample import TrainingSample
@@ -30,15 +31,14 @@ class TokenRecorder:
     forward gave them. Of several updates on one completion the last one's stay.
 
     Args:
-        rollouts: of the step, all ranks'.
-        groups: of the step, in the order of the rollouts.
+        groups: of the step, of all ranks.
         full: completions of so many first groups are recorded; those of a prompt drawn twice are not, since a name
             tells them not apart.
     """
 
-    def __init__(self, rollouts: Sequence[Rollout], groups: Sequence[PromptGroup], full: int) -> None:
+    def __init__(self, groups: Sequence[PromptGroup], full: int) -> None:
         kept = sum(group.group_size for group in groups[:full])
-        names = [name_of(rollout) for rollout in rollouts]
+        names = [f"{group.prompt.id}#{n}" for group in groups for n in range(group.group_size)]
         count = Counter(names)
         self.names = {name for name in names[:kept] if count[name] == 1}
         self.rows: dict[str, dict[str, list[float]]] = {}
@@ -50,13 +50,8 @@ class TokenRecorder:
                 self.rows[sample.name] = _values(batch, n, len(sample.completion_ids), sample.old_T is not None)
 
     def of_all_ranks(self, strategy: Strategy) -> Mapping[str, Mapping[str, list[float]]]:
-        """Rows by name, those of the other ranks too; all ranks call it together."""
-        return {name: row for rank in strategy.gather_objects(self.rows) for name, row in rank.items()}
-
-
-def name_of(rollout: Rollout) -> str:
-    """The name of a rollout's training sample."""
-    return f"{rollout.prompt_id}#{rollout.group_index}"
+        """Rows by name, of all ranks, on rank 0; nothing on the others. All ranks call it together."""
+        return {name: row for rank in gather_on_first(strategy, self.rows) for name, row in rank.items()}
 
 
 def _values(batch: TokenBatch, n: int, count: int, has_old: bool) -> dict[str, list[float]]:

@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
 from rlhf_core.errors import RlhfError
+from rlhf_core.strategy.all_to_all import all_to_all_objects
 from rlhf_core.strategy.group import RankGroup
 from rlhf_core.strategy.peers import Peers, waiting
 from rlhf_core.strategy.protocols import Collectives
@@ -135,6 +136,13 @@ class AcceleratedStrategy:
         with self._waiting("exchanging values"):
             dist.all_gather_object(rows, value)
         return rows
+
+    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
+        """What every rank has sent to this one, in rank order."""
+        if self.world_size == 1:
+            return list(outgoing)
+        with self._waiting("sending each rank what it needs"):
+            return all_to_all_objects(outgoing, self.rank, self.device)
 
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Every rank holds the whole state under DDP."""

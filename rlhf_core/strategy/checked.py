@@ -72,7 +72,7 @@ def _expected(name: str, args: tuple[Any, ...], answer: Any, world_size: int) ->
 
     if name == "sum_over_ranks" and args and not numbers(answer, len(args[0])):
         return f"a list of {len(args[0])} numbers"
-    if name == "gather_objects" and not (isinstance(answer, list) and len(answer) == world_size):
+    if name in ("gather_objects", "exchange_objects") and not (isinstance(answer, list) and len(answer) == world_size):
         return f"a list of {world_size}, one value per rank"
     if name == "max_over_ranks" and not isinstance(answer, int):
         return "an integer"

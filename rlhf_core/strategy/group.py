@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rlhf_core.strategy.all_to_all import all_to_all_objects
 from rlhf_core.strategy.peers import Peers, waiting
 from rlhf_core.strategy.protocols import Collectives, GroupFactory
 
@@ -74,6 +75,13 @@ class RankGroup:
         with self._waiting("exchanging values of the rollout workers"):
             dist.all_gather_object(rows, value, group=self._connected())
         return rows
+
+    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
+        """What every rank has sent to this one, in rank order."""
+        if self.world_size == 1:
+            return list(outgoing)
+        with self._waiting("sending each rank what it needs of the rollouts"):
+            return all_to_all_objects(outgoing, self.rank, "cpu", self._connected())
 
     def barrier(self, what: str) -> None:
         """Wait for all ranks.

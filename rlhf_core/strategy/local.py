@@ -59,6 +59,10 @@ class LocalStrategy:
         """A list of one."""
         return [value]
 
+    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
+        """What is for this rank."""
+        return list(outgoing)
+
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """The state dict."""
         return module.state_dict()

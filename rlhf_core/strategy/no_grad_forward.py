@@ -15,6 +15,7 @@ import torch
 from rlhf_core.kernels.trunk_and_head import call_trunk_once
 from rlhf_core.models.slices import read_weights
 from rlhf_core.protocols import ModuleRelease, ShardedForward, ShardedLoading, Strategy
+from rlhf_core.strategy.exchange import lent
 
 if TYPE_CHECKING:
     from rlhf_core.trainers.common.micro_batches import MicroBatcher
@@ -96,10 +97,8 @@ class NoGradForward:
         if self._sharding is None:
             return len(micros), ()
         counts = self.strategy.gather_objects(len(micros))
-        if all(counts) or not any(counts):
-            return max(counts), micros[0] if micros else ()
-        first_micros = self.strategy.gather_objects(micros[0] if micros else None)
-        return max(counts), next(micro for micro in first_micros if micro is not None)
+        spare = lent(self.strategy, micros[0] if micros else None, [count > 0 for count in counts])
+        return max(counts), spare or ()
 
     @contextmanager
     def _weights(self) -> Iterator[torch.nn.Module]:

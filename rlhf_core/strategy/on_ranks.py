@@ -52,6 +52,10 @@ class OnRanks:
         """Every rank's plain value, in rank order."""
         return self.ranks.gather_objects(value)
 
+    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
+        """What every rank has sent to this one."""
+        return self.ranks.exchange_objects(outgoing)
+
     def barrier(self, what: str) -> None:
         """Wait for all ranks."""
         self.ranks.barrier(what)

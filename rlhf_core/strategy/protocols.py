@@ -35,6 +35,19 @@ class Collectives(Protocol):
         """Return every rank's plain-Python value, in rank order, on every rank."""
         ...
 
+    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
+        """Send each rank the plain-Python value that is for it, and return what each has sent to this one.
+
+        ``[row[self.rank] for row in self.gather_objects(outgoing)]`` is right, and sends everything to everyone.
+
+        Args:
+            outgoing: one value for each rank, this one included.
+
+        Returns:
+            One value from each rank, in rank order.
+        """
+        ...
+
     def barrier(self, what: str) -> None:
         """Wait for every rank; ``what`` is named if the deadline passes."""
         ...

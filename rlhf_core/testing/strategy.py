@@ -74,6 +74,7 @@ def check_ranks(config: ComponentConfig, strategy: Any) -> None:
         "sum_over_ranks([1.5, 2.0])": (strategy.sum_over_ranks([1.5, 2.0]), [1.5, 2.0]),
         "max_over_ranks(3)": (strategy.max_over_ranks(3), 3),
         "gather_objects({'a': 1})": (strategy.gather_objects({"a": 1}), [{"a": 1}]),
+        "exchange_objects([{'a': 1}])": (strategy.exchange_objects([{"a": 1}]), [{"a": 1}]),
     }
     strategy.barrier("the conformance kit")
     for call, (answer, expected) in rows.items():

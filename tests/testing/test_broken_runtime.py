@@ -37,6 +37,7 @@ STRATEGY = {
     "norm": "norm before clipping",
     "sum": "sum_over_ranks",
     "gather": "a list of 1",
+    "exchange": "a list of 1",
     "names": "weights by name",
     "look-up": "whole_tensor.. and whole_shape",
     "shape": "whole_tensor.. and whole_shape",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,8 @@ class Ranks(LocalStrategy):
         super().__init__()
         self.shards = shards
 
-    def gather_objects(self, value: Any) -> list[Any]:
-        return self.shards
+    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
+        return self.shards if isinstance(outgoing[0], list) else list(outgoing)
 
 
 def test_the_entropy_quantile_is_that_of_all_ranks_and_of_chosen_tokens_only() -> None:

@@ -22,6 +22,7 @@ from rlhf_core.loss_contract import call_loss
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.rollout.drift import DRIFT_SPREAD
 from rlhf_core.runs.work import Advance
+from rlhf_core.strategy.exchange import lent
 from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.strategy.optimizer import NormPart, optimizer_of
 from rlhf_core.strategy.protocols import RunOptimizer
@@ -160,8 +161,8 @@ class Learner:
         self, samples: Sequence[Any], tokens: float, sequences: float, observe: Observe | None
     ) -> MetricSums:
         micros = [[samples[i] for i in part] for part in self.micro_batcher(samples)]
-        count = self.strategy.max_over_ranks(len(micros))
-        spare = next(i for i in self.strategy.gather_objects(samples[0] if samples else None) if i is not None)
+        counts = self.strategy.gather_objects(len(micros))
+        count, spare = max(counts), lent(self.strategy, samples[0] if samples else None, [n > 0 for n in counts])
         rows: list[Mapping[str, Any]] = []
         for n in range(count):
             with self.strategy.accumulate(self.module, last=n == count - 1):

@@ -47,11 +47,19 @@ class PolicyMicroBatcher:
             return self._in_order(samples)
         return by_tokens(samples, self.budget, self.module.options, self.width)
 
-    def share(self, groups: Sequence[Sequence[TrainingSample]], world_size: int) -> list[list[int]]:
-        """Which groups each rank trains on: in equal numbers, or of equal work where there is a budget."""
+    def cost(self, group: Sequence[TrainingSample]) -> float:
+        """Work of a group, by which groups are shared out; alike for all where they are shared out by number."""
+        return 1.0 if self.budget is None else flops(group, self.module.options.share_prefix, self.width)
+
+    def share(self, costs: Sequence[float], world_size: int) -> list[list[int]]:
+        """Which groups each rank trains on, ascending: in equal numbers, or of equal work where there is a budget.
+
+        Args:
+            costs: :meth:`cost` of each group.
+            world_size: ranks.
+        """
         if self.budget is None:
-            return [part.tolist() for part in np.array_split(np.arange(len(groups)), world_size)]
-        costs = [flops(group, self.module.options.share_prefix, self.width) for group in groups]
+            return [part.tolist() for part in np.array_split(np.arange(len(costs)), world_size)]
         return balance(costs, world_size)
 
 

@@ -16,6 +16,7 @@ from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Benchmark
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.trace import messages_of
+from rlhf_core.strategy.exchange import gather_on_first, scatter_from_first
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
 from rlhf_core.types import Media, Prompt, PromptGroup, Rollout, SamplingParams, ScoreStatus
@@ -132,7 +133,11 @@ class PolicyEvaluator:
         prompts = [g.prompt for g in share]
         scores = self.rewards.score(prompts, rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)
-        rows = interleave_ranks(strategy.gather_objects(list(zip(rollouts, scores, golds))))
+        shards = gather_on_first(strategy, list(zip(rollouts, scores, golds)))
+        return scatter_from_first(strategy, lambda: [self._result(interleave_ranks(shards))] * strategy.world_size)
+
+    def _result(self, rows: Sequence[Any]) -> Evaluation:
+        """What the (rollout, score, gold) rows of all prompts come to."""
         metrics = {**score_metrics([r[1] for r in rows], "reward"), **rollout_metrics([r[0] for r in rows])}
         metrics |= gold_metrics(rows, "gold") | self._by_source(rows)
         have_gold = bool(rows) and all(r[2] is not None for r in rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from rlhf_core.component_calls import blamed_on
 from rlhf_core.contracts import check_advantages, check_returns
 from rlhf_core.frozen import frozen
 from rlhf_core.functional.kl import kl_value
-from rlhf_core.protocols import Strategy
+from rlhf_core.protocols import Stateful, Strategy
 from rlhf_core.rollout_batch import RolloutBatch
+from rlhf_core.strategy.exchange import gather_on_first, scatter_from_first
 from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.trainers.common.micro_batches import MicroBatcher
 from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
@@ -37,21 +39,29 @@ class ForwardResults:
 
 @dataclass(frozen=True)
 class ScoredRollouts:
-    """Completions of all ranks with their scores, penalties subtracted."""
+    """Scores of all ranks' completions, penalties subtracted. What they are scores of is on rank 0 alone, which calls
+    the estimator and writes the trace."""
 
-    rollouts: Sequence[Rollout]
     scores: Sequence[Score]
     filtered_scores: Sequence[Score]
+    rollouts: Sequence[Sequence[Rollout]]
+    """Of each rank, on rank 0; empty on the others."""
     values: Sequence[TokenValues] | None
+    """Of all ranks' completions, on rank 0; None elsewhere, and without a critic."""
 
     @property
     def every_score(self) -> list[Score]:
         """Those of filtered groups too."""
         return [*self.scores, *self.filtered_scores]
 
+    @property
+    def every_rollout(self) -> list[Rollout]:
+        """Those of all ranks, on rank 0."""
+        return [r for shard in self.rollouts for r in shard]
+
 
 class AdvantageStep:
-    """Turns a rollout batch into advantages, over the completions of all ranks.
+    """Turns a rollout batch into advantages, over the completions of all ranks; rank 0 does it for the others.
 
     Args:
         estimator: the run's advantage.
@@ -60,7 +70,7 @@ class AdvantageStep:
         module: the policy, with the critic if the estimator has one.
         micro_batcher: cuts the forwards without gradient.
         no_grad: forwards of that module, prepared.
-        strategy: gathers what every rank has.
+        strategy: brings completions to rank 0, and advantages back.
         config: KL and length penalties.
     """
 
@@ -91,21 +101,29 @@ class AdvantageStep:
         return ForwardResults(references, [TokenValues(row, ref) for row, ref in zip(values, rows)])
 
     def score(self, batch: RolloutBatch, forward: ForwardResults) -> ScoredRollouts:
-        """Subtract the penalties, and bring every rank's completions together. An estimator with a critic charges the
-        KL itself, token by token."""
+        """Subtract the penalties, and bring every rank's completions to rank 0, and all scores to every rank. An
+        estimator with a critic charges the KL itself, token by token."""
         config, scores = self.config, list(batch.scores)
         penalised = config.kl.where == "reward" and config.kl.coefficient > 0
         if penalised and forward.references is not None and forward.values is None:
             rows = zip(scores, batch.rollouts, forward.references)
             scores = [apply_kl_penalty(score, rollout, ref_T, config.kl) for score, rollout, ref_T in rows]
         scores = self._without_overlong(scores, batch.rollouts)
-        shards = self.strategy.gather_objects((batch.rollouts, scores, forward.values))
-        return ScoredRollouts(
-            rollouts=[r for shard in shards for r in shard[0]],
-            scores=[s for shard in shards for s in shard[1]],
-            filtered_scores=self._without_overlong(batch.filtered_scores, batch.filtered_rollouts),
-            values=None if forward.values is None else [v for shard in shards for v in shard[2]],
+        shards = gather_on_first(self.strategy, (batch.rollouts, scores, forward.values))
+        every_score, filtered_scores = scatter_from_first(
+            self.strategy,
+            lambda: (
+                [
+                    (
+                        [s for shard in shards for s in shard[1]],
+                        self._without_overlong(batch.filtered_scores, batch.filtered_rollouts),
+                    )
+                ]
+                * self.strategy.world_size
+            ),
         )
+        values = None if forward.values is None or not shards else [v for shard in shards for v in shard[2] or ()]
+        return ScoredRollouts(every_score, filtered_scores, [shard[0] for shard in shards], values)
 
     def _without_overlong(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> list[Score]:
         limit, settings = self.config.sampling.max_tokens, self.config.overlong
@@ -114,13 +132,33 @@ class AdvantageStep:
         return [apply_overlong_penalty(score, rollout, limit, settings) for score, rollout in zip(scores, rollouts)]
 
     def estimate(self, scored: ScoredRollouts, group_ids: Sequence[int]) -> Advantages:
-        """One advantage per completion of all ranks; the estimator, not called for none, sees read-only copies.
+        """One advantage per completion of this rank; on rank 0 those of the other ranks follow.
+
+        Rank 0 calls the estimator, and the others take over its state where it has one.
 
         Raises:
             PluginError: the estimator returned something else.
             ComponentError: it raised.
+            OtherRankFailed: on the other ranks, where it raised on rank 0.
         """
-        rollouts = scored.rollouts
+        advantages, state = scatter_from_first(self.strategy, lambda: self._for_each_rank(scored, group_ids))
+        if state is not None:
+            self.estimator.load_state_dict(state)
+        return advantages
+
+    def _for_each_rank(
+        self, scored: ScoredRollouts, group_ids: Sequence[int]
+    ) -> list[tuple[Advantages, dict[str, Any] | None]]:
+        """What rank 0 sends to each rank: all advantages to itself, to the others their own, and the new state."""
+        every = self._of_all_ranks(scored, group_ids)
+        several = len(scored.rollouts) > 1
+        state = self.estimator.state_dict() if several and isinstance(self.estimator, Stateful) else None
+        ends = np.cumsum([len(shard) for shard in scored.rollouts]).tolist()
+        return [(every, None), *((_part(every, start, end), state) for start, end in pairwise(ends))]
+
+    def _of_all_ranks(self, scored: ScoredRollouts, group_ids: Sequence[int]) -> Advantages:
+        """The estimator, not called for no completions, sees read-only copies."""
+        rollouts = scored.every_rollout
         if not rollouts:
             return Advantages([])
         values = () if scored.values is None else ([frozen(v) for v in scored.values],)
@@ -131,6 +169,12 @@ class AdvantageStep:
         return advantages if scored.values is None else check_returns(advantages, rollouts, self.label)
 
 
+def _part(every: Advantages, start: int, end: int) -> Advantages:
+    """The advantages of some neighbours, with the metrics of all."""
+    returns = None if every.returns is None else list(every.returns[start:end])
+    return Advantages(list(every.values[start:end]), dict(every.metrics), returns)
+
+
 def with_advantages(
     samples: Sequence[TrainingSample], batch: RolloutBatch, advantages: Advantages, forward: ForwardResults
 ) -> list[list[TrainingSample]]:
@@ -139,19 +183,19 @@ def with_advantages(
     Args:
         samples: one per completion of this rank.
         batch: its groups.
-        advantages: of all ranks.
+        advantages: of this rank, maybe followed by those of others.
         forward: reference logprobs and critic values of this rank.
     """
     trained: list[TrainingSample | None] = []
     for n, sample in enumerate(samples):
-        advantage = advantages.values[batch.offset + n]
+        advantage = advantages.values[n]
         if advantage is None:
             trained.append(None)
             continue
         sample = sample.with_advantage(advantage)
         if forward.references is not None:
             sample = sample.with_(ref_T=forward.references[n])
-        returns_T = None if advantages.returns is None else advantages.returns[batch.offset + n]
+        returns_T = None if advantages.returns is None else advantages.returns[n]
         if forward.values is not None and returns_T is not None:
             sample = sample.with_(old_values_T=forward.values[n].values_T1[:-1], returns_T=returns_T)
         trained.append(sample)

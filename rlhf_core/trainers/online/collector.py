@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup, batch_of, share_
 from rlhf_core.runs.events import EventSink
 from rlhf_core.runs.timer import Timer
 from rlhf_core.runs.trace import filtered_rows
+from rlhf_core.strategy.exchange import redistribute
 from rlhf_core.trainers.common.generation import RolloutGenerator
 from rlhf_core.trainers.common.rewards import RewardManager
 from rlhf_core.trainers.online.adaptive_sampling import count_one_sided, sample_in_chunks
@@ -38,7 +40,7 @@ class CollectorSettings:
 
     @property
     def shares_groups(self) -> bool:
-        """Whether every rank needs to see every group before the update."""
+        """Whether every rank needs to know the scores of every group before the update."""
         return self.dynamic is not None or self.adaptive is not None or self.observe_rates
 
 
@@ -90,12 +92,14 @@ class RolloutCollector:
             with self._put_back_if_unsampled(groups):
                 return self._batch(groups, self._sample(self._share(groups), number, call), version)
         kept, filtered, rounds = self._fill(number, call)
-        batch = self._batch([g.group for g in kept], self._share(kept), version)
+        share, filtered = self._with_completions(kept, filtered)
+        batch = self._batch([g.group for g in kept], share, version)
         metrics = {**self._adaptive_metrics(kept, filtered, events), **self._dynamic(kept, filtered, rounds, events)}
         return replace(batch, filtered=filtered, metrics=metrics)
 
     def _fill(self, number: int, call: _Call) -> tuple[list[RolloutGroup], list[RolloutGroup], int]:
-        """(Groups to train on, filtered groups, rounds made), the same on every rank."""
+        """(Groups to train on, filtered groups, rounds made), the same on every rank but for completions, which are
+        with the rank that sampled them."""
         dynamic, size = self.settings.dynamic, self.settings.prompts_per_step
         kept: list[RolloutGroup] = []
         filtered: list[RolloutGroup] = []
@@ -112,14 +116,30 @@ class RolloutCollector:
         return kept, filtered, rounds
 
     def _round(self, groups: Sequence[PromptGroup], tag: object, call: _Call) -> list[RolloutGroup]:
-        """Some groups, each rank sampling its share, on every rank."""
+        """Some groups, of which each rank samples its share and learns the scores of all."""
 
         def sample(chunk: Sequence[PromptGroup], start: int) -> list[RolloutGroup]:
             return self._sample(chunk, (tag, "from", start) if start else tag, call, start)
 
         share, adaptive = self._share(groups), self.settings.adaptive
         sampled = sample(share, 0) if adaptive is None else sample_in_chunks(adaptive, share, sample, self._any_rank)
-        return [group for shard in self.comm.gather_objects(sampled) for group in shard]
+        facts = self.comm.gather_objects([(g.group.group_size, g.scores) for g in sampled])
+        rows = zip(groups, (fact for shard in facts for fact in shard), strict=True)
+        every = [RolloutGroup(replace(group, group_size=size), (), scores) for group, (size, scores) in rows]
+        first = share_bounds(len(groups), self.comm.world_size)[self.comm.rank]
+        return [*every[:first], *sampled, *every[first + len(sampled) :]]
+
+    def _with_completions(
+        self, kept: Sequence[RolloutGroup], filtered: Sequence[RolloutGroup]
+    ) -> tuple[Sequence[RolloutGroup], list[RolloutGroup]]:
+        """(This rank's share of the groups to train on, filtered groups); each rank is sent the completions of its
+        share, rank 0 those of filtered groups, too, since it traces them."""
+        drawn, bounds = [*kept, *filtered], share_bounds(len(kept), self.comm.world_size)
+        wanted: list[Sequence[int]] = [range(start, end) for start, end in pairwise(bounds)]
+        wanted[0] = [*wanted[0], *range(len(kept), len(drawn))]
+        rollouts = redistribute(self.comm, {n: g.rollouts for n, g in enumerate(drawn) if g.rollouts}, wanted)
+        groups = [replace(group, rollouts=rollouts.get(n, ())) for n, group in enumerate(drawn)]
+        return self._share(groups[: len(kept)]), groups[len(kept) :]
 
     @contextmanager
     def _put_back_if_unsampled(self, groups: Sequence[PromptGroup], *, whole_batch: bool = True) -> Iterator[None]:
@@ -179,7 +199,8 @@ class RolloutCollector:
             return {}
         missing = self.settings.prompts_per_step - len(kept)
         events.count({"groups_set_aside": len(filtered), "groups_not_refilled": missing})
-        events.trace("dynamic_sampling", filtered_rows(filtered))
+        if self.comm.rank == 0:
+            events.trace("dynamic_sampling", filtered_rows(filtered))
         figures = {"rounds": rounds, "set_aside": len(filtered), "missing": missing}
         return {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}
 

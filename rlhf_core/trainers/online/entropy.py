@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from rlhf_core.protocols import Strategy
+from rlhf_core.strategy.exchange import gather_on_first, scatter_from_first
 from rlhf_core.trainers.common.training_sample import Floats, TrainingSample
 
 TIE = 1e-5
@@ -34,13 +34,18 @@ def keep_uncertain(
         The samples, and the metric ``entropy_threshold``.
     """
     counted = [e[i.mask_T] for i, e in zip(samples, entropies, strict=True)]
-    shards: list[list[Any]] = strategy.gather_objects(counted)
-    everything = [row for shard in shards for row in shard if len(row)]
-    if not everything:
+    shards = gather_on_first(strategy, counted)
+    threshold = scatter_from_first(strategy, lambda: [_threshold(shards, quantile)] * strategy.world_size)
+    if threshold is None:
         return list(samples), {}
-    threshold = float(np.quantile(np.concatenate(everything).astype(np.float64), 1 - quantile))
     kept = [
         i.with_(advantages_T=np.where(e >= threshold - TIE * (1 + threshold), i.advantages_T, np.float32(0)))
         for i, e in zip(samples, entropies, strict=True)
     ]
     return kept, {"entropy_threshold": threshold}
+
+
+def _threshold(shards: Sequence[Sequence[Floats]], quantile: float) -> float | None:
+    """The entropy of which a share of ``quantile`` of all tokens have as much or more; None without tokens."""
+    rows = [row for shard in shards for row in shard if len(row)]
+    return float(np.quantile(np.concatenate(rows).astype(np.float64), 1 - quantile)) if rows else None

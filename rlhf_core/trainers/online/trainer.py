@@ -17,10 +17,12 @@ from typing import Any
 
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import EngineUnavailable
+from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.timer import Timer
 from rlhf_core.runs.token_record import TokenRecorder
 from rlhf_core.runs.trace import prompt_rows, update_row
+from rlhf_core.strategy.exchange import scatter_from_first
 from rlhf_core.trainers.common.generation import rollout_metrics
 from rlhf_core.trainers.common.policy_evaluator import Evaluation
 from rlhf_core.trainers.common.rewards import score_metrics
@@ -78,19 +80,15 @@ class OnlineTrainer:
             groups = with_advantages(samples, batch, advantages, forward)
             with timer("update"):
                 critic_only = step <= parts.critic_warmup_steps
-                recorder = TokenRecorder(scored.rollouts, batch.groups, config.trace_prompts)
+                recorder = TokenRecorder(batch.groups, config.trace_prompts)
                 observe = recorder if config.trace_prompts else None
                 update_metrics = parts.update(step, groups, batch.version, critic_only=critic_only, observe=observe)
             metrics = self._metrics(scheduled, forward, scored, advantages, update_metrics)
-            rows = prompt_rows(
-                batch.groups,
-                scored.rollouts,
-                scored.scores,
-                advantages.values,
-                config.trace_prompts,
-                recorder.of_all_ranks(self.strategy) if config.trace_prompts else {},
-            )
-            self.session.trace(step, "step", [*rows, update_row(metrics)])
+            tokens = recorder.of_all_ranks(self.strategy) if config.trace_prompts else {}
+            if self.session.main:
+                rollouts, values = scored.every_rollout, advantages.values
+                rows = prompt_rows(batch.groups, rollouts, scored.scores, values, config.trace_prompts, tokens)
+                self.session.trace(step, "step", [*rows, update_row(metrics)])
             metrics |= scheduled.metrics
             metrics |= parts.reference.sync(step) if parts.reference is not None else {}
         self.session.metrics.log_step(step, metrics, timer.seconds)
@@ -113,27 +111,34 @@ class OnlineTrainer:
     ) -> dict[str, float]:
         """A step's metrics, over all ranks; what is counted goes into the summary too."""
         batch = scheduled.batch
-        scores_ok = [s.ok for s in scored.scores]
-        counts = self._truncated(scored.rollouts)
+        truncated, without_signal, completions = scatter_from_first(
+            self.strategy, lambda: [self._of_all_ranks(batch, scored, advantages)] * self.strategy.world_size
+        )
         kl = self._kl(batch.rollouts, forward.references)
-        without_signal = group_counts(advantages.values, scores_ok, batch.group_ids)
-        self.session.counts.update({**counts, **without_signal})
+        self.session.counts.update({**truncated, **without_signal})
         return {
             **score_metrics(scored.every_score),
-            **rollout_metrics([*scored.rollouts, *batch.filtered_rollouts]),
+            **completions,
             **advantages.metrics,
             **update_metrics,
             **(batch.metrics if scheduled.first_read else {"tokens_generated": 0.0}),
-            **{name: float(n) for name, n in counts.items()},
+            **{name: float(n) for name, n in truncated.items()},
             **kl,
             **{name: float(n) for name, n in without_signal.items()},
         }
 
-    def _truncated(self, rollouts: Sequence[Rollout]) -> dict[str, int]:
-        """The truncated completions that ``mask_truncated`` leaves out of the loss."""
-        if not self.config.mask_truncated:
-            return {}
-        return {"truncated_masked": sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)}
+    def _of_all_ranks(
+        self, batch: RolloutBatch, scored: ScoredRollouts, advantages: Advantages
+    ) -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
+        """What rank 0 counts for all ranks: truncated completions that are left out of the loss, and groups without a
+        signal; and the metrics of all completions."""
+        rollouts, scores_ok = scored.every_rollout, [s.ok for s in scored.scores]
+        truncated = sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)
+        return (
+            {"truncated_masked": truncated} if self.config.mask_truncated else {},
+            group_counts(advantages.values, scores_ok, batch.group_ids),
+            rollout_metrics([*rollouts, *batch.filtered_rollouts]),
+        )
 
     def _kl(self, rollouts: Sequence[Rollout], references: Sequence[Any] | None) -> dict[str, float]:
         """KL(policy that sampled || reference) per token, k3, over every rollout of all ranks."""

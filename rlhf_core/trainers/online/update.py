@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rlhf_core.loss_terms import with_sample_size
 from rlhf_core.protocols import Strategy
 from rlhf_core.rollout.drift import Drift, DriftCheck
 from rlhf_core.runs.session import RunSession
+from rlhf_core.strategy.exchange import redistribute
 from rlhf_core.trainers.common.learner import Learner, MetricSums, Observe, means
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
 from rlhf_core.trainers.common.policy_module import PolicyModule, columns
@@ -22,6 +23,15 @@ from rlhf_core.trainers.online.entropy import keep_uncertain
 
 Groups = list[list[TrainingSample]]
 """Samples, group by group."""
+
+
+class OptimizerBatch(NamedTuple):
+    """What one rank has to do with one optimizer batch."""
+
+    trained: list[TrainingSample]
+    """This rank's share of what can contribute a gradient, from whichever rank sampled it."""
+    totals: tuple[float, float]
+    """Tokens, and sequences that have any, of all that this rank sampled of the batch; over ranks the denominators."""
 
 
 class UpdateStep:
@@ -90,7 +100,7 @@ class UpdateStep:
     def _update(
         self,
         step: int,
-        batch: Sequence[TrainingSample],
+        batch: OptimizerBatch,
         sampled_by: int,
         critic_only: bool,
         *,
@@ -98,10 +108,8 @@ class UpdateStep:
         observe: Observe | None,
     ) -> MetricSums:
         """One update; what cannot contribute a gradient is counted in the denominators and not run."""
-        totals = (float(sum(s.tokens for s in batch)), float(sum(s.tokens > 0 for s in batch)))
         staleness = self.learner.version - sampled_by
-        trained = self._with_gradient(batch)
-        sums = self.learner.update_sums(trained, totals, critic_only=critic_only, observe=observe)
+        sums = self.learner.update_sums(batch.trained, batch.totals, critic_only=critic_only, observe=observe)
         if first or not staleness:
             self.drift(step, Drift.of(sums), staleness)
         return {name: value for name, value in sums.items() if not staleness or not name.startswith("drift/")}
@@ -146,28 +154,52 @@ class UpdateStep:
         other_terms = kl_in_loss or config.entropy_coefficient != 0 or self.module.critic is not None
         return config.drop_constant_groups and not other_terms
 
-    def _batches(self, step: int, groups: Groups) -> Iterator[list[TrainingSample]]:
+    def _batches(self, step: int, groups: Groups) -> Iterator[OptimizerBatch]:
         """This rank's share of every optimizer batch.
 
         With several batches the groups of *all* ranks are permuted (anew in every epoch), cut into batches, and each
         batch is shared out, so that the process count changes no batch. With micro-batches by tokens a single batch is
-        shared out anew too, by the work of what is left to train on.
+        shared out anew too, by the work of what is left to train on. What a group costs is told to every rank; its
+        samples are sent to those that train on them, once for all epochs.
         """
-        epochs, rank = self.config.epochs_per_rollout_batch, self.strategy.rank
-        batches_per_epoch = self.updates_per_step // epochs
-        if batches_per_epoch == 1 and self.config.micro_batch_tokens is None:
-            yield from [[s for group in groups for s in group]] * epochs
+        trained = [self._with_gradient(group) for group in groups]
+        epochs = self.config.epochs_per_rollout_batch
+        if self.updates_per_step == epochs and self.config.micro_batch_tokens is None:
+            yield from [OptimizerBatch([s for group in trained for s in group], _totals(groups))] * epochs
             return
-        groups = [group for shard in self.strategy.gather_objects(groups) for group in shard]
+        shards = self.strategy.gather_objects([self.micro_batcher.cost(group) for group in trained])
+        first = sum(len(shard) for shard in shards[: self.strategy.rank])
+        batches = self._places(step, sum(map(len, shards)))
+        shares = self._shares(batches, [cost for shard in shards for cost in shard])
+        wanted = [sorted({place for share in shares for place in share[rank]}) for rank in range(len(shards))]
+        sent = redistribute(self.strategy, {first + n: group for n, group in enumerate(trained) if group}, wanted)
+        own = range(first, first + len(groups))
+        for places, share in zip(batches, shares, strict=True):
+            totals = _totals([groups[place - first] for place in places if place in own])
+            yield OptimizerBatch([s for place in share[self.strategy.rank] for s in sent.get(place, ())], totals)
+
+    def _places(self, step: int, count: int) -> list[list[int]]:
+        """The groups of each optimizer batch, ascending; they are numbered over all ranks."""
+        batches: list[list[int]] = []
+        epochs = self.config.epochs_per_rollout_batch
+        batches_per_epoch = self.updates_per_step // epochs
         for epoch in range(epochs):
-            order = np.arange(len(groups))
+            order = np.arange(count)
             if batches_per_epoch > 1:
-                order = np.random.default_rng([self.seed, step, epoch]).permutation(len(groups))
-            for places in np.array_split(order, batches_per_epoch):
-                batch = [groups[place] for place in np.sort(places)]
-                work = [self._with_gradient(group) for group in batch]
-                share = self.micro_batcher.share(work, self.strategy.world_size)[rank]
-                yield [s for place in share for s in batch[place]]
+                order = np.random.default_rng([self.seed, step, epoch]).permutation(count)
+            batches += [np.sort(places).tolist() for places in np.array_split(order, batches_per_epoch)]
+        return batches
+
+    def _shares(self, batches: Sequence[Sequence[int]], costs: Sequence[float]) -> list[list[list[int]]]:
+        """Of each batch the groups that each rank trains on."""
+        parts = [self.micro_batcher.share([costs[n] for n in places], self.strategy.world_size) for places in batches]
+        return [[[places[n] for n in part] for part in share] for places, share in zip(batches, parts, strict=True)]
+
+
+def _totals(groups: Sequence[Sequence[TrainingSample]]) -> tuple[float, float]:
+    """Tokens, and sequences that have any."""
+    tokens = [s.tokens for group in groups for s in group]
+    return float(sum(tokens)), float(sum(n > 0 for n in tokens))
 
 
 def group_counts(values: Sequence[Any], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
