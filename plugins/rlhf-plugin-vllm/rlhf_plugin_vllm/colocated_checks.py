@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_core.api import BuildContext, ConfigError
 from rlhf_plugin_vllm.checks import check_settings, check_version
+from rlhf_plugin_vllm.memory import cache_bytes
 
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
@@ -35,6 +36,7 @@ def check_colocated(config: ColocatedConfig, ctx: BuildContext) -> None:
     if taken := sorted(set(config.arguments) & set(RESERVED)):
         raise ConfigError(f"rollout.arguments: {', '.join(taken)} cannot be set", why="the run decides them")
     check_strategy(ctx)
+    cache_bytes(config.environment, config.arguments.get("kv_cache_memory_bytes"), on_cpu=True)
     if getattr(ctx.config.trainer, "batches_ahead", 0):
         raise ConfigError(
             "rollout vllm_colocated cannot sample ahead",
