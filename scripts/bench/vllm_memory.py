@@ -2,9 +2,9 @@
 
     RLHF_VLLM_MODEL=./SmolLM2-135M-Instruct python -m scripts.bench vllm_memory     # with vLLM's own Python
 
-The cache is measured as the bytes of vLLM's tensors; all of vLLM as the memory of this process alone (``uss``) that came
-with the engine and its first weights, after a smaller engine has loaded the libraries: vLLM packs weights into memory
-that no tensor owns.
+The cache is measured as the bytes of vLLM's tensors; all of vLLM as the memory of this process alone (``uss``) that
+came with the engine and its first weights, after a smaller engine has loaded the libraries: vLLM packs weights into
+memory that no tensor owns.
 """
 
 from __future__ import annotations

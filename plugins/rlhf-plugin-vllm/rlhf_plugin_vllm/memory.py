@@ -183,7 +183,7 @@ def _on_cards(config: VllmConfig, facts: EngineFacts, each: int, host: Mapping[s
             f"{servers} vLLM servers of {each / GIB:.2f} GiB do not fit card {theirs[0]}",
             why=f"it has {facts.device / GIB:.2f} GiB, and every server of the run is started with the same variables",
             fix="--set 'rollout.arguments=[\"--gpu-memory-utilization=" + f"{int(90 / servers) / 100}" + "\"]', or "
-            f"servers by address (rollout.urls) on cards of their own",
+            "servers by address (rollout.urls) on cards of their own",
         )
     shared = set(theirs) & set(cards[: facts.ranks])
     places = {f"card {card}": held for card in theirs if card not in shared}

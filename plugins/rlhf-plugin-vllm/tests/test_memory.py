@@ -111,7 +111,8 @@ def test_the_cheapest_change_for_a_cache_that_does_not_fit_is_a_smaller_one() ->
 
 def test_servers_that_do_not_fit_this_machine_are_refused_before_launch(tmp_path: Path) -> None:
     words = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--model", "pocket"]
-    words += ["--set", "rollout.name=vllm", "--set", f"rollout.python={environment(tmp_path)}", "--set", f"{SPACE}='999'"]
+    settings = ("rollout.name=vllm", f"rollout.python={environment(tmp_path)}", f"{SPACE}='999'")
+    words += [word for setting in settings for word in ("--set", setting)]
     with pytest.raises(ConfigError, match=r"this run cannot fit(.|\n)*engine servers 1.07 TB") as caught:
         CliRunner().invoke(cli, [*words, "--run-dir", str(tmp_path / "run")], catch_exceptions=False)
     assert f"--set \"{SPACE}='" in str(caught.value.fix)
