@@ -85,7 +85,7 @@ def _too_small(facts: EngineFacts, weights: int, cache: int, share: int | None) 
         fix = f"--set rollout.gpu_memory={_rounded_up(least)}" + (f", or {fix}" if room > 0 else "")
     return ConfigError(
         f"vLLM cannot start: its cache holds {room} tokens, and the policy takes {facts.context}",
-        why=f"{bound}; its weights take {weights / GIB:.2f} GiB, keys and values of a token {facts.token / 1024:.0f} KiB",
+        why=f"{bound}; weights take {weights / GIB:.2f} GiB, keys and values of a token {facts.token / 1024:.0f} KiB",
         fix=fix,
     )
 
