@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from rlhf_core.kernels.split import has_linear_head as has_linear_head
     from rlhf_core.kernels.trunk_and_head import base_model as base_model
     from rlhf_core.kernels.trunk_and_head import take_apart as take_apart
+    from rlhf_core.memory.engine import EngineFacts as EngineFacts
+    from rlhf_core.memory.engine import EngineMemory as EngineMemory
     from rlhf_core.models.load import LoadedModel as LoadedModel
     from rlhf_core.models.load import clear_quantization_config as clear_quantization_config
     from rlhf_core.models.load import context_length as context_length
@@ -187,6 +189,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Sampling": {
         "rlhf_core.rollout.native": ("NativeEngine",),
         "rlhf_core.rollout.seeds": ("request_seed",),
+        "rlhf_core.memory.engine": ("EngineFacts", "EngineMemory"),
         "rlhf_core.kernels.matmul": ("use_matmul_backend",),
         "rlhf_core.cli.components": ("load_sampler",),
         "rlhf_core.cli.generate": ("sample_completions",),

@@ -61,6 +61,7 @@ def _verdict(report: Report) -> Iterator[str]:
     place = "of available memory" if report.on_cpu else "of each card"
     word = "fits" if report.fits else "does NOT fit"
     yield f"peak {readable(plan.peak)} in {plan.peak_phase}: {word} {readable(report.limit)} {place}"
+    yield from _engine(report)
     advice = report.advice
     if advice is None:
         return
@@ -71,6 +72,16 @@ def _verdict(report: Report) -> Iterator[str]:
         yield from (f"  {change.setting}: {change.cost}" for change in advice.changes)
     else:
         yield f"no setting is enough: with {settings or 'nothing to change'} it still needs {readable(advice.peak)}"
+
+
+def _engine(report: Report) -> Iterator[str]:
+    engine = report.found.engine
+    if engine is None:
+        return
+    for place, size in engine.elsewhere.items():
+        yield f"rollout engine: {readable(size)} on {place}, which no rank uses: not counted here"
+    if engine.is_estimate:
+        yield "rollout engine: its bytes are an estimate"
 
 
 def _strategies(report: Report) -> None:

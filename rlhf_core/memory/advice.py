@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlhf_core.errors import UserError
 from rlhf_core.launch.memory import keeps_copy
 from rlhf_core.launch.rows import samples_itself
+from rlhf_core.memory.engine import accepted_by_engine, says_memory
 from rlhf_core.memory.plan import MemoryPlan
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
     from rlhf_core.context import BuildContext
+    from rlhf_core.memory.footprint import Footprint
 
 Replan = Callable[["RunConfig"], MemoryPlan]
 
@@ -51,7 +53,10 @@ def changes(run: RunConfig) -> Iterator[Change]:
     elif getattr(trainer, "track_kl", False) and keeps_copy(run):
         yield Change("trainer.track_kl=false", "no metric kl", lambda r: _trainer(r, track_kl=False))
     engine: Any = run.rollout
-    if samples_itself(run) and hasattr(engine, "max_concurrent"):
+    if says_memory(run):
+        for setting, cost, config in getattr(engine, "memory_changes", tuple)():
+            yield Change(setting, cost, _engine(config))
+    elif samples_itself(run) and hasattr(engine, "max_concurrent"):
         for most in (64, 16, 4, 1):
             if most < min(engine.max_concurrent, trainer.rollout_batch_size):
                 yield Change(f"rollout.max_concurrent={most}", "slower sampling", _concurrent(most))
@@ -86,6 +91,18 @@ def accepted_by_strategy(ctx: BuildContext) -> Callable[[RunConfig], bool]:
 
     before = refusal(ctx.config)
     return lambda run: refusal(run) in (None, before)
+
+
+def accepted(ctx: BuildContext, found: Footprint) -> Callable[[RunConfig], bool]:
+    """Whether strategy and rollout engine take a changed configuration.
+
+    Args:
+        ctx: of the run as it is.
+        found: its footprint.
+    """
+    by_strategy = accepted_by_strategy(ctx)
+    by_engine = accepted_by_engine(found.facts) if found.facts is not None else by_strategy
+    return lambda run: by_engine(run) and by_strategy(run)
 
 
 def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[RunConfig], bool]) -> Advice:
@@ -158,6 +175,10 @@ def _micro_batch(size: int) -> Callable[[Any], Any]:
 
 def _concurrent(most: int) -> Callable[[Any], Any]:
     return lambda run: _with(run, rollout=_with(run.rollout, max_concurrent=most))
+
+
+def _engine(config: Any) -> Callable[[Any], Any]:
+    return lambda run: _with(run, rollout=config)
 
 
 def _lora(run: Any) -> Any:

@@ -8,6 +8,11 @@ from pathlib import Path
 from rlhf_core.errors import ConfigError
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+LIMITS = {
+    "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+}
+"""Files with the limit of this process's control group -> what it uses."""
 UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
@@ -43,11 +48,20 @@ def available_ram() -> int:
     return min(sum(counted), *_left_of_group(), 1 << 62)
 
 
+def device_memory(*, on_cpu: bool) -> int:
+    """Bytes of the device in all, free or not; on the CPU main memory, or the control group's limit if that is less."""
+    if on_cpu:
+        import os
+
+        most = [int(lines[0]) for file in LIMITS if (lines := _lines(file)) and lines[0].isdigit()]
+        return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *most, 1 << 62)
+    import torch
+
+    return torch.cuda.mem_get_info()[1]
+
+
 def _left_of_group() -> list[int]:
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
+    for limit, used in LIMITS.items():
         most, now = _lines(limit), _lines(used)
         if most and now and most[0].isdigit():
             kept = dict(line.split() for line in _lines(str(Path(limit).with_name("memory.stat"))) if line)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.launch.memory import readable
+from rlhf_core.memory.engine import RESERVED, SYNC, says_memory
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
@@ -38,9 +39,11 @@ SURE = frozenset(
         "optimizer",
         "stepped copy",
         "reduce buffer",
+        SYNC,
+        *RESERVED,
     }
 )
-"""Parts of an update that do not depend on the data."""
+"""Parts that do not depend on the data."""
 
 
 def check_memory(ctx: BuildContext, *, force: bool) -> None:
@@ -55,7 +58,8 @@ def check_memory(ctx: BuildContext, *, force: bool) -> None:
     """
     from rlhf_core.memory.amounts import available_ram
 
-    if surely_fits(ctx, available_ram() // ctx.world_size) and not _has_gpu(ctx.config):
+    bounded = not says_memory(ctx.config) and not _has_gpu(ctx.config)
+    if bounded and surely_fits(ctx, available_ram() // ctx.world_size):
         return
     from rlhf_core.memory.report import device_of
 
@@ -145,16 +149,18 @@ def _has_gpu(run: Any) -> bool:
 
 def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> ConfigError | None:
     """The error for a run that cannot fit; one that may not fit is warned of."""
-    from rlhf_core.memory.advice import accepted_by_strategy, cheapest
+    from rlhf_core.memory.advice import accepted, cheapest
     from rlhf_core.memory.footprint import footprint
     from rlhf_core.memory.plan import plan_for
 
-    place = placement_of(ctx)
+    place, found = placement_of(ctx), footprint(ctx, on_cpu=on_cpu)
 
     def replan(run: Any) -> MemoryPlan:
         return plan_for(footprint(ctx.with_(config=run), on_cpu=on_cpu), place, on_cpu=on_cpu)
 
-    plan = replan(ctx.config)
+    if found.engine is not None and found.engine.refusal is not None and not force:
+        return found.engine.refusal
+    plan = plan_for(found, place, on_cpu=on_cpu)
     where = "main memory are free" if on_cpu else "the device's memory are free"
     if plan.peak <= limit:
         return None
@@ -165,8 +171,8 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
             *(readable(plan.peak), plan.peak_phase, readable(limit), where),
         )
         return None
-    decisive = plan.phases["load"] if _while_loading(plan) else max(plan.update_stages, key=_sure)
-    advice = cheapest(ctx.config, limit, replan, accepted_by_strategy(ctx))
+    decisive = plan.phases["load"] if _while_loading(plan) else max(_with_moments(plan), key=_sure)
+    advice = cheapest(ctx.config, limit, replan, accepted(ctx, found))
     settings = " ".join(f"--set {change.setting}" for change in advice.changes)
     elsewhere = "a smaller model, or more cards: rlhf memory plan"
     if _while_loading(plan):
@@ -196,8 +202,14 @@ def placement_of(ctx: BuildContext) -> Placement:
 
 
 def certain_bytes(plan: MemoryPlan) -> int:
-    """What is held whatever the data: weights, copies, gradients and moments in an update, or what loading takes."""
-    return max(*map(_sure, plan.update_stages), plan.phases["load"].total)
+    """What is held whatever the data: weights, copies, gradients and moments in an update, an engine's own memory while
+    it samples, or what loading takes."""
+    return max(*map(_sure, _with_moments(plan)), plan.phases["load"].total)
+
+
+def _with_moments(plan: MemoryPlan) -> list[Phase]:
+    """Phases in which the optimizer has its moments."""
+    return [*plan.update_stages, *(plan.phases[name] for name in ("rollout",) if name in plan.phases)]
 
 
 def _sure(stage: Phase) -> int:
@@ -205,8 +217,8 @@ def _sure(stage: Phase) -> int:
 
 
 def _while_loading(plan: MemoryPlan) -> bool:
-    """Whether loading needs more than an update is certain to."""
-    return plan.phases["load"].total > max(map(_sure, plan.update_stages))
+    """Whether loading needs more than an update or sampling is certain to."""
+    return plan.phases["load"].total > max(map(_sure, _with_moments(plan)))
 
 
 __all__ = ["certain_bytes", "check_memory", "placement_of", "surely_fits", "weight_file_bytes"]

@@ -9,9 +9,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import ModelError
+from rlhf_core.kernels.trunk_and_head import base_model
 from rlhf_core.launch.memory import keeps_copy
 from rlhf_core.launch.precision import with_precision
 from rlhf_core.launch.rows import samples_itself
+from rlhf_core.memory.amounts import device_memory
+from rlhf_core.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
 from rlhf_core.memory.live import tensor_bytes
 from rlhf_core.memory.loading import lies_by_parts
 from rlhf_core.memory.sampling import Sampling, rehearse_sampling
@@ -20,6 +23,7 @@ from rlhf_core.memory.unknown import Unknown, without_values
 from rlhf_core.memory.update import Update, rehearse
 from rlhf_core.memory.weightless import weightless_model
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.load import torch_dtype
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.save import is_peft
 from rlhf_core.models.slices import is_converted
@@ -74,7 +78,11 @@ class Footprint:
     rewards: int
     update: Update
     sampling: Sampling | None
-    """None where nothing is sampled."""
+    """None where nothing is sampled, or by an engine with weights of its own."""
+    engine: EngineMemory | None = None
+    """Of such an engine."""
+    facts: EngineFacts | None = None
+    """What it depends on."""
 
 
 DEPTHS = (2, 4)
@@ -87,6 +95,7 @@ def footprint(
     on_cpu: bool,
     prompt: int | None = None,
     reply: int | None = None,
+    device: int | None = None,
     check: Callable[[ModelSize], None] = lambda model: None,
 ) -> Footprint:
     """Rehearse a run.
@@ -99,6 +108,7 @@ def footprint(
         on_cpu: where it will run.
         prompt: tokens of every prompt, instead of the data's.
         reply: tokens of every reply, likewise.
+        device: bytes of each card; None takes this machine's.
         check: called with the model before anything is rehearsed.
 
     Raises:
@@ -108,14 +118,17 @@ def footprint(
         policy = weightless_model(ctx.config.model)
         check(measure_model(ctx.config.model, policy))
         sizes = sizes_of(ctx.config, ctx, policy.context, prompt, reply)
+        facts = _facts(ctx, policy, sizes, device_memory(on_cpu=on_cpu) if device is None else device, on_cpu)
+        engine = engine_memory(ctx.config, facts)
         blocks = decoder_layers(policy.model)
         if len(blocks) <= DEPTHS[1] or not alike(blocks):
-            return _rehearsed(ctx, policy, sizes, unknown, on_cpu)
+            return replace(_rehearsed(ctx, policy, sizes, unknown, on_cpu), engine=engine, facts=facts)
         few, more = (
             _rehearsed(ctx, weightless_model(ctx.config.model, depth), sizes, unknown, on_cpu) for depth in DEPTHS
         )
         found: Footprint = _continued(few, more, (len(blocks) - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0]))
-        return replace(found, model=measure_model(ctx.config.model, policy), update=found.update.at_peak())
+        size, update = measure_model(ctx.config.model, policy), found.update.at_peak()
+        return replace(found, model=size, update=update, engine=engine, facts=facts)
 
 
 def alike(blocks: Sequence[Any]) -> bool:
@@ -175,14 +188,38 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
         sampler=2 * trained if _samples_from_a_copy(run) else 0,
         rewards=held_models(ctx),
         update=rehearse(ctx, sizes, unknown),
-        sampling=rehearse_sampling(ctx, sizes, on_cpu=on_cpu) if sizes.prompts else None,
+        sampling=rehearse_sampling(ctx, sizes, on_cpu=on_cpu) if sizes.prompts and not says_memory(run) else None,
+    )
+
+
+def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bool) -> EngineFacts:
+    """What the memory of an engine with weights of its own depends on."""
+    run = with_precision(ctx.config)
+    mixed = getattr(run.trainer, "precision", "fp32") != "fp32"
+    element = 2 if mixed else torch_dtype(run.model.dtype).itemsize
+    text = base_model(policy.model).config.get_text_config()
+    heads = int(getattr(text, "num_attention_heads", 1) or 1)
+    width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    named = dict(policy.model.named_parameters())
+    trained = [p for p in named.values() if p.requires_grad]
+    return EngineFacts(
+        weights=element * sum(p.numel() for name, p in named.items() if ".lora_" not in name),
+        head=element * int(text.vocab_size) * int(text.hidden_size),
+        token=2 * element * width * int(getattr(text, "num_key_value_heads", None) or heads) * text.num_hidden_layers,
+        vocabulary=int(text.vocab_size),
+        context=policy.context,
+        rows=len(sizes.prompts) * sizes.group,
+        trained=tensor_bytes(trained),
+        largest=max((tensor_bytes([p]) for p in trained), default=0),
+        lora=run.model.lora is not None,
+        on_cpu=on_cpu,
+        device=device,
+        ranks=ctx.world_size,
     )
 
 
 def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
     """Count a model's parameters and the bytes of its parts."""
-    from rlhf_core.kernels.trunk_and_head import base_model
-
     parameters = list(policy.model.parameters())
     text = base_model(policy.model).config.get_text_config()
     blocks = decoder_layers(policy.model)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlhf_core.memory.engine import RESERVED
+
 Parts = dict[str, int]
-ON_DEVICE = ("sampler copy", "rewards", "gradients", "reduce buffer")
+ON_DEVICE = ("sampler copy", "rewards", "gradients", "reduce buffer", *RESERVED)
 """Parts that no strategy keeps in main memory beside a device of its own."""
 
 

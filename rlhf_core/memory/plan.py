@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from rlhf_core.errors import ConfigError
+from rlhf_core.memory.engine import SYNC, EngineMemory
 from rlhf_core.memory.footprint import Footprint, ModelSize
 from rlhf_core.memory.layouts import STRATEGIES, Name, Shares, shares
 from rlhf_core.memory.loading import load_phase
@@ -106,7 +107,7 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     check_placement(place, found.model)
     split = place.tensor * place.pipeline
     of = shares(place.strategy, place.ranks // split, place.ranks_per_node)
-    model, update, sampling = found.model, found.update, found.sampling
+    model, update = found.model, found.update
     weights, reference, trained = model.weights / split, found.reference / split, update.trained / split
     critic, moments = update.critic / split, update.parts.get("optimizer", 0) / split
     root = model.root / place.tensor
@@ -123,25 +124,41 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     state: dict[str, float] = {"optimizer": moments * of.moments, **made}
     temporaries = update.step / split if on_cpu else trained  # a CPU steps one weight at a time
     in_step = {"gradients": trained * of.gradients, "optimizer temporaries": temporaries * of.moments}
-    in_rollout: dict[str, float] = {}
-    if sampling is not None:
-        in_rollout = {name: size / (split if name == "KV cache" else 1) for name, size in sampling.parts.items()}
-        in_rollout |= {"gathered units": weights + critic - _stays_whole(found, of, place)} if of.gathers else {}
+    whole = {"gathered units": weights + critic - _stays_whole(found, of, place)} if of.gathers else {}
     cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
     written = max(cloned, 0.0 if of.gathers else model.merged / split)
     gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
-    laid = partial(phase_of, held, weights_away=of.weights_on_host, state_away=of.moments_on_host)
+    engine = found.engine or EngineMemory({})
+    away = {"weights_away": of.weights_on_host, "state_away": of.moments_on_host}
+    laid = partial(phase_of, {**held, **engine.left}, **away)
+    awake = {**held, **engine.parts}
+    moments_of_rollout = [phase_of(awake, state, {**whole, **parts}, **away) for parts in _in_rollout(found, split)]
     without_gradients = {name: size for name, size in state.items() if name != "gradients"}
     stages = [laid(without_gradients, each) for each in (*in_update(found, of, place), in_step)]
     phases = {
-        "load": load_phase(of, models, held, made, trained, on_cpu=on_cpu, by_parts=model.by_parts),
-        "rollout": laid(state, in_rollout),
+        "load": load_phase(of, models, awake, made, trained, on_cpu=on_cpu, by_parts=model.by_parts),
+        "rollout": max(moments_of_rollout, key=lambda phase: phase.total, default=laid(state, {})),
         "update": max(stages, key=lambda phase: phase.total),
         "checkpoint": laid(state, {"copies to be written": written, **gathered}),
     }
-    if sampling is None:
+    if not moments_of_rollout:
         del phases["rollout"]
-    return MemoryPlan(place, phases, stages)
+    beside = {name: replace(phase, host={**phase.host, **engine.host}) for name, phase in phases.items()}
+    return MemoryPlan(place, beside, stages)
+
+
+def _in_rollout(found: Footprint, split: int) -> list[dict[str, float]]:
+    """What comes on top at each moment of sampling; none where nothing is sampled.
+
+    An engine with weights of its own is first given those of the policy, which are cloned for it.
+    """
+    if found.engine is not None and found.facts is not None:
+        engine, cloned = found.engine, found.facts.trained
+        handed = {SYNC: cloned + engine.syncing.get(SYNC, 0)}
+        return [{**engine.syncing, **handed}, dict(engine.sampling)]
+    if found.sampling is None:
+        return []
+    return [{name: size / (split if name == "KV cache" else 1) for name, size in found.sampling.parts.items()}]
 
 
 def _stays_whole(found: Footprint, of: Shares, place: Placement) -> float:

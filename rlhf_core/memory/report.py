@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.errors import ConfigError, did_you_mean
-from rlhf_core.memory.advice import Advice, accepted_by_strategy, cheapest
+from rlhf_core.memory.advice import Advice, accepted, cheapest
 from rlhf_core.memory.amounts import available_ram
 from rlhf_core.memory.footprint import Footprint, ModelSize, footprint
 from rlhf_core.memory.layouts import STRATEGIES, Name
@@ -59,7 +59,7 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """For machines."""
         model, sizes = self.found.model, self.found.sizes
-        advice = self.advice
+        advice, engine = self.advice, self.found.engine
         return {
             "algo": self.algo,
             "model": {name: getattr(model, name) for name in type(model).__dataclass_fields__},
@@ -69,6 +69,7 @@ class Report:
             "limit": self.limit,
             "fits": self.fits,
             "estimate": self.is_estimate,
+            "engine": None if engine is None else {"estimate": engine.is_estimate, "elsewhere": dict(engine.elsewhere)},
             **as_json(self.plan),
             "strategies": [
                 {**as_json(one), "planned_for": one.placement.strategy in self.planned_for} for one in self.others
@@ -104,6 +105,9 @@ def make_report(
         limit: bytes of each card; None takes this machine's.
         prompt: see :func:`rlhf_core.memory.footprint.footprint`.
         reply: likewise.
+
+    Raises:
+        UserError: model, sizes or settings that cannot be; a rollout engine that cannot start with its settings.
     """
     place = replace(place, bucket=getattr(ctx.config.strategy, "bucket", place.bucket))
     device, capacity = device_of(ctx.config, place.ranks)
@@ -114,9 +118,11 @@ def make_report(
         check_placement(place, model)
 
     def found_for(run: RunConfig) -> Footprint:
-        return footprint(ctx.with_(config=run), on_cpu=on_cpu, prompt=prompt, reply=reply, check=check)
+        return footprint(ctx.with_(config=run), on_cpu=on_cpu, prompt=prompt, reply=reply, device=limit, check=check)
 
     found = found_for(ctx.config)
+    if found.engine is not None and found.engine.refusal is not None:
+        raise found.engine.refusal
     plan = plan_for(found, place, on_cpu=on_cpu)
     others = every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket)
     advice = None
@@ -125,7 +131,7 @@ def make_report(
         def replan(run: RunConfig) -> MemoryPlan:
             return plan_for(found_for(run), place, on_cpu=on_cpu)
 
-        advice = cheapest(ctx.config, most, replan, accepted_by_strategy(ctx))
+        advice = cheapest(ctx.config, most, replan, accepted(ctx, found))
     several: list[Name] = [name for name in STRATEGIES if name != "single"]
     fewest: dict[str, int | None] = {
         name: fewest_ranks(found, name, most, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket)

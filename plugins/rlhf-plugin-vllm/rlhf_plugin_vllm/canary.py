@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rlhf_core.api import ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
-from rlhf_core.sdk import base_model
+from rlhf_core.sdk import base_model, has_no_weights
 
 TEXTS = ("What is 2 + 3?", "Say hello.", "The capital of France is", "1 2 3 4")
 TOKENS = 8
@@ -35,7 +35,7 @@ class Canary:
 
     def __init__(self, policy: Any, context: int, temperature: float) -> None:
         model = policy.model
-        self.device = next(model.parameters()).device
+        self.device: torch.device | None = None if has_no_weights(model) else next(model.parameters()).device
         parts = {id(p): _empty(p) if p.requires_grad else p for p in model.parameters()}
         self.model = copy.deepcopy(model, parts)
         self.model.eval()
@@ -51,10 +51,10 @@ class Canary:
             return max(self._gap(tensors, rollout) for rollout in rollouts)
 
     def _gap(self, tensors: Mapping[str, torch.Tensor], rollout: Rollout) -> float:
-        device = self.device
+        device = self.device or next(iter(tensors.values())).device
         ids = torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]], device=device)
         with torch.no_grad():
-            weights = {name: tensor.to(device) for name, tensor in tensors.items()}
+            weights = {name: tensor.to(device) for name, tensor in (*self.model.named_buffers(), *tensors.items())}
             output = torch.func.functional_call(self.model, weights, (ids,), {"use_cache": False})
         logits_TV = output.logits[0, len(rollout.prompt_ids) - 1 : -1].float() / self.sampling.temperature
         own_T = torch.log_softmax(logits_TV, -1).gather(-1, ids[0, len(rollout.prompt_ids) :, None])[:, 0]

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from rlhf_core.api import BuildContext, ConfigError, ModelError, SamplingParams
 from rlhf_plugin_vllm.answers import PATH
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
+from rlhf_plugin_vllm.memory import cache_bytes, option, utilization
 from rlhf_plugin_vllm.worker import EXTENSION, PROTOCOL, SHAPE
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
             fix=f"--set strategy=ddp, or rollout=native (strategies that go with vllm: {', '.join(WHOLE)})",
         )
     if not config.urls:
+        utilization(config.arguments)
+        cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=True)
         check_interpreter(config)
         return
     if len(config.urls) < ctx.world_size:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlhf_core.api import BuildContext, ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
-from rlhf_core.sdk import NativeEngine
+from rlhf_core.sdk import NativeEngine, has_no_weights
 from rlhf_plugin_vllm.answers import body_of, rollout_of, versions_of
 from rlhf_plugin_vllm.canary import Canary, compute_dtype, tolerance_of, wrong_weights
 from rlhf_plugin_vllm.checks import check_sampling
-from rlhf_plugin_vllm.connect import save_base
+from rlhf_plugin_vllm.connect import save_base, save_shape
 from rlhf_plugin_vllm.in_process import InProcess
 from rlhf_plugin_vllm.weight_files import WeightFiles
 
@@ -51,8 +51,9 @@ class ColocatedEngine:
         """Told how many more completions have ended."""
         self.files = WeightFiles(policy.model, None)
         try:
-            save_base(policy, self.files.folder / "model")
-            self.vllm = InProcess(config, self.files.folder / "model", dtype, native.context, self.files.rank)
+            folder, empty = self.files.folder / "model", has_no_weights(policy.model)
+            (save_shape if empty else save_base)(policy, folder)
+            self.vllm = InProcess(config, folder, dtype, native.context, self.files.rank, empty=empty)
         except BaseException as error:
             self.files.close()
             if isinstance(error, RlhfError) or not isinstance(error, Exception):

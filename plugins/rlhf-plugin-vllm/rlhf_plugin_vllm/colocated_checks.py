@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 from rlhf_core.api import BuildContext, ConfigError
 from rlhf_plugin_vllm.checks import check_settings, check_version
+from rlhf_plugin_vllm.memory import cache_bytes
 
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 
-STRATEGIES = ("auto", "single")
+STRATEGIES = ("auto", "single", "ddp", "fsdp")
+"""Each process hands whole weights to a vLLM of its own, which with adapters starts from the whole model."""
 IMPORT_S = 300.0
 RESERVED = (
     "model", "tokenizer", "dtype", "max_model_len", "logprobs_mode", "worker_extension_cls", "enable_lora",
-    "max_lora_rank", "enable_sleep_mode", "gpu_memory_utilization",
+    "max_lora_rank", "enable_sleep_mode", "gpu_memory_utilization", "distributed_executor_backend", "load_format",
+    "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
 )  # fmt: skip
 """Arguments of ``vllm.LLM`` that the engine decides."""
 
@@ -32,12 +35,8 @@ def check_colocated(config: ColocatedConfig, ctx: BuildContext) -> None:
     check_settings(ctx)
     if taken := sorted(set(config.arguments) & set(RESERVED)):
         raise ConfigError(f"rollout.arguments: {', '.join(taken)} cannot be set", why="the run decides them")
-    strategy = getattr(getattr(ctx.config, "strategy", None), "name", STRATEGIES[0])
-    if ctx.world_size > 1 or strategy not in STRATEGIES:
-        raise ConfigError(
-            f"rollout vllm_colocated was made for one process, not for {ctx.world_size} with strategy '{strategy}'",
-            fix="--nproc 1, or rollout=vllm, whose servers are processes of their own",
-        )
+    check_strategy(ctx)
+    cache_bytes(config.environment, config.arguments.get("kv_cache_memory_bytes"), on_cpu=True)
     if getattr(ctx.config.trainer, "batches_ahead", 0):
         raise ConfigError(
             "rollout vllm_colocated cannot sample ahead",
@@ -45,6 +44,26 @@ def check_colocated(config: ColocatedConfig, ctx: BuildContext) -> None:
             fix="--set trainer.rollouts.max_staleness=0, or rollout=vllm",
         )
     check_installed(config, imports=not ctx.dry_run)
+
+
+def check_strategy(ctx: BuildContext) -> None:
+    """A strategy whose weights can be handed over.
+
+    Raises:
+        ConfigError: another.
+    """
+    strategy = getattr(getattr(ctx.config, "strategy", None), "name", STRATEGIES[0])
+    if strategy not in STRATEGIES:
+        raise ConfigError(
+            f"rollout vllm_colocated was not made for strategy '{strategy}'",
+            fix=f"rollout=native, or one of the strategies {', '.join(STRATEGIES)}",
+        )
+    if strategy == "fsdp" and ctx.config.model.lora is not None:
+        raise ConfigError(
+            "rollout vllm_colocated cannot be used with adapters under strategy 'fsdp'",
+            why="vLLM starts from the whole model, of which each process has a part",
+            fix="--set strategy=ddp, or rollout=native",
+        )
 
 
 def check_installed(config: ColocatedConfig, *, imports: bool = True) -> None:

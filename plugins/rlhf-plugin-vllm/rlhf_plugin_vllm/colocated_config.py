@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ComponentConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.sdk import EngineFacts, EngineMemory
 
 
 class ColocatedConfig(ComponentConfig):
@@ -20,7 +24,8 @@ class ColocatedConfig(ComponentConfig):
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables that vLLM reads, set before it is imported: ``{"VLLM_CPU_KVCACHE_SPACE": "1"}``."""
     gpu_memory: float = Field(0.4, gt=0, lt=1)
-    """Share of a GPU's memory that vLLM may take, for weights and cached keys and values."""
+    """Share of the device's memory that vLLM may take, for weights and cached keys and values; on CPUs of main memory,
+    where VLLM_CPU_KVCACHE_SPACE in ``environment`` gives the cache so many GiB instead."""
     sleep: bool = True
     """Give that memory back while the policy is updated, on CUDA; vLLM for CPUs cannot."""
     canary_tolerance: float | None = Field(None, gt=0)
@@ -29,6 +34,18 @@ class ColocatedConfig(ComponentConfig):
     0.3."""
     allow_untested: bool = False
     """Use a version of vLLM that the tests were not run with."""
+
+    def memory(self, facts: EngineFacts) -> EngineMemory:
+        """What it holds, for the memory plan."""
+        from rlhf_plugin_vllm.memory import colocated_memory
+
+        return colocated_memory(self, facts)
+
+    def memory_changes(self) -> Sequence[tuple[str, str, ColocatedConfig]]:
+        """Settings with which it holds less: (setting, cost, configuration with it)."""
+        from rlhf_plugin_vllm.memory import colocated_changes
+
+        return colocated_changes(self)
 
     def preflight(self, ctx: BuildContext) -> None:
         """Import vLLM in a process of its own, before a model is loaded; a dry run only looks for it.

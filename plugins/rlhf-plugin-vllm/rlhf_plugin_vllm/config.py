@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.sdk import EngineFacts, EngineMemory
 
 
 class VllmConfig(ComponentConfig):
@@ -84,6 +87,18 @@ class VllmConfig(ComponentConfig):
         if not self.in_flight:
             return {}
         return {"in_flight": "not exactly reproducible: which weights sample a token depends on time"}
+
+    def memory(self, facts: EngineFacts) -> EngineMemory:
+        """What servers of the run hold, and handing weights over, for the memory plan."""
+        from rlhf_plugin_vllm.memory import server_memory
+
+        return server_memory(self, facts)
+
+    def memory_changes(self) -> Sequence[tuple[str, str, VllmConfig]]:
+        """Settings with which servers of the run hold less: (setting, cost, configuration with it)."""
+        from rlhf_plugin_vllm.memory import server_changes
+
+        return server_changes(self)
 
     def preflight(self, ctx: BuildContext) -> None:
         """Ask the servers what they are, before a model is loaded.

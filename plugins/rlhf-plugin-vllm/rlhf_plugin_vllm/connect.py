@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,25 @@ def save_base(policy: Any, folder: Path) -> None:
     state = {
         name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name
     }
-    save_model(model, policy.tokenizer, folder, state)
+    with _written_by_every_rank(model):
+        save_model(model, policy.tokenizer, folder, state)
+
+
+@contextlib.contextmanager
+def _written_by_every_rank(model: Any) -> Iterator[None]:
+    """transformers' ``save_pretrained`` writes nothing on another rank than 0, each of which has a folder of its own
+    here."""
+    model.should_save_on_this_rank = lambda is_main_process: True
+    try:
+        yield
+    finally:
+        del model.should_save_on_this_rank
+
+
+def save_shape(policy: Any, folder: Path) -> None:
+    """Configuration and tokenizer of a model whose weights come later."""
+    base_model(policy.model).config.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
 
 
 def _close(replicas: Sequence[Replica]) -> None:

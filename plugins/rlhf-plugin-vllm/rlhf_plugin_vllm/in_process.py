@@ -27,18 +27,25 @@ CACHE_ONLY = 1
 class InProcess:
     """One vLLM on the device that vLLM finds.
 
+    In a run of several processes each has its own, and all start theirs together: vLLM makes groups of one process each
+    in the run's own process group, as it does under an external launcher.
+
     Args:
         config: the settings.
         folder: of the model it starts with.
         dtype: what it computes in.
         context: prompt and completion tokens that fit.
         rank: of adapters; 0 for none.
+        empty: the folder has no weights: all of them come with the first version.
     """
 
-    def __init__(self, config: ColocatedConfig, folder: Path, dtype: str, context: int, rank: int) -> None:
+    def __init__(
+        self, config: ColocatedConfig, folder: Path, dtype: str, context: int, rank: int, *, empty: bool = False
+    ) -> None:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.update({"VLLM_NO_USAGE_STATS": "1", **config.environment})
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # before vLLM is imported: the engine in this process
+        self._made_group = not _has_group()
         with process_kept():
             from vllm import LLM  # pyright: ignore[reportMissingImports]
             from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
@@ -46,7 +53,10 @@ class InProcess:
             self.platform = str(current_platform.device_type)
             self.sleeps = config.sleep and current_platform.is_cuda()
             lora = {"enable_lora": True, "max_lora_rank": lora_rank(rank)} if rank else {}
-            gpu = {"gpu_memory_utilization": config.gpu_memory, "enable_sleep_mode": self.sleeps}
+            several = not self._made_group and torch.distributed.get_world_size() > 1
+            more: dict[str, Any] = {"distributed_executor_backend": "external_launcher"} if several else {}
+            more |= {"load_format": "dummy"} if empty else {}
+            more |= {"enable_sleep_mode": self.sleeps} if current_platform.is_cuda() else {}
             self._llm: Any = LLM(
                 model=str(folder),
                 dtype=dtype,
@@ -54,8 +64,9 @@ class InProcess:
                 logprobs_mode="processed_logprobs",
                 worker_extension_cls=EXTENSION,
                 use_tqdm_on_load=False,
+                gpu_memory_utilization=config.gpu_memory,
                 **lora,
-                **(gpu if current_platform.is_cuda() else {}),
+                **more,
                 **config.arguments,
             )
         self._level = CACHE_ONLY if rank else WEIGHTS_AND_CACHE
@@ -129,18 +140,25 @@ class InProcess:
         return self._asleep and self._level == WEIGHTS_AND_CACHE
 
     def close(self) -> None:
-        """End it and its process group; idempotent."""
+        """End it and its process groups, not the run's; idempotent."""
         llm, self._llm = self._llm, None
         if llm is None:
             return
-        from vllm.distributed import (  # pyright: ignore[reportMissingImports]
-            destroy_distributed_environment,
-            destroy_model_parallel,
-        )
+        from vllm.distributed import parallel_state  # pyright: ignore[reportMissingImports]
 
         llm.llm_engine.engine_core.shutdown()
-        destroy_model_parallel()
-        destroy_distributed_environment()
+        parallel_state.destroy_model_parallel()
+        if self._made_group:
+            parallel_state.destroy_distributed_environment()
+            return
+        world, parallel_state._WORLD, parallel_state._NODE_COUNT = parallel_state._WORLD, None, None
+        if world is not None:
+            world.destroy()
+
+
+def _has_group() -> bool:
+    """Whether this process is one of a process group."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _choice(completion: Any) -> dict[str, Any]:
@@ -159,10 +177,11 @@ def _choice(completion: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
     """Leave this process as it was: random generators, threads, and variables of a launcher, which vLLM would take
-    for its own."""
+    for its own where this process is in no group."""
     set_num_threads, threads, dtype = torch.set_num_threads, torch.get_num_threads(), torch.get_default_dtype()
     python, arrays = random.getstate(), np.random.get_state()
-    launched = {name: os.environ.pop(name) for name in LAUNCHER & set(os.environ)}
+    hidden = set[str]() if _has_group() else LAUNCHER & set(os.environ)
+    launched = {name: os.environ.pop(name) for name in hidden}
     try:
         with torch.random.fork_rng():
             yield

@@ -62,7 +62,7 @@ class StandIn:
         self.hold: Callable[[Any], float] = lambda body: 0.0
         """Seconds that a request, of which half is sampled, waits at most for the server to be paused."""
         self._lock, self._pauses = threading.Lock(), threading.Condition()
-        self._keeps = False
+        self._keeps = self._closed = False
         stand_in = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -103,6 +103,8 @@ class StandIn:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+        with self._lock:  # what is being computed ends: a daemon thread inside torch aborts a process that exits
+            self._closed = True
 
     def answer(self, path: str, body: Any, query: str = "") -> Any:
         self.calls.append(path if path != "/collective_rpc" else body["method"])
@@ -204,6 +206,8 @@ class StandIn:
         """What its weights are called, and a completion of them; never while it is paused."""
         while True:
             with self._lock:
+                if self._closed:
+                    raise ConnectionAbortedError("the server is closed")
                 if not self.paused:
                     return self.weights, self.engine.generate([request], sampling, 0)[0]
             time.sleep(0.01)

@@ -16,10 +16,15 @@ from rlhf_core.api import ConfigError, ModelConfig, SamplingSettings
 from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 
 
-def plan(world_size: int = 1, strategy: str = "auto", ahead: int = 0, **sampling: Any) -> Any:
+def plan(
+    world_size: int = 1, strategy: str = "auto", ahead: int = 0, model: ModelConfig | None = None, **sampling: Any
+) -> Any:
     trainer = SimpleNamespace(sampling=SamplingSettings(**sampling), batches_ahead=ahead)
-    config = SimpleNamespace(trainer=trainer, model=ModelConfig(), strategy=SimpleNamespace(name=strategy))
+    config = SimpleNamespace(trainer=trainer, model=model or ModelConfig(), strategy=SimpleNamespace(name=strategy))
     return SimpleNamespace(config=config, world_size=world_size, rank=0, dry_run=False)
+
+
+ADAPTERS = ModelConfig.model_validate({"lora": {"r": 4}})
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str, code: str = "LLM = object") -> None:
@@ -36,8 +41,9 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str, code: s
 @pytest.mark.parametrize(
     ("config", "settings", "words"),
     [
-        ({}, {"world_size": 2}, "made for one process, not for 2"),
-        ({}, {"strategy": "fsdp"}, "strategy 'fsdp'"),
+        ({}, {"world_size": 2, "strategy": "deepspeed"}, "not made for strategy 'deepspeed'"),
+        ({}, {"world_size": 2, "strategy": "fsdp", "model": ADAPTERS}, "with adapters under strategy 'fsdp'"),
+        ({"arguments": {"tensor_parallel_size": 2}}, {}, "tensor_parallel_size cannot be set"),
         ({}, {"ahead": 1}, "cannot sample ahead"),
         ({}, {"min_tokens": 3}, "min_tokens"),
         ({"arguments": {"logprobs_mode": "raw_logprobs"}}, {}, "logprobs_mode cannot be set"),

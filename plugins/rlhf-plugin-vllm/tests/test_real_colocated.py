@@ -147,20 +147,49 @@ def test_under_lora_the_adapter_is_sent(ctx: BuildContext, engine: ColocatedEngi
         built.close()
 
 
-@pytest.mark.parametrize("lora", [[], ["model.lora.r=4"]], ids=["full", "lora"])
-def test_grpo_trains_with_it_to_the_same_weights_each_time(tmp_path: Path, lora: list[str]) -> None:
+def train(run: Path, *more: str, ranks: int = 1) -> dict[str, torch.Tensor]:
+    """The weights after two steps of grpo, each after a sync that the canary found to be whole."""
     settings = ["rollout.name=vllm_colocated", "trainer.steps=2", "trainer.eval_samples=2", "trainer.group_size=4"]
-    settings += ["trainer.rollout_batch_size=8", "trainer.sampling.temperature=0.7", "threads=1", *lora]
+    settings += ["trainer.rollout_batch_size=16", "trainer.sampling.temperature=0.7", "threads=1", *more]
     settings += ["rollout.arguments.enforce_eager=true", "rollout.arguments.max_num_seqs=32"]
     settings += [f"rollout.environment.{name}='{value}'" for name, value in ENVIRONMENT.items()]
-    words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
+    words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", str(ranks)]
     words += [word for setting in settings for word in ("--set", setting)]
-    for name in "ab":
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--run-dir", str(tmp_path / name)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=1000)
-        assert result.returncode == 0, result.stdout + result.stderr
-    row = json.loads((tmp_path / "a" / "summary.json").read_text())["reports"]["vllm"]
+    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--run-dir", str(run)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=1000)
+    assert result.returncode == 0, result.stdout + result.stderr
+    row = json.loads((run / "summary.json").read_text())["reports"]["vllm"]
     assert row["syncs"] == 3
     assert row["canary_largest"] < 1e-4
-    one, two = (load_file(tmp_path / name / "final" / "model.safetensors") for name in "ab")
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    return load_file(run / "final" / "model.safetensors")
+
+
+def largest_gap(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
+    return max(float((one[name] - two[name]).abs().max()) for name in one)
+
+
+@pytest.mark.parametrize("lora", [[], ["model.lora.r=4"]], ids=["full", "lora"])
+def test_grpo_trains_with_it_to_the_same_weights_each_time(tmp_path: Path, lora: list[str]) -> None:
+    assert largest_gap(train(tmp_path / "a", *lora), train(tmp_path / "b", *lora)) == 0
+
+
+def test_two_ranks_with_a_vllm_each_train_as_one_process_does(tmp_path: Path) -> None:
+    alone, ddp = train(tmp_path / "alone"), train(tmp_path / "ddp", ranks=2)
+    assert largest_gap(alone, ddp) < 1e-4, "of a learning rate of 1.5e-4: Adam makes rounding of small gradients large"
+    norms = [gradient_norms(tmp_path / name) for name in ("alone", "ddp")]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    lora = [train(tmp_path / f"lora-{n}", "model.lora.r=4", ranks=n) for n in (1, 2)]
+    assert largest_gap(*lora) < 1e-4
+
+
+@pytest.mark.skipif(importlib.util.find_spec("rlhf_plugin_fsdp") is None, reason="rlhf-plugin-fsdp is not installed")
+def test_two_ranks_that_shard_the_policy_train_as_two_whole_ones_do(tmp_path: Path) -> None:
+    ddp, fsdp = train(tmp_path / "ddp", ranks=2), train(tmp_path / "fsdp", "strategy=fsdp", ranks=2)
+    assert largest_gap(ddp, fsdp) < 1e-6
+    norms = [gradient_norms(tmp_path / name) for name in ("ddp", "fsdp")]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+
+
+def gradient_norms(run: Path) -> list[float]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row["grad_norm"] for row in rows if row.get("grad_norm") is not None]

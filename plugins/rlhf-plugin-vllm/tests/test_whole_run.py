@@ -26,6 +26,7 @@ _spec.loader.exec_module(servers)
 SETTINGS = (
     "threads=1", "trainer.steps=3", "trainer.group_size=4", "trainer.rollout_batch_size=8", "trainer.eval_samples=0",
     "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=16", "rollout.name=vllm", "rollout.replicas=2",
+    "rollout.environment.VLLM_CPU_KVCACHE_SPACE='1'",
 )  # fmt: skip
 CANARY = range(1000, 1004)
 
@@ -37,10 +38,10 @@ class Run:
         self.folder, self.path, self.python = folder, folder / "run", servers.environment(folder)
         self.settings = (*SETTINGS, f"rollout.python={self.python}", *settings)
 
-    def train(self) -> subprocess.CompletedProcess[str]:
+    def train(self, *more: str) -> subprocess.CompletedProcess[str]:
         words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
         words += [word for setting in self.settings for word in ("--set", setting)]
-        return self._rlhf(*words, "--run-dir", str(self.path))
+        return self._rlhf(*words, *more, "--run-dir", str(self.path))
 
     def resume(self) -> subprocess.CompletedProcess[str]:
         return self._rlhf("--resume", str(self.path))
@@ -137,3 +138,15 @@ def test_when_restarts_are_used_up_the_run_saves_says_so_and_resumes_to_the_same
     assert result.returncode == 0, result.stdout + result.stderr
     assert equal(run.weights, undisturbed.weights)
     assert run.asked == undisturbed.asked
+
+
+def test_on_two_ranks_each_has_a_server_of_its_own_that_starts_with_the_whole_model(
+    undisturbed: Run, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, "rollout.replicas=1")
+    result = run.train("--nproc", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len({r["pid"] for r in servers.calls(tmp_path)}) == 2
+    assert run.asked == undisturbed.asked
+    gap = max(float((run.weights[name] - undisturbed.weights[name]).abs().max()) for name in run.weights)
+    assert gap < 1e-4

@@ -1,0 +1,261 @@
+"""What vLLM holds in memory, for the memory plan; neither torch nor vLLM is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import ConfigError
+from rlhf_core.sdk import EngineFacts, EngineMemory
+
+if TYPE_CHECKING:
+    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
+    from rlhf_plugin_vllm.config import VllmConfig
+
+MIB, GIB = 1 << 20, 1 << 30
+KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
+"""Environment variable of vLLM for CPUs: GiB of its cache of keys and values."""
+UTILIZATION = 0.92
+"""Share of a device's memory that a server takes where ``--gpu-memory-utilization`` does not say."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SPACES = (16, 8, 4, 2, 1)
+"""GiB that are tried as ``VLLM_CPU_KVCACHE_SPACE``."""
+SHARES = (0.3, 0.2, 0.1)
+"""Of a device, that are tried."""
+FEWER = "fewer completions are sampled at once"
+
+
+def colocated_memory(config: ColocatedConfig, facts: EngineFacts) -> EngineMemory:
+    """Of vLLM in the training process.
+
+    On CUDA it takes its share of the card, whatever it needs; on CPUs its weights and its cache.
+
+    Args:
+        config: the engine's settings.
+        facts: of the run.
+
+    Raises:
+        ConfigError: a setting cannot be read.
+    """
+    weights = weights_bytes(facts)
+    share = int(config.gpu_memory * facts.device)
+    given = cache_bytes(config.environment, config.arguments.get("kv_cache_memory_bytes"), on_cpu=facts.on_cpu)
+    cache = max(0, share - weights) if given is None else given
+    parts = {"engine weights": weights, "engine KV cache": cache}
+    refusal = _too_small(facts, weights, cache, share if given is None else None)
+    if facts.on_cpu:
+        estimate = given is None or facts.lora
+        return EngineMemory(parts, sampling=_sampling(facts), is_estimate=estimate, refusal=refusal)
+    asleep = {"engine weights": weights} if facts.lora else {}
+    return EngineMemory(
+        parts,
+        updating={} if config.sleep else None,
+        host=asleep if config.sleep else {},
+        is_estimate=True,
+        refusal=refusal,
+    )
+
+
+def weights_bytes(facts: EngineFacts) -> int:
+    """Of vLLM's own copy of the model, on CPUs with the packed ones of embedding and head; adapters are an estimate.
+
+    Args:
+        facts: of the run.
+    """
+    packed = 2 * facts.head if facts.on_cpu else 0
+    return facts.weights + packed + (facts.trained if facts.lora else 0)
+
+
+def _sampling(facts: EngineFacts) -> dict[str, int]:
+    """Logits, what is drawn from and logprobs, in float32."""
+    return {"engine activations": 3 * 4 * facts.vocabulary * facts.rows}
+
+
+def _too_small(facts: EngineFacts, weights: int, cache: int, share: int | None) -> ConfigError | None:
+    """Whether no sequence of full length fits the cache, so that vLLM does not start."""
+    needed = facts.context * facts.token
+    if cache >= needed:
+        return None
+    room = cache // facts.token
+    bound = f"its share of {share / GIB:.2f} GiB" if share is not None else f"{cache / GIB:.2f} GiB"
+    least = (weights + needed) / facts.device
+    fix = f"--set model.max_context={room}" if room > 0 else "a smaller model, or fewer bytes per weight"
+    if share is not None and least < 1:
+        fix = f"--set rollout.gpu_memory={_rounded_up(least)}" + (f", or {fix}" if room > 0 else "")
+    return ConfigError(
+        f"vLLM cannot start: its cache holds {room} tokens, and the policy takes {facts.context}",
+        why=f"{bound}; weights take {weights / GIB:.2f} GiB, keys and values of a token {facts.token / 1024:.0f} KiB",
+        fix=fix,
+    )
+
+
+def _rounded_up(share: float) -> float:
+    return min(0.99, (int(share * 100) + 1) / 100)
+
+
+def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) -> int | None:
+    """Bytes that the settings give vLLM's cache of keys and values; None where it takes a share of the device.
+
+    Args:
+        environment: of the engine's settings, before that of this process.
+        explicit: what ``kv_cache_memory_bytes`` says, if anything.
+        on_cpu: vLLM is one for CPUs.
+
+    Raises:
+        ConfigError: it is no amount.
+    """
+    space = environment.get(KV_SPACE, os.environ.get(KV_SPACE, "")) if on_cpu else ""
+    if space:
+        if not space.isdigit() or int(space) < 1:
+            raise ConfigError(
+                f"{KV_SPACE}='{space}' is no whole number of GiB", fix=f"--set \"rollout.environment.{KV_SPACE}='4'\""
+            )
+        return int(space) * GIB
+    if explicit is None:
+        return None
+    if not str(explicit).isdigit() or int(explicit) < 1:
+        raise ConfigError(f"kv_cache_memory_bytes={explicit} is no number of bytes", fix=f"{4 * GIB} is 4 GiB")
+    return int(explicit)
+
+
+def colocated_changes(config: ColocatedConfig) -> list[tuple[str, str, Any]]:
+    """Settings with which vLLM in the training process holds less, the cheapest first."""
+    found: list[tuple[str, str, Any]] = []
+    if not config.sleep:
+        slept = config.model_copy(update={"sleep": True})
+        found.append(("rollout.sleep=true", "vLLM gives memory back and takes it anew at every update", slept))
+    for share in (s for s in SHARES if s < config.gpu_memory):
+        found.append((f"rollout.gpu_memory={share}", FEWER, config.model_copy(update={"gpu_memory": share})))
+    return found + _spaces(config)
+
+
+def _spaces(config: Any) -> list[tuple[str, str, Any]]:
+    """Smaller caches for CPUs."""
+    given = config.environment.get(KV_SPACE, "")
+    smaller = [space for space in SPACES if not given.isdigit() or space < int(given)]
+    return [
+        (
+            f"\"rollout.environment.{KV_SPACE}='{space}'\"",
+            FEWER,
+            config.model_copy(update={"environment": {**config.environment, KV_SPACE: str(space)}}),
+        )
+        for space in smaller
+    ]
+
+
+def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
+    """Of servers that the run starts, on whatever device they live; of those by address nothing is known.
+
+    Args:
+        config: the engine's settings.
+        facts: of the run.
+
+    Raises:
+        ConfigError: a setting cannot be read.
+    """
+    written = min(max(config.bucket_mib * MIB, facts.largest), facts.trained)
+    syncing, host = ({"weight sync": written}, {}) if facts.on_cpu else ({}, {"weight sync": 2 * written})
+    if config.urls:
+        return EngineMemory({}, syncing=syncing, host=host)
+    share = utilization(config.arguments)
+    given = cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=facts.on_cpu)
+    each = weights_bytes(facts) + given if given is not None else int(share * facts.device)
+    if facts.on_cpu:
+        parts = {"engine servers": config.replicas * each}
+        cache = each - weights_bytes(facts) if given is None else given
+        refusal = _too_small(facts, weights_bytes(facts), cache, None)
+        return EngineMemory(parts, syncing=syncing, is_estimate=True, refusal=refusal)
+    return _on_cards(config, facts, each, host)
+
+
+def _on_cards(config: VllmConfig, facts: EngineFacts, each: int, host: Mapping[str, int]) -> EngineMemory:
+    """Servers on GPUs: all ranks' on the cards that the settings name, beside a rank where it is that rank's card."""
+    here = os.environ.get(VISIBLE, "")
+    cards = [c.strip() for c in here.split(",")] if here else [str(n) for n in range(64)]
+    named = config.environment.get(VISIBLE, "")
+    theirs = ([c.strip() for c in named.split(",")] if named else cards)[: cards_of_one(config.arguments)]
+    servers = config.replicas * facts.ranks
+    held = servers * each
+    refusal = None
+    if held > facts.device:
+        refusal = ConfigError(
+            f"{servers} vLLM servers of {each / GIB:.2f} GiB do not fit card {theirs[0]}",
+            why=f"it has {facts.device / GIB:.2f} GiB, and every server of the run is started with the same variables",
+            fix="--set 'rollout.arguments=[\"--gpu-memory-utilization=" + f"{int(90 / servers) / 100}" + "\"]', or "
+            "servers by address (rollout.urls) on cards of their own",
+        )
+    shared = set(theirs) & set(cards[: facts.ranks])
+    places = {f"card {card}": held for card in theirs if card not in shared}
+    parts = {"engine servers": held} if shared else {}
+    return EngineMemory(parts, host=host, elsewhere=places, is_estimate=True, refusal=refusal)
+
+
+def server_changes(config: VllmConfig) -> list[tuple[str, str, Any]]:
+    """Settings with which servers of the run hold less, the cheapest first."""
+    if config.urls:
+        return []
+    found = _spaces(config)
+    if config.replicas > 1:
+        found.append(("rollout.replicas=1", "slower sampling", config.model_copy(update={"replicas": 1})))
+    kept = tuple(a for a in config.arguments if not a.startswith("--gpu-memory-utilization"))
+    for share in (s for s in SHARES if s < utilization(config.arguments)):
+        arguments = (*kept, f"--gpu-memory-utilization={share}")
+        text = ",".join(f'"{argument}"' for argument in arguments)
+        found.append((f"'rollout.arguments=[{text}]'", FEWER, config.model_copy(update={"arguments": arguments})))
+    return found
+
+
+def utilization(arguments: Sequence[str]) -> float:
+    """Share of a device's memory that a server may take.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    given = option(arguments, "--gpu-memory-utilization")
+    if given is None:
+        return UTILIZATION
+    try:
+        share = float(given)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ConfigError(
+            f"rollout.arguments: --gpu-memory-utilization={given} is no share of a device's memory",
+            fix="more than 0 and at most 1",
+        )
+    return share
+
+
+def cards_of_one(arguments: Sequence[str]) -> int:
+    """Cards that one server takes."""
+    sizes = [option(arguments, *names) for names in (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size",))]
+    count = 1
+    for size in sizes:
+        count *= int(size) if size is not None and size.isdigit() else 1
+    return max(1, count)
+
+
+def option(arguments: Sequence[str], *names: str) -> str | None:
+    """An option's value, written as ``--name=value`` or as two words; None where it is not given.
+
+    Example:
+        >>> option(["--max-num-seqs", "32"], "--max-num-seqs")
+        '32'
+    """
+    for n, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in names:
+            return value if equals else next(iter(arguments[n + 1 : n + 2]), "")
+    return None
+
+
+__all__ = [
+    "cache_bytes",
+    "colocated_changes",
+    "colocated_memory",
+    "option",
+    "server_changes",
+    "server_memory",
+    "utilization",
+]

@@ -1,0 +1,142 @@
+"""What the memory plan counts of vLLM: parts, phases, places, and settings with which it cannot start."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rlhf_core.api import ConfigError
+from rlhf_core.cli.main import cli
+from rlhf_core.sdk import EngineFacts
+from rlhf_plugin_vllm.colocated_config import ColocatedConfig
+from rlhf_plugin_vllm.config import VllmConfig
+
+_spec = importlib.util.spec_from_file_location("server_process", Path(__file__).with_name("server_process.py"))
+assert _spec is not None
+assert _spec.loader is not None
+_servers: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_servers)
+environment = _servers.environment
+GIB = 1 << 30
+SPACE = "rollout.environment.VLLM_CPU_KVCACHE_SPACE"
+
+
+def facts(**changes: Any) -> EngineFacts:
+    """Of a model of 2 GiB on a device of 80."""
+    values: dict[str, Any] = {
+        "weights": 2 * GIB, "head": GIB // 4, "token": 1 << 17, "vocabulary": 1000, "context": 4096, "rows": 64,
+        "trained": 4 * GIB, "largest": GIB // 2, "lora": False, "on_cpu": False, "device": 80 * GIB, "ranks": 1,
+    }  # fmt: skip
+    return EngineFacts(**{**values, **changes})
+
+
+def plan(*settings: str, ranks: int = 1, strategy: str = "single", card: str = "") -> dict[str, Any]:
+    words = ["memory", "plan", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
+    words += ["--model", "pocket", "--ranks", str(ranks), "--strategy", strategy, "--json"]
+    words += ["--device-memory", card] if card else []
+    result = CliRunner().invoke(cli, [*words, *(w for s in settings for w in ("--set", s))], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_vllm_in_the_process_holds_its_weights_and_cache_in_all_phases_on_a_cpu() -> None:
+    found = plan("rollout.name=vllm_colocated", f"{SPACE}='1'")
+    for phase in found["phases"].values():
+        assert phase["parts"]["engine KV cache"] == GIB
+        assert phase["parts"]["engine weights"] > 5_400_000
+    rollout = found["phases"]["rollout"]["parts"]
+    assert rollout["weight sync"] == found["model"]["trained"] * 4, "trained weights are cloned to be handed over"
+    assert "KV cache" not in rollout, "the native engine samples nothing"
+
+
+def test_on_a_card_it_takes_its_share_and_gives_it_back_for_the_update() -> None:
+    awake, asleep = ({"rollout": True, "load": True}, {"update": False, "checkpoint": False})
+    found = plan("rollout.name=vllm_colocated", "rollout.gpu_memory=0.25", card="80GiB")
+    for name, held in {**awake, **asleep}.items():
+        parts = found["phases"][name]["parts"]
+        assert parts.get("engine weights", 0) + parts.get("engine KV cache", 0) == held * 20 * GIB, name
+    assert found["engine"] == {"estimate": True, "elsewhere": {}}
+    kept = plan("rollout.name=vllm_colocated", "rollout.sleep=false", card="80GiB")
+    assert kept["phases"]["update"]["parts"]["engine KV cache"] > 30 * GIB
+
+
+def test_under_lora_sleeping_weights_wait_in_main_memory() -> None:
+    held = ColocatedConfig().memory(facts(lora=True, trained=GIB // 8))
+    assert held.left == {}
+    assert held.host == {"engine weights": 2 * GIB + GIB // 8}
+
+
+def test_each_rank_counts_a_vllm_of_its_own() -> None:
+    one, two = (plan("rollout.name=vllm_colocated", f"{SPACE}='1'", ranks=n, strategy=s)["phases"]["rollout"]["parts"]
+                for n, s in ((1, "single"), (2, "fsdp")))  # fmt: skip
+    assert two["engine KV cache"] == one["engine KV cache"] == GIB
+    assert two["engine weights"] == one["engine weights"]
+
+
+def test_servers_by_address_cost_the_file_that_is_written() -> None:
+    held = VllmConfig(urls=("http://127.0.0.1:8000",), bucket_mib=100).memory(facts(on_cpu=True))
+    assert held.parts == {}
+    assert held.syncing == {"weight sync": GIB // 2}, "one weight is larger than a file"
+    assert VllmConfig(urls=("http://127.0.0.1:8000",)).memory(facts()).host == {"weight sync": GIB}
+
+
+def test_servers_on_other_cards_are_counted_against_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    share, started = int(0.92 * 80 * GIB), {"python": "python"}
+    elsewhere = VllmConfig(**started, environment={"CUDA_VISIBLE_DEVICES": "1"}).memory(facts())
+    assert (elsewhere.parts, elsewhere.elsewhere) == ({}, {"card 1": share})
+    beside = VllmConfig(**started).memory(facts())
+    assert (beside.parts, beside.elsewhere) == ({"engine servers": share}, {})
+    ranks = VllmConfig(**started, environment={"CUDA_VISIBLE_DEVICES": "2"}).memory(facts(ranks=2))
+    assert ranks.refusal is not None
+    assert "--gpu-memory-utilization=0.45" in str(ranks.refusal.fix)
+    smaller = VllmConfig(
+        **started, arguments=("--gpu-memory-utilization", "0.45"), environment={"CUDA_VISIBLE_DEVICES": "2"}
+    )
+    assert smaller.memory(facts(ranks=2)).refusal is None
+
+
+def test_the_cheapest_change_for_a_cache_that_does_not_fit_is_a_smaller_one() -> None:
+    settings = ("rollout.name=vllm_colocated", f"{SPACE}='999'")
+    found = plan(*settings)
+    assert found["fits"] is False
+    assert found["cheapest_change"]["fits"] is True
+    assert "VLLM_CPU_KVCACHE_SPACE" in found["cheapest_change"]["settings"][0]
+
+
+def test_servers_that_do_not_fit_this_machine_are_refused_before_launch(tmp_path: Path) -> None:
+    words = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--model", "pocket"]
+    settings = ("rollout.name=vllm", f"rollout.python={environment(tmp_path)}", f"{SPACE}='999'")
+    words += [word for setting in settings for word in ("--set", setting)]
+    with pytest.raises(ConfigError, match=r"this run cannot fit(.|\n)*engine servers 1.07 TB") as caught:
+        CliRunner().invoke(cli, [*words, "--run-dir", str(tmp_path / "run")], catch_exceptions=False)
+    assert f"--set \"{SPACE}='" in str(caught.value.fix)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("rollout.name=vllm_colocated", f"{SPACE}='0.5'"), "no whole number of GiB"),
+        (("rollout.name=vllm_colocated", "rollout.arguments.kv_cache_memory_bytes=1000000"), "holds 195 tokens"),
+        (("rollout.name=vllm", 'rollout.arguments=["--gpu-memory-utilization=1.5"]'), "no share of a device's memory"),
+    ],
+)
+def test_settings_with_which_it_cannot_start_are_refused(settings: tuple[str, ...], words: str) -> None:
+    command = ["memory", "plan", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
+    with pytest.raises(ConfigError) as caught:
+        CliRunner().invoke(cli, [*command, *(w for s in settings for w in ("--set", s))], catch_exceptions=False)
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_share_too_small_for_the_weights_names_one_that_is_enough() -> None:
+    refusal = ColocatedConfig(gpu_memory=0.01).memory(facts()).refusal
+    assert isinstance(refusal, ConfigError)
+    assert "--set rollout.gpu_memory=0.04" in str(refusal.fix)
+    assert ColocatedConfig(gpu_memory=0.04).memory(facts()).refusal is None
