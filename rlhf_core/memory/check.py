@@ -176,7 +176,9 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
     settings = " ".join(f"--set {change.setting}" for change in advice.changes)
     elsewhere = "a smaller model, or more cards: rlhf memory plan"
     if _while_loading(plan):
-        elsewhere = "a smaller model; --set strategy=fsdp reads the weights of a folder with safetensors by parts"
+        elsewhere = (
+            "a smaller model; fsdp and deepspeed's stage 3 read the weights of a folder with safetensors by parts"
+        )
     return ConfigError(
         f"this run cannot fit: it holds {readable(certain)} before any activation; {readable(limit)} of {where}",
         why=", ".join(f"{name} {readable(size)}" for name, size in decisive.parts.items())
