@@ -20,6 +20,7 @@ from rlhf_core.config.load import validate
 from rlhf_core.config.run import RunConfig
 from rlhf_core.errors import ConfigError, PluginError
 from rlhf_core.kinds import KIND_OF_FIELD
+from rlhf_core.launch.precision import as_planned
 from rlhf_core.registry import Registry
 
 LOG = logging.getLogger(__name__)
@@ -213,4 +214,4 @@ def reload(registry: Registry, plan: Plan, *, resume: bool = False) -> RunConfig
             )
         LOG.info("%s '%s' was %s, is %s", planned["kind"], planned["name"], planned["value"], installed["value"])
     registry.prefer(plan.components)
-    return validate(registry, plan.config)
+    return as_planned(validate(registry, plan.config), plan.config)

@@ -11,6 +11,7 @@ from rlhf_core.config.run import RunConfig
 from rlhf_core.errors import RunDirError
 from rlhf_core.launch.extension import CHANGEABLE, GROUPS, PROCESSES, differences, extended, may_change
 from rlhf_core.launch.extension import Change as Changed
+from rlhf_core.launch.precision import with_planned_precision
 from rlhf_core.plan import Plan, reload
 from rlhf_core.registry import Registry
 
@@ -42,7 +43,7 @@ def planned_resume(
     config = reload(registry, plan, resume=True)
     changes: list[Changed] = []
     if change is not None:
-        wanted = change(plan.config)
+        wanted = change(with_planned_precision(plan.config, config))
         changes = differences(config.model_dump(mode="json"), wanted.model_dump(mode="json"))
         _refuse(changes, run_dir)
         config = wanted if changes else config

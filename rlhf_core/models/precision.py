@@ -45,6 +45,11 @@ def set_precision(model: Any, precision: Precision) -> None:
     owner.compute_dtype = torch.bfloat16
 
 
+def computes_in_bfloat16(module: torch.nn.Module) -> bool:
+    """Whether :func:`set_precision` was told so of a model that lies in this module."""
+    return any(part.__dict__.get("compute_dtype") == torch.bfloat16 for part in module.modules())
+
+
 def cast_once(model: Any) -> torch.autocast:
     """A context in which weights are cast once for all forwards instead of once for each; they must not change in it.
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from rlhf_core.batches import LossOutput, TokenBatch
+from rlhf_core.kernels.read_together import read_together
 from rlhf_core.protocols import Strategy
 from rlhf_core.strategy.exchange import gather_on_first
 from rlhf_core.types import PromptGroup
@@ -24,11 +25,22 @@ DIGITS = 5
 """Decimals that are kept: a logprob's rounding in float32 is of that size."""
 
 
+class _Kept(NamedTuple):
+    """A completion, by its place in the grids of a micro-batch."""
+
+    grids: Mapping[str, torch.Tensor]
+    """Shapes ``[B, T]``, shared by all completions of the micro-batch."""
+    place: int
+    tokens: int
+    has_old: bool
+
+
 class TokenRecorder:
     """Observes updates (``observe`` of :meth:`rlhf_core.trainers.common.learner.Learner.update`).
 
     Nothing is computed for it: the values are those of the batch that the loss consumed, copied as the update's
-    forward gave them. Of several updates on one completion the last one's stay.
+    forward gave them. They stay on their device until they are asked for, so that no micro-batch waits for them. Of
+    several updates on one completion the last one's stay.
 
     Args:
         groups: of the step, of all ranks.
@@ -41,30 +53,43 @@ class TokenRecorder:
         names = [f"{group.prompt.id}#{n}" for group in groups for n in range(group.group_size)]
         count = Counter(names)
         self.names = {name for name in names[:kept] if count[name] == 1}
-        self.rows: dict[str, dict[str, list[float]]] = {}
+        self._kept: dict[str, _Kept] = {}
 
     def __call__(self, samples: Sequence[TrainingSample], batch: Any, out: LossOutput) -> None:
-        """Copy the rows of the recorded completions."""
-        for n, sample in enumerate(samples if isinstance(batch, TokenBatch) else ()):
+        """Copy the grids of a micro-batch that has recorded completions."""
+        if not isinstance(batch, TokenBatch) or self.names.isdisjoint(sample.name for sample in samples):
+            return
+        grids = _grids(batch)
+        for n, sample in enumerate(samples):
             if sample.name in self.names:
-                self.rows[sample.name] = _values(batch, n, len(sample.completion_ids), sample.old_T is not None)
+                self._kept[sample.name] = _Kept(grids, n, len(sample.completion_ids), sample.old_T is not None)
+
+    @property
+    def rows(self) -> dict[str, dict[str, list[float]]]:
+        """What was recorded on this rank, by name."""
+        grids = {id(grid): grid for kept in self._kept.values() for grid in kept.grids.values()}
+        read = dict(zip(grids, read_together(list(grids.values()))))
+        return {
+            name: {
+                key: np.round(read[id(grid)][kept.place, : kept.tokens].numpy(), DIGITS).tolist()
+                for key, grid in kept.grids.items()
+                if key != "old_logprobs" or kept.has_old
+            }
+            for name, kept in self._kept.items()
+        }
 
     def of_all_ranks(self, strategy: Strategy) -> Mapping[str, Mapping[str, list[float]]]:
         """Rows by name, of all ranks, on rank 0; nothing on the others. All ranks call it together."""
         return {name: row for rank in gather_on_first(strategy, self.rows) for name, row in rank.items()}
 
 
-def _values(batch: TokenBatch, n: int, count: int, has_old: bool) -> dict[str, list[float]]:
+def _grids(batch: TokenBatch) -> dict[str, torch.Tensor]:
     grids: dict[str, torch.Tensor | None] = {
         "trainer_logprobs": batch.logprobs_BT,
-        "old_logprobs": batch.old_logprobs_BT if has_old else None,
+        "old_logprobs": batch.old_logprobs_BT,
         "ref_logprobs": batch.ref_logprobs_BT,
         "entropies": batch.entropy_BT,
         "values": batch.old_values_BT,
         "returns": batch.returns_BT,
     }
-    return {key: _rounded(grid[n, :count]) for key, grid in grids.items() if grid is not None}
-
-
-def _rounded(values_T: torch.Tensor) -> list[float]:
-    return np.round(values_T.detach().double().cpu().numpy(), DIGITS).tolist()
+    return {key: grid.detach().clone() for key, grid in grids.items() if grid is not None}

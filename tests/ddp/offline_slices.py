@@ -54,9 +54,14 @@ COMMON = {
 }
 SAMPLED = {"trainer.sample_prompts": 3, "trainer.sampling.max_tokens": 4}
 """All weights are gathered meanwhile."""
+MIXED = {"trainer.precision": "bf16", "trainer.micro_batch_size": 1}
+"""In micro-batches of one example: sums in bfloat16 depend on what else is in them."""
 CASES: dict[str, dict[str, Any]] = {
     "sft": {"trainer.sample_prompts": 0},
     "sft+lora": {"model.lora.r": 4, **SAMPLED},
+    "sft+bf16": {"trainer.sample_prompts": 0, **MIXED},
+    "dpo+bf16": {"trainer.sample_prompts": 0, **MIXED},
+    "reward_model+bf16": MIXED,
     "dpo": SAMPLED,
     "dpo+lora": {"model.lora.r": 4, "trainer.sample_prompts": 0},
     "reward_model": {},
@@ -191,9 +196,9 @@ def watched(counted: bool) -> Iterator[dict[str, int]]:
 
 
 def strategy_of(ranks: AcceleratedStrategy, name: str) -> Any:
-    """FSDP, or DeepSpeed of a stage, around ranks that are there."""
-    if name == "fsdp":
-        made: Any = Fsdp(FsdpConfig(), ranks)
+    """FSDP, with layers in bfloat16 maybe, or DeepSpeed of a stage, around ranks that are there."""
+    if name.startswith("fsdp"):
+        made: Any = Fsdp(FsdpConfig(param_dtype="bfloat16" if name == "fsdp16" else "float32"), ranks)
     else:
         from rlhf_plugin_deepspeed.config import DeepSpeedConfig
         from rlhf_plugin_deepspeed.stage3 import Zero3
@@ -209,6 +214,17 @@ def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float
     """Largest difference of two models."""
     assert one.keys() == other.keys()
     return max(float((one[k] - other[k]).abs().max()) for k in one)
+
+
+def share_apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], place: Path) -> float:
+    """Norm of the difference of two trained models over the norm of what training changed of the first."""
+    model = load_file(str(place / "model" / "model.safetensors"))
+    start = {name.removeprefix("model."): value for name, value in model.items()}
+    names = one.keys() & start.keys()
+    difference, change = (
+        torch.stack([(one[k] - base[k]).double().square().sum() for k in names]).sum().sqrt() for base in (other, start)
+    )
+    return float(difference / change)
 
 
 def moved(trained: dict[str, torch.Tensor], place: Path) -> dict[str, float]:
@@ -253,6 +269,7 @@ def compared(ranks: AcceleratedStrategy, layout: str, case: str, place: Path) ->
         found["apart"] = apart(one, two)
         found |= {"kl": kl(place, alone), "kl apart": abs(kl(place, alone) - kl(place, run))}
         found |= moved(one, place)
+        found["share apart"] = share_apart(one, two, place)
     ranks.barrier("one process")
     return found
 

@@ -26,6 +26,20 @@ RESUMED = {f"fsdp/{case}" for case in ("dpo", "reward_model", "reward_model+adap
 BY_ZERO = ("3/reward_model+frozen", "1/reward_model+adapters", "3/kto", "3/prm+frozen", "2/rubric_model+adapters")
 
 
+def on_two_ranks(folder: Path, *cases: str) -> dict[str, dict[str, float]]:
+    """What the script found of each case."""
+    out = folder / "found.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(
+        [*command, str(SCRIPT), str(out), *cases], env=env, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(out.read_text())
+    assert found.keys() == set(cases)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize(
@@ -38,15 +52,7 @@ BY_ZERO = ("3/reward_model+frozen", "1/reward_model+adapters", "3/kto", "3/prm+f
     ids=["whole", "rewards", "others"],
 )
 def test_each_rank_reads_its_slices(cases: tuple[str, ...], tmp_path: Path) -> None:
-    out = tmp_path / "found.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(
-        [*command, str(SCRIPT), str(out), *cases], env=env, capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(out.read_text())
-    assert found.keys() == set(cases)
+    found = on_two_ranks(tmp_path, *cases)
     for case, numbers in found.items():
         what = case.split("/")[1]
         assert numbers["whole reads"] == 0, case
@@ -63,3 +69,17 @@ def test_each_rank_reads_its_slices(cases: tuple[str, ...], tmp_path: Path) -> N
     for case, share in held.items():  # adapters are drawn whole: a fifth of this small model, not counted in its size
         limit = (1.0 if case.startswith("3/") else 0.85) if "adapters" in case else 0.8  # DeepSpeed steps a copy
         assert share < limit, f"{case}: half of the weights, and what a forward gathers of a layer and of the root"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(480)
+def test_in_bfloat16_ranks_train_what_one_process_does(tmp_path: Path) -> None:
+    """Under ``trainer.precision=bf16``; with layers that are gathered in bfloat16 their norms are rounded, too."""
+    layers = [f"fsdp16/{algo}+bf16" for algo in ("sft", "dpo", "reward_model")]
+    found = on_two_ranks(tmp_path, "fsdp/sft+bf16", *layers)
+    for case, numbers in found.items():
+        assert numbers["moved"] > 1e-4, case
+        assert numbers["whole reads"] == 0, case
+    assert found["fsdp/sft+bf16"]["share apart"] < 0.005, "of what training changed"
+    for case in layers:
+        assert 1e-3 < found[case]["share apart"] < 0.05, case

@@ -6,7 +6,7 @@ Without a GPU: on a device that refuses to be mixed with the CPU and notes what 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -23,11 +23,14 @@ from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import PLAIN, ForwardOptions
 from rlhf_core.policy.structure import structure
+from rlhf_core.runs.token_record import TokenRecorder
 from rlhf_core.strategy import optimizer as optimizer_module
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.strategy.optimizer import NormPart, OptimizerGroup, OptimizerPlan, TorchOptimizer, fuses
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
+from rlhf_core.trainers.offline.config import OfflineTrainerConfig
+from rlhf_core.trainers.offline.trace import ExampleRecorder
 from tests.second_device.accelerator import DEVICE, There, accelerator, move
 
 ALLOWED = ("transformers/masking_utils.py", "rlhf_core/kernels/agreement.py")
@@ -107,7 +110,7 @@ def test_an_update_waits_as_often_whatever_its_micro_batches(algorithm: str, poc
     ctx = BuildContext(config=run, registry=registry, seed=0)
     sizes = sizes_of(run, ctx, pocket.context)
 
-    def update(samples_each: int, there: bool) -> tuple[dict[str, float], list[torch.Tensor]]:
+    def update(samples_each: int, there: bool) -> tuple[dict[str, float], list[torch.Tensor], dict[str, Any]]:
         fresh = ctx.with_(policy=load_policy(run.model), strategy=LocalStrategy())
         torch.manual_seed(0)  # the reward model's heads
         module, samples, loss, critic, rate = _parts(fresh, sizes)
@@ -119,23 +122,34 @@ def test_an_update_waits_as_often_whatever_its_micro_batches(algorithm: str, poc
         )
         if there:
             device.waits.clear()
-        metrics = learner.update(samples)
+        recorder: Any = ExampleRecorder() if isinstance(run.trainer, OfflineTrainerConfig) else TokenRecorder([], [], 0)
+        recorder.names = {sample.name for sample in samples}
+        metrics = learner.update(samples, observe=recorder)
         weights = [p.host if isinstance(p, There) else p.detach() for p in module.parameters()]
-        return metrics, weights
+        return metrics, weights, recorder.rows
 
     def numbers(metrics: dict[str, float]) -> Any:
         return pytest.approx(metrics, rel=1e-3, abs=1e-4)
 
-    here, weights = update(2, there=False)
+    here, weights, recorded = update(2, there=False)
     with accelerator() as device:
         waits: list[list[str]] = []
         for samples_each in (4, 2, 1):
-            there, other = update(samples_each, there=True)
+            there, other, rows = update(samples_each, there=True)
             waits.append(unexpected(device.waits))
             assert there == numbers(here)
+            assert rows
+            assert rows.keys() == recorded.keys()
+            assert flat(rows) == pytest.approx(flat(recorded), rel=1e-3, abs=1e-4)
             assert max(float((a - b).abs().max()) for a, b in zip(weights, other, strict=True)) < 1e-3
-    assert len(waits[0]) <= 3, waits[0]
+    assert len(waits[0]) <= 4, waits[0]
     assert len(waits[0]) == len(waits[1]) == len(waits[2]), waits
+
+
+def flat(rows: Mapping[str, Mapping[str, Any]]) -> list[float]:
+    """All numbers that a recorder kept, example by example."""
+    values = [value for name in sorted(rows) for _, value in sorted(rows[name].items())]
+    return [float(v) for value in values for v in (value if isinstance(value, list) else [value])]
 
 
 def test_on_cuda_alone_one_kernel_makes_the_step(monkeypatch: pytest.MonkeyPatch) -> None:

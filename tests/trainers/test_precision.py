@@ -115,10 +115,13 @@ def test_two_ways_to_bfloat16_at_once_are_refused(train: Train) -> None:
         train(ONLINE, change={"trainer": {"precision": "bf16"}, "model": {"dtype": "bfloat16"}})
 
 
-def planned(*more: str) -> str:
+GRPO = "grpo --reward exact --dataset pocket/arithmetic"
+
+
+def planned(*more: str, algo: str = GRPO) -> str:
     """The precision in the plan of a dry run."""
-    grpo = "--algo grpo --reward exact --dataset pocket/arithmetic --dry-run --json"
-    done = CliRunner().invoke(train_command, [*grpo.split(), *more], catch_exceptions=False)
+    words = f"--algo {algo} --dry-run --json".split()
+    done = CliRunner().invoke(train_command, [*words, *more], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return json.loads(done.output)["config"]["trainer"]["precision"]
 
@@ -133,6 +136,14 @@ def test_auto_is_bfloat16_where_the_device_has_it(monkeypatch: pytest.MonkeyPatc
     assert planned("--set", "trainer.precision=bf16") == "bf16"
 
 
+@pytest.mark.parametrize("algo", ["sft", "dpo", "kto", "reward_model", "prm", "orm"])
+def test_auto_means_the_same_where_a_run_learns_from_data(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planned(algo=algo) == "fp32"
+    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    assert planned(algo=algo) == "bf16"
+    assert planned("--set", "model.dtype=bfloat16", algo=algo) == "fp32"
+
+
 def test_a_run_keeps_what_its_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
     registry = Registry(disabled=())
@@ -140,8 +151,6 @@ def test_a_run_keeps_what_its_plan_says(monkeypatch: pytest.MonkeyPatch) -> None
     assert precision.with_precision(validate(registry, asked)).trainer.precision == "bf16"
     kept = validate(registry, asked | {"trainer": {"name": "grpo", "precision": "fp32"}})  # as plans of before have it
     assert precision.with_precision(kept) is kept
-    offline = validate(registry, {"trainer": "sft", "dataset": "pocket"})
-    assert precision.with_precision(offline) is offline
 
 
 @pytest.mark.parametrize(("there", "native"), [(True, True), (True, False), (False, True)])

@@ -98,6 +98,7 @@ class IterativeDpoConfig(RolloutTrainerConfig):
         from rlhf_core.sdk import check_prompt_shares, check_reference
 
         self.micro_batches(ctx.world_size)
+        self.check_precision(ctx)
         check_preferences(self, ctx)
         check_supervised_term(self.sft)
         check_iterative(self, ctx)

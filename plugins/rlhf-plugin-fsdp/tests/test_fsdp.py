@@ -64,10 +64,21 @@ def test_layouts_that_cannot_be_are_refused(settings: dict[str, Any], ranks: int
         FsdpConfig(**settings).preflight(context(ranks))
 
 
-def test_bf16_weights_go_with_bf16_precision() -> None:
-    FsdpConfig(param_dtype="bfloat16", shard_size=2).preflight(
-        context(4, OnlineTrainerConfig(name="grpo", precision="bf16"))
-    )
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        OnlineTrainerConfig(name="grpo", precision="bf16"),
+        SftConfig(precision="bf16"),
+        DpoConfig(precision="bf16"),
+        RewardModelConfig(precision="bf16"),
+        PrmConfig(precision="bf16"),
+    ],
+)
+def test_bf16_weights_go_with_bf16_precision(trainer: Any) -> None:
+    config = FsdpConfig(param_dtype="bfloat16", shard_size=2)
+    config.preflight(context(4, trainer))
+    with pytest.raises(ConfigError, match=r"trainer\.precision fp32"):
+        config.preflight(context(4, trainer.model_copy(update={"precision": "fp32"})))
 
 
 def test_runs_that_were_not_compared_are_refused() -> None:

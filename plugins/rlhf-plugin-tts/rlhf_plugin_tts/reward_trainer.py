@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,8 @@ class AudioRewardModelConfig(OfflineTrainerConfig):
     """Units of the head's hidden layer; 0 is a linear head."""
     heldout_share: float = Field(default=0.2, gt=0, lt=1)
     """Of the pairs, held out so that no clip is on both sides, where the dataset names no held-out file."""
+    precision: Literal["fp32"] = "fp32"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Features and head are computed in float32."""
     random_labels: bool = False
     """A control: which clip of a training pair is called chosen is drawn by chance."""
 

@@ -12,6 +12,7 @@ from rlhf_core.config.deadlines import DeadlineSettings
 from rlhf_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
     from rlhf_core.types import SamplingParams
 
 Reduction = Literal["token_mean", "sequence_mean", "constant"]
@@ -59,7 +60,7 @@ class SamplingSettings(Config):
 
 
 class LoopSettings(ComponentConfig):
-    """What both loops share."""
+    """What every loop has."""
 
     companions: ClassVar[Mapping[str, Any]] = {}
     """Slot -> component used when the user names none: the vetted recipe."""
@@ -120,3 +121,27 @@ class LoopSettings(ComponentConfig):
                 fix="use a divisor, or say trainer.micro_batch_size instead",
             )
         return self.model_copy(update={"micro_batch_size": total // (steps * world_size)})
+
+
+class ModelLoopSettings(LoopSettings):
+    """What the on-policy and the offline loop share: they train a language model, or heads on its transformer."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """``bf16``: the transformer computes in bfloat16 (autocast) wherever it runs, sampling with the native engine
+    included; weights, optimizer, output head, log-probabilities, scores and loss stay float32 (``model.dtype``).
+    ``auto`` is ``bf16`` on a CUDA device that has it, where ``model.dtype`` is ``float32``, and ``fp32`` elsewhere; the
+    plan says which, and a resumed run keeps it."""
+
+    def check_precision(self, ctx: BuildContext) -> None:
+        """Refuse mixed precision of weights that are not float32.
+
+        Raises:
+            ConfigError: names both settings.
+        """
+        dtype = ctx.config.model.dtype
+        if self.precision == "bf16" and dtype != "float32":
+            raise ConfigError(
+                f"trainer.precision bf16 cannot be combined with model.dtype {dtype}",
+                why="mixed precision keeps the weights in float32 and computes in bfloat16",
+                fix="leave out model.dtype, or trainer.precision",
+            )

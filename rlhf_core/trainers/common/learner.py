@@ -113,7 +113,8 @@ class Learner:
             samples: what to run; those that cannot contribute a gradient may already be left out.
             totals: (tokens, sequences) of this rank counted *before* anything was left out; None counts ``samples``.
             critic_only: the policy gets no update, whatever its gradient (critic warm-up).
-            observe: called with each micro-batch: its samples, what the loss consumed, what it returned.
+            observe: called with each micro-batch: its samples, what the loss consumed, what it returned. One that reads
+                a value there makes the host wait for the device in every micro-batch; keep detached tensors instead.
 
         Returns:
             Metrics summed over micro-batches and ranks, then divided by their weights.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from rlhf_core.context import BuildContext
+from rlhf_core.launch.precision import precision_of
 from rlhf_core.models.load import LoadedModel, load_policy
+from rlhf_core.models.precision import set_precision
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.protocols import ShardedLoading
 
 
 def load_trained_policy(ctx: BuildContext, *, whole: bool = False) -> LoadedModel:
-    """Load the model that the run trains, on the strategy's device.
+    """Load the model that the run trains, on the strategy's device; it computes in the run's ``trainer.precision``.
 
     With a strategy that shards it before it has weights (:class:`rlhf_core.protocols.ShardedLoading`) its parameters
     have none yet, if they lie in a local folder as the model has them: each rank reads its part once
@@ -28,4 +30,5 @@ def load_trained_policy(ctx: BuildContext, *, whole: bool = False) -> LoadedMode
     policy = load_policy(ctx.config.model, weights=whole or not isinstance(ctx.strategy, ShardedLoading))
     if not has_no_weights(policy.model):
         policy.model.to(device)
+    set_precision(policy.model, precision_of(ctx.config))
     return policy

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from rlhf_core.errors import ConfigError
-from rlhf_core.trainers.common.config import LoopSettings, SamplingSettings
+from rlhf_core.trainers.common.config import ModelLoopSettings, SamplingSettings
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
 
 
-class OfflineTrainerConfig(LoopSettings):
+class OfflineTrainerConfig(ModelLoopSettings):
     """The offline loop: demonstrations or pairs, one update per batch."""
 
     epochs: float = Field(default=1.0, gt=0)

@@ -18,6 +18,7 @@ def check_offline(config: OfflineTrainerConfig, ctx: BuildContext) -> None:
         ConfigError: with the setting to leave out.
     """
     config.micro_batches(ctx.world_size)
+    config.check_precision(ctx)
     if ctx.config.benchmarks:
         raise ConfigError(
             f"benchmarks have no effect with algorithm '{config.name}'",

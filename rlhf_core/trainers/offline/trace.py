@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlhf_core.batches import LossOutput, PairBatch
+from rlhf_core.kernels.read_together import read_together
 
 if TYPE_CHECKING:
     from rlhf_core.protocols import Strategy
@@ -16,36 +17,49 @@ Row = dict[str, Any]
 
 
 class ExampleRecorder:
-    """Collects what each example of an update costs, by name; of several heads per example nothing."""
+    """Keeps what each example of an update costs, by name; of several heads per example nothing.
+
+    The values stay on their device until they are asked for, so that no micro-batch waits for them.
+    """
 
     def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
+        self._names: list[list[str]] = []
+        self._figures: list[dict[str, torch.Tensor]] = []
 
     def __call__(self, samples: Sequence[Any], batch: Any, out: LossOutput) -> None:
         """See ``observe`` of :meth:`rlhf_core.trainers.common.learner.Learner.update`."""
-        rows = figures(batch, out.loss.detach())
-        if len(rows) == len(samples):
-            self.rows.update(zip((s.name for s in samples), rows))
+        if len(out.loss) == len(samples):
+            self._names.append([sample.name for sample in samples])
+            self._figures.append(figures(batch, out.loss.detach()))
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """``loss`` of each example, and of pairs also ``chosen``, ``rejected`` and ``margin`` (their difference)."""
+        numbers = iter(read_together([value_B for micro in self._figures for value_B in micro.values()]))
+        rows: dict[str, Row] = {}
+        for names, micro in zip(self._names, self._figures):
+            columns = {key: next(numbers).tolist() for key in micro}
+            if "chosen" in columns:
+                columns["margin"] = [c - r for c, r in zip(columns["chosen"], columns["rejected"])]
+            rows |= {name: {key: column[n] for key, column in columns.items()} for n, name in enumerate(names)}
+        return rows
 
 
-def figures(batch: Any, loss: torch.Tensor) -> list[Row]:
-    """One row per sequence or pair of a micro-batch.
+def figures(batch: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What is kept of each sequence or pair of a micro-batch, shapes ``[B]``, on its device.
 
     Args:
         batch: what the loss consumed.
         loss: unreduced, ``[B, T]`` (its mean over the tokens that count is kept) or ``[B]``.
 
     Returns:
-        ``loss``, and of pairs also ``chosen``, ``rejected`` and ``margin`` (their difference).
+        ``loss``, and of pairs also ``chosen`` and ``rejected``.
     """
     if loss.ndim == 2:
         mask_BT = batch.mask_BT
-        return [{"loss": v} for v in ((loss * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1)).tolist()]
-    rows: list[Row] = [{"loss": v} for v in loss.tolist()]
-    if isinstance(batch, PairBatch):
-        for row, chosen, rejected in zip(rows, batch.chosen_B.tolist(), batch.rejected_B.tolist()):
-            row |= {"chosen": chosen, "rejected": rejected, "margin": chosen - rejected}
-    return rows
+        return {"loss": (loss * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1)}
+    scores = {"chosen": batch.chosen_B, "rejected": batch.rejected_B} if isinstance(batch, PairBatch) else {}
+    return {key: value_B.detach().clone() for key, value_B in {"loss": loss, **scores}.items()}
 
 
 def example_rows(

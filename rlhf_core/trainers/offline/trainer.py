@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,9 @@ from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.errors import DatasetError
 from rlhf_core.functional.statistics import mean
+from rlhf_core.launch.precision import precision_of
 from rlhf_core.loss_contract import CheckedLoss
+from rlhf_core.models.precision import computes_in_bfloat16
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.protocols import Loss
 from rlhf_core.runs.checkpoint_manager import Checkpoint
@@ -29,6 +32,8 @@ from rlhf_core.trainers.common.sharded_trial import try_transformer
 from rlhf_core.trainers.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.trainers.offline.policy_samples import PolicySamples, PolicyTask
 from rlhf_core.trainers.offline.trace import ExampleRecorder, example_rows
+
+log = logging.getLogger("rlhf")
 
 
 class OfflineTask(Protocol):
@@ -116,6 +121,11 @@ class OfflineTrainer:
         if checkpoint is not None:
             check_fingerprint("dataset", checkpoint.state["data"], self.data)
             self.task.load_model(checkpoint.model)
+        if precision_of(self.ctx.config) == "bf16" and not computes_in_bfloat16(self.task.module):
+            log.warning(
+                "trainer.precision bf16 has no effect: '%s' did not load its model with load_trained_policy",
+                self.config.name,
+            )
         untried = has_no_weights(self.task.module)
         module, optimizer = prepare_to_learn(self.strategy, self.task.module, self.config.optimizer)
         if untried:

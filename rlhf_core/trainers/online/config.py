@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from rlhf_core.config.base import Config
 from rlhf_core.config.importance import ImportanceSettings
 from rlhf_core.errors import ConfigError
-from rlhf_core.trainers.common.config import LoopSettings, SamplingSettings
+from rlhf_core.trainers.common.config import ModelLoopSettings, SamplingSettings
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class AdaptiveSampling(Config):
         return min(chunks * self.chunk_size, self.max_completions)
 
 
-class RolloutTrainerConfig(LoopSettings):
+class RolloutTrainerConfig(ModelLoopSettings):
     """A trainer that samples completions of prompts and scores them: the settings of every such algorithm."""
 
     steps: int = Field(default=100, ge=1)
@@ -110,11 +110,6 @@ class RolloutTrainerConfig(LoopSettings):
     """Sample further prompts in place of groups with constant scores; None trains on the groups as they come."""
     adaptive_sampling: AdaptiveSampling | None = None
     """Let group sizes vary; ``rollout_batch_size`` is then the number of prompts x ``group_size``, which is nominal."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """``bf16``: the transformer computes in bfloat16 (autocast) wherever the policy runs, sampling with the native
-    engine included; weights, optimizer, output head, log-probabilities and loss stay float32 (``model.dtype``).
-    ``auto`` is ``bf16`` on a CUDA device that has it, where ``model.dtype`` is ``float32``, and ``fp32`` elsewhere; the
-    plan says which, and a resumed run keeps it."""
     share_prefix: bool = True
     """One forward per prompt for all its completions. Never changes the update, as the next two."""
     packing: Literal["auto", "on", "off"] = "auto"

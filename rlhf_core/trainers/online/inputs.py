@@ -13,7 +13,7 @@ from rlhf_core.data.difficulty import DifficultyOrder
 from rlhf_core.data.length_filter import admit
 from rlhf_core.data.mixture import interleave
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.launch.precision import resolved
+from rlhf_core.launch.precision import precision_of
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
@@ -74,7 +74,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     later = has_no_weights(policy.model)
     if not later:
         policy.model.to(device)
-    set_precision(policy.model, resolved(ctx.config) if config.precision == "auto" else config.precision)
+    set_precision(policy.model, precision_of(ctx.config))
     reference = Reference.of(policy.model) if wants_reference else None
     wanted = ForwardOptions(config.share_prefix, config.packing != "off", config.chunked_head)
     options = wanted if later else allowed(policy.model, wanted, packing_required=config.packing == "on")

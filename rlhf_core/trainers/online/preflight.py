@@ -38,12 +38,7 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
         )
     if run.dataset.curriculum is not None:
         read_values(run.dataset.curriculum)
-    if config.precision == "bf16" and run.model.dtype != "float32":
-        raise ConfigError(
-            f"trainer.precision bf16 cannot be combined with model.dtype {run.model.dtype}",
-            why="mixed precision keeps the weights in float32 and computes in bfloat16",
-            fix="leave out model.dtype, or trainer.precision",
-        )
+    config.check_precision(ctx)
     check_sampling(config)
     check_reference(config, ctx)
     check_prompt_shares(config, ctx.world_size)

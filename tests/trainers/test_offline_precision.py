@@ -1,0 +1,157 @@
+"""Learning from data in bfloat16: the same losses but for rounding, float32 where it counts, exact resume."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.modules.module import register_module_forward_hook
+
+from rlhf_core.config.load import validate
+from rlhf_core.errors import ConfigError, RunDirError
+from rlhf_core.launch import precision
+from rlhf_core.launch.precision import resolve_here, with_precision
+from rlhf_core.launch.resume import planned_resume
+from rlhf_core.plan import Plan, make_plan, reload
+from rlhf_core.registry import Registry
+from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.offline.trainer import OfflineTrainer
+
+from .conftest import StopsAt, Train
+
+SMALL: dict[str, Any] = {
+    "max_steps": 4,
+    "batch_size": 8,
+    "micro_batch_size": 4,
+    "eval_samples": 8,
+    "checkpoint_every": 1,
+    "optimizer": {"learning_rate": 1e-4, "warmup_steps": 0},
+}
+OFFLINE: dict[str, dict[str, Any]] = {
+    "sft": {**SMALL, "sample_prompts": 0},
+    "dpo": {**SMALL, "sample_prompts": 0},
+    "reward_model": SMALL,
+}
+NEAR = 0.01
+"""Of a loss in float32: bfloat16 has 8 bits of precision, 0.4 %."""
+
+
+def settings(algo: str, chosen: str) -> dict[str, Any]:
+    data = {"name": "pocket", "subset": "assistant"}
+    return {"trainer": {"name": algo, "precision": chosen, **OFFLINE[algo]}, "dataset": {**data, "limit": 60}}
+
+
+def losses(run: Path) -> list[float]:
+    return [row[key] for row in read_jsonl(run / "metrics.jsonl") for key in ("loss", "eval/loss") if key in row]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "final" / "model.safetensors")
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, set[torch.dtype]]]:
+    """Number types of what decoder layers' feed-forward parts put out in updates, and of what the learner reduces."""
+    found: dict[str, set[torch.dtype]] = {"layers": set(), "loss": set()}
+    reduce = Learner.reduce
+
+    def reduced(self: Learner, loss: torch.Tensor, batch: Any, *totals: float) -> torch.Tensor:
+        values = [getattr(batch, name, None) for name in ("logprobs_BT", "chosen_B", "rejected_B")]
+        found["loss"] |= {value.dtype for value in (loss, *values) if value is not None}
+        return reduce(self, loss, batch, *totals)
+
+    def noted(module: torch.nn.Module, inputs: Any, out: Any) -> None:
+        if torch.is_grad_enabled() and type(module).__name__.endswith("MLP"):
+            found["layers"].add(out.dtype)
+
+    monkeypatch.setattr(Learner, "reduce", reduced)
+    handle = register_module_forward_hook(noted)
+    yield found
+    handle.remove()
+
+
+@pytest.mark.parametrize("algo", OFFLINE)
+def test_losses_are_those_of_float32_but_for_rounding(
+    algo: str, train: Train, seen: dict[str, set[torch.dtype]]
+) -> None:
+    train(settings(algo, "fp32"), run="fp32")
+    assert seen == {"layers": {torch.float32}, "loss": {torch.float32}}
+    seen["layers"].clear()
+    train(settings(algo, "bf16"), run="bf16")
+    assert seen == {"layers": {torch.bfloat16}, "loss": {torch.float32}}
+    exact, mixed = (losses(train.folder / run) for run in ("fp32", "bf16"))
+    assert len(exact) == len(mixed) == 6
+    assert exact != mixed
+    assert mixed == pytest.approx(exact, rel=NEAR)
+    one, other = (weights(train.folder / run) for run in ("fp32", "bf16"))
+    assert {t.dtype for t in other.values()} == {torch.float32}
+    assert any(not torch.equal(other[name], other[name].bfloat16().float()) for name in other), "no copy in bfloat16"
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 2 * 4 * 1e-4, "two steps of AdamW each"
+
+
+@pytest.mark.parametrize("algo", OFFLINE)
+def test_a_resumed_run_ends_with_the_same_weights(algo: str, train: Train) -> None:
+    train(settings(algo, "bf16"), run="whole")
+    train(settings(algo, "bf16"), StopsAt(2), run="paused")
+    (newest,) = sorted((train.folder / "paused" / "checkpoints").glob("step-*"))[-1:]
+    kept = [t for file in newest.rglob("*.safetensors") for t in load_file(file).values() if t.is_floating_point()]
+    assert kept
+    assert {t.dtype for t in kept} <= {torch.float32, torch.float64}
+    for name in ("final", "summary.json"):
+        path = train.folder / "paused" / name
+        path.rename(path.with_name(f"before-{name}"))
+    train({}, resume=True, run="paused")
+    one, other = (weights(train.folder / run) for run in ("whole", "paused"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert losses(train.folder / "whole")[-1] == losses(train.folder / "paused")[-1]
+
+
+def test_weights_that_are_not_float32_are_refused(train: Train) -> None:
+    with pytest.raises(ConfigError, match=r"precision bf16 cannot be combined with model\.dtype bfloat16"):
+        train(settings("sft", "bf16"), change={"model": {"dtype": "bfloat16"}})
+
+
+def earlier(plan: Plan) -> Plan:
+    """A plan of a release in which trainers that learn from data had no such setting."""
+    trainer = {k: v for k, v in plan.config["trainer"].items() if k != "precision"}
+    return replace(plan, config={**plan.config, "trainer": trainer})
+
+
+def test_a_run_of_an_earlier_release_stays_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    registry = Registry(disabled=())
+    run = with_precision(validate(registry, {"trainer": "sft", "dataset": "pocket"}))
+    assert run.trainer.precision == "bf16"
+    plan = make_plan(registry, run, 1)
+    assert reload(Registry(disabled=()), plan, resume=True).trainer.precision == "bf16"
+    assert reload(Registry(disabled=()), earlier(plan), resume=True).trainer.precision == "fp32"
+    RunDir(tmp_path / "run").create(earlier(plan), {})
+    (tmp_path / "run" / "checkpoints" / "step-000001").mkdir(parents=True)
+
+    def resumed(*settings: str) -> Any:
+        registry = Registry(disabled=())
+        return planned_resume(tmp_path / "run", lambda base: resolve_here(registry, (), settings, {}, base), registry)
+
+    assert resumed("trainer.epochs=9")[1].trainer.precision == "fp32"
+    assert resumed("trainer.epochs=9")[0].config["trainer"]["precision"] == "fp32"
+    with pytest.raises(RunDirError, match=r"trainer\.precision: 'fp32' -> 'bf16'"):
+        resumed("trainer.precision=bf16")
+
+
+def test_a_model_that_was_loaded_otherwise_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    trainer: Any = OfflineTrainer.__new__(OfflineTrainer)
+    run = validate(Registry(disabled=()), {"trainer": {"name": "sft", "precision": "bf16"}, "dataset": "pocket"})
+    trainer.config, trainer.ctx, trainer.strategy = run.trainer, SimpleNamespace(config=run), None
+    trainer.task = SimpleNamespace(module=torch.nn.Linear(1, 1))
+    with caplog.at_level(logging.WARNING), pytest.raises(AttributeError):
+        trainer.start(None)  # there is no strategy
+    assert "precision bf16 has no effect: 'sft' did not load its model with load_trained_policy" in caplog.text
