@@ -122,7 +122,7 @@ def test_an_update_waits_as_often_whatever_its_micro_batches(algorithm: str, poc
         )
         if there:
             device.waits.clear()
-        recorder: Any = ExampleRecorder() if isinstance(run.trainer, OfflineTrainerConfig) else TokenRecorder([], [], 0)
+        recorder: Any = ExampleRecorder() if isinstance(run.trainer, OfflineTrainerConfig) else TokenRecorder([], 0)
         recorder.names = {sample.name for sample in samples}
         metrics = learner.update(samples, observe=recorder)
         weights = [p.host if isinstance(p, There) else p.detach() for p in module.parameters()]
