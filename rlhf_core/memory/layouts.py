@@ -69,6 +69,9 @@ class Shares:
     weights_on_host: bool = False
     stepped: float = 0.0
     """The part of a second copy of the trained weights, which is what the optimizer steps."""
+    host_gradients: float = 0.0
+    """Gradients in main memory, and what they and stepped weights are copied through, as a part of the trained weights:
+    DeepSpeed has one buffer of that size beside them, in stage 2 a second one in which micro-batches add up."""
     loads_whole: bool = False
     """Every rank has the whole model on its device before it keeps its part; gradients lie in one buffer for good, and
     the root group stays whole."""
@@ -98,11 +101,11 @@ def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
         "zero1": Shares(1, 1, one, False, stepped=one),
         "zero2": Shares(1, one, one, False, stepped=one),
         "zero3": Shares(one, one, one, True, stepped=one, loads_whole=True),
-        "fsdp_offload": Shares(one, one, one, True, True, True),
-        "zero1_offload": Shares(1, 1, one, False, True, stepped=one),
-        "zero2_offload": Shares(1, one, one, False, True, stepped=one),
-        "zero3_offload": Shares(one, one, one, True, True, True, stepped=one, loads_whole=True),
-        "zero3_offload_moments": Shares(one, one, one, True, True, stepped=one, loads_whole=True),
+        "fsdp_offload": Shares(one, one, one, True, True, True, host_gradients=one),
+        "zero1_offload": Shares(1, 1, one, False, True, stepped=one, host_gradients=2 * one),
+        "zero2_offload": Shares(1, one, one, False, True, stepped=one, host_gradients=3 * one),
+        "zero3_offload": Shares(one, one, one, True, True, True, one, 2 * one, loads_whole=True),
+        "zero3_offload_moments": Shares(one, one, one, True, True, False, one, 2 * one, loads_whole=True),
     }
     return table[name]
 

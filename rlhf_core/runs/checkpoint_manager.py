@@ -180,9 +180,9 @@ class CheckpointManager:
         Raises:
             RunDirError: the disk is full; the last checkpoint is kept.
         """
-        with alone(self.strategy, "writing the final model"):
-            with whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext() as folder:
-                use_whole_weights(self.strategy, model, _writing(write, folder))
+        place = whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext()
+        with alone(self.strategy, "writing the final model"), place as folder:
+            use_whole_weights(self.strategy, model, _writing(write, folder))
         self.strategy.barrier("rank 0 writing the final model")
 
 
