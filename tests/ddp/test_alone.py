@@ -136,3 +136,53 @@ def test_a_wait_for_a_store_that_is_gone_says_so(two: Any, monkeypatch: pytest.M
     monkeypatch.setattr(one, "done", lambda work: "OSError: full")
     with pytest.raises(OtherRankFailed, match="OSError: full"), rank_0_alone("benchmarks", 1, one, 6.0):
         pass
+
+
+SLOW = '''
+import time
+from rlhf_core.api import ComponentConfig
+
+class SlowConfig(ComponentConfig):
+    name: str = "slow"
+    seconds: float = 0.0
+
+    def build(self, ctx):
+        return Slow(self.seconds)
+
+class Slow:
+    def __init__(self, seconds):
+        self.seconds, self.calls = seconds, 0
+
+    def evaluate(self, engine, policy_version):
+        self.calls += 1
+        if self.calls == 1:
+            time.sleep(self.seconds)
+        return {"calls": self.calls}
+'''
+
+
+@pytest.mark.slow
+def test_a_run_whose_benchmark_takes_longer_than_a_collective(tmp_path: Path) -> None:
+    info = tmp_path / "acme_slow-1.0.dist-info"
+    info.mkdir()
+    (tmp_path / "acme_slow.py").write_text(SLOW)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-slow\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.benchmark]\nslow = acme_slow:SlowConfig\n")
+    (tmp_path / "run.yaml").write_text("benchmarks: [{name: slow, seconds: 32}]\n")
+    settings = (
+        "threads=1", "reward.workers=1", "trainer.steps=1", "trainer.rollout_batch_size=16", "trainer.eval_samples=0",
+        "trainer.sampling.max_tokens=8", "strategy.timeout_s=25",
+    )  # fmt: skip
+    words = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    out = subprocess.run(
+        [sys.executable, "-m", "rlhf_core.cli.main", *words, "--config", "run.yaml", "--run-dir", "run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "RLHF_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert out.returncode == 0, out.stderr
+    assert '"eval/slow/calls": 2.0' in (tmp_path / "run" / "metrics.jsonl").read_text()
