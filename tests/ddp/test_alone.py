@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from rlhf_core.strategy.alone import alone
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.strategy.peers import STACKS_S
 
+from .test_launch import ranks_of, wait_until
 from .test_stalled_rank import two as two
 
 SCRIPT = Path(__file__).with_name("alone.py")
@@ -138,8 +139,8 @@ def test_a_wait_for_a_store_that_is_gone_says_so(two: Any, monkeypatch: pytest.M
         pass
 
 
-SLOW = '''
-import time
+SLOW = """
+import os, time
 from rlhf_core.api import ComponentConfig
 
 class SlowConfig(ComponentConfig):
@@ -156,33 +157,62 @@ class Slow:
     def evaluate(self, engine, policy_version):
         self.calls += 1
         if self.calls == 1:
+            with open("benchmark", "x") as file:
+                file.write(str(os.getpid()))
             time.sleep(self.seconds)
         return {"calls": self.calls}
-'''
+"""
+
+
+@contextmanager
+def run_with_a_slow_benchmark(folder: Path, seconds: int, timeout_s: int) -> Iterator[subprocess.Popen[str]]:
+    """`rlhf train` on two ranks, one step; whatever is left of it is killed."""
+    info = folder / "acme_slow-1.0.dist-info"
+    info.mkdir()
+    (folder / "acme_slow.py").write_text(SLOW)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-slow\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.benchmark]\nslow = acme_slow:SlowConfig\n")
+    (folder / "run.yaml").write_text(f"benchmarks: [{{name: slow, seconds: {seconds}}}]\n")
+    settings = (
+        "threads=1", "reward.workers=1", "trainer.steps=1", "trainer.rollout_batch_size=16", "trainer.eval_samples=0",
+        "trainer.sampling.max_tokens=8", f"strategy.timeout_s={timeout_s}",
+    )  # fmt: skip
+    words = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlhf_core.cli.main", *words, "--config", "run.yaml", "--run-dir", str(folder / "run")],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "RLHF_HOME": str(folder / "home")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        for pid in (process.pid, *ranks_of(folder / "run")):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
 
 
 @pytest.mark.slow
 def test_a_run_whose_benchmark_takes_longer_than_a_collective(tmp_path: Path) -> None:
-    info = tmp_path / "acme_slow-1.0.dist-info"
-    info.mkdir()
-    (tmp_path / "acme_slow.py").write_text(SLOW)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-slow\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rlhf.benchmark]\nslow = acme_slow:SlowConfig\n")
-    (tmp_path / "run.yaml").write_text("benchmarks: [{name: slow, seconds: 32}]\n")
-    settings = (
-        "threads=1", "reward.workers=1", "trainer.steps=1", "trainer.rollout_batch_size=16", "trainer.eval_samples=0",
-        "trainer.sampling.max_tokens=8", "strategy.timeout_s=25",
-    )  # fmt: skip
-    words = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2"]
-    words += [word for setting in settings for word in ("--set", setting)]
-    out = subprocess.run(
-        [sys.executable, "-m", "rlhf_core.cli.main", *words, "--config", "run.yaml", "--run-dir", "run"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "RLHF_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert out.returncode == 0, out.stderr
-    assert '"eval/slow/calls": 2.0' in (tmp_path / "run" / "metrics.jsonl").read_text()
+    with run_with_a_slow_benchmark(tmp_path, seconds=32, timeout_s=25) as process:
+        _, err = process.communicate(timeout=280)
+        assert process.returncode == 0, err
+        assert '"eval/slow/calls": 2.0' in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_whose_rank_0_is_killed_in_a_benchmark(tmp_path: Path) -> None:
+    with run_with_a_slow_benchmark(tmp_path, seconds=600, timeout_s=60) as process:
+        place = tmp_path / "benchmark"
+        wait_until(lambda: place.exists() and place.read_text(), "the benchmark", 200)
+        os.kill(int(place.read_text()), signal.SIGKILL)
+        killed = time.monotonic()
+        _, err = process.communicate(timeout=120)
+        assert time.monotonic() - killed < 60
+        assert process.returncode == 1
+        assert err.count("error: ") == 1, err
+        assert not ranks_of(tmp_path / "run")
