@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -28,12 +28,21 @@ class Finding(NamedTuple):
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Compare all that runs there with the plain way.")
 @click.option("--model", help="With --device: the model that is tried.  [default: pocket]")
 @click.option("--ranks", type=click.IntRange(1), help="With --device: processes; default: one a card, 2 on the CPU.")
+@click.option("--set", "settings", multiple=True, help="With --device: a rollout engine to try: rollout.name=NAME, ...")
 @click.option("--write", type=click.Path(dir_okay=False), help="With --device: a file to attach to a bug report.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def doctor(device: str | None, model: str | None, ranks: int | None, write: str | None, as_json: bool) -> None:
+def doctor(
+    device: str | None,
+    model: str | None,
+    ranks: int | None,
+    settings: tuple[str, ...],
+    write: str | None,
+    as_json: bool,
+) -> None:
     """Check versions, devices, plugins, hooks, disk space and caches. Exit code 1 if something is broken.
 
-    With --device: run forwards, native engine, checkpoint and strategies there, and compare with the plain way.
+    With --device: run forwards, native engine, checkpoint and strategies there, and compare with the plain way; with
+    --set rollout.name=vllm --set rollout.python=PYTHON, weight sync and logprobs of that engine, too.
 
     \b
     rlhf doctor
@@ -43,9 +52,11 @@ def doctor(device: str | None, model: str | None, ranks: int | None, write: str 
     from rlhf_core.cli.common import emit_json
 
     if device is not None:
-        raise SystemExit(_compare(device, model or "pocket", ranks, write, as_json))
-    for option, value in (("--model", model), ("--ranks", ranks), ("--write", write)):
-        if value is not None:
+        if others := [setting for setting in settings if not setting.startswith("rollout.")]:
+            raise click.UsageError(f"--set {others[0]}: only settings of a rollout engine, rollout.NAME=VALUE")
+        raise SystemExit(_compare(device, model or "pocket", ranks, settings, write, as_json))
+    for option, value in (("--model", model), ("--ranks", ranks), ("--set", settings), ("--write", write)):
+        if value:
             raise click.UsageError(f"{option} needs --device cpu or --device cuda")
     rows = list(findings())
     broken = sum(row.state == "broken" for row in rows)
@@ -60,7 +71,9 @@ def doctor(device: str | None, model: str | None, ranks: int | None, write: str 
     raise SystemExit(1 if broken else 0)
 
 
-def _compare(device: str, model: str, ranks: int | None, write: str | None, as_json: bool) -> int:
+def _compare(
+    device: str, model: str, ranks: int | None, rollout: Sequence[str], write: str | None, as_json: bool
+) -> int:
     """`rlhf doctor --device`; returns the exit code."""
     import json
     from pathlib import Path
@@ -81,7 +94,7 @@ def _compare(device: str, model: str, ranks: int | None, write: str | None, as_j
     quiet_libraries()
     if write is not None:
         _check_file(Path(write))
-    report = check_device(device, model, ranks, show, keep)
+    report = check_device(device, model, ranks, rollout, show, keep)
     if as_json:
         emit_json(report.as_json())
     else:

@@ -6,7 +6,7 @@ import gc
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ def check_device(
     name: str,
     model: str,
     ranks: int | None,
+    rollout: Sequence[str],
     show: Callable[[Comparison], None],
     keep: Callable[[Report], None] = lambda report: None,
 ) -> Report:
@@ -31,6 +32,7 @@ def check_device(
         name: ``cpu`` or ``cuda``.
         model: as of ``--model``.
         ranks: processes for strategies; None takes the cards there are, and two on the CPU.
+        rollout: settings of a rollout engine that is tried, too, such as ``rollout.name=vllm``; none for none.
         show: called with each comparison once it is made.
         keep: called with the report at the end, with what there is of it if the check is interrupted.
 
@@ -50,7 +52,7 @@ def check_device(
     use_matmul_backend("auto")  # as `rlhf train` does
     began, rows = time.perf_counter(), list[Comparison]()
     try:
-        for row in _comparisons(model, device, ranks):
+        for row in _comparisons(model, device, ranks, rollout):
             rows.append(row)
             show(row)
     except KeyboardInterrupt:
@@ -72,7 +74,7 @@ def _report(device: torch.device, model: str, began: float, rows: list[Compariso
     return Report(title, model, round(time.perf_counter() - began, 1), library_versions(), tuple(rows))
 
 
-def _comparisons(model: str, device: torch.device, ranks: int) -> Iterator[Comparison]:
+def _comparisons(model: str, device: torch.device, ranks: int, rollout: Sequence[str]) -> Iterator[Comparison]:
     import torch
 
     from rlhf_core.device_check.runs import compare_runs
@@ -82,7 +84,7 @@ def _comparisons(model: str, device: torch.device, ranks: int) -> Iterator[Compa
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the trainings are processes of their own
     with tempfile.TemporaryDirectory() as folder:
-        yield from guarded("trainings", lambda: compare_runs(model, device, ranks, Path(folder)))
+        yield from guarded("trainings", lambda: compare_runs(model, device, ranks, Path(folder), rollout))
 
 
 def _in_this_process(model: str, device: torch.device) -> Iterator[Comparison]:

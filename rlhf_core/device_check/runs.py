@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from rlhf_core.device_check.report import Comparison, failure
+from rlhf_core.device_check.report import Comparison, failure, guarded
 
 if TYPE_CHECKING:
     import torch
 
 STEPS = 2
-DEADLINE_S = 300.0
+
+
+class Limits(NamedTuple):
+    """Seconds of one training, and of all together."""
+
+    one_s: float
+    all_s: float
+
+
+EMBEDDED, OTHERS = Limits(120.0, 240.0), Limits(300.0, math.inf)
+"""Of models that come with the toolkit, whose whole check is to end within minutes, and of all others."""
 RESUMED = "checkpoint, resumed"
 SAME_AS_SINGLE = ("ddp",)
 """Strategies that run the same code as ``single`` on one process."""
@@ -27,16 +39,26 @@ FAR = 1e-4
 the gradient's own size, so that a rounding of a small gradient is a rounding of the change."""
 
 
-def compare_runs(model: str, device: torch.device, ranks: int, folder: Path) -> Iterator[Comparison]:
-    """Supervised fine-tuning for two steps: a checkpoint resumed, then each strategy on so many ranks.
+def compare_runs(
+    model: str, device: torch.device, ranks: int, folder: Path, rollout: Sequence[str] = ()
+) -> Iterator[Comparison]:
+    """Supervised fine-tuning for two steps: a checkpoint resumed, then each strategy on so many ranks, and what it
+    wrote by parts resumed by one process.
 
     Args:
         model: of the run's ``--model``.
         device: where it trains.
         ranks: processes of the strategies for several.
         folder: where the runs are written.
+        rollout: settings of a rollout engine, with which a run of GRPO is tried, too.
     """
-    what, train, names = "training in one process", _Trainings(model, device, folder), strategies()
+    yield from _supervised(train := _Trainings(model, device, folder), ranks)
+    if rollout:
+        yield train.engine(rollout)
+
+
+def _supervised(train: _Trainings, ranks: int) -> Iterator[Comparison]:
+    what, names = "training in one process", strategies()
     try:
         plain = train("single", "single", 1)
     except Exception as error:
@@ -45,9 +67,9 @@ def compare_runs(model: str, device: torch.device, ranks: int, folder: Path) -> 
             yield Comparison(other, "not run", f"needs the {what}")
         return
     yield Comparison(what, "measured", f"{STEPS} steps of sft", plain.seconds)
-    yield train.resumed(plain)
+    yield train.resumed(RESUMED, plain, plain, "bit for bit")
     for name in names:
-        yield train.compared(name, ranks, plain)
+        yield from train.compared(name, ranks, plain)
 
 
 def _title(strategy: str, ranks: int) -> str:
@@ -92,12 +114,31 @@ class _Run:
         files = sorted((self.folder / "final").glob("*.safetensors"))
         return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
+    def after_one_step(self, folder: Path) -> None:
+        """Copy it as it would be if it had been killed in its second step."""
+        shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns("final", "summary.json", _checkpoint(STEPS)))
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether its checkpoints are of parts that another strategy can read."""
+        from rlhf_core.runs.tree import SHARDED
+
+        return (self.folder / "checkpoints" / _checkpoint(1) / SHARDED).exists()
+
+
+def _checkpoint(step: int) -> str:
+    return f"step-{step:06d}"
+
 
 class _Trainings:
     """Runs of `rlhf train`, each in processes of its own."""
 
     def __init__(self, model: str, device: torch.device, folder: Path) -> None:
+        from rlhf_core.models.modality import embedded_names
+
         self.model, self.device, self.folder = model, device, folder
+        self.limits = EMBEDDED if model in embedded_names() else OTHERS
+        self.ends = time.monotonic() + self.limits.all_s
         self.rows = folder / "rows.jsonl"
         rows = [
             {"prompt": f"Count to {n % 9 + 1}.", "completion": " ".join(map(str, range(1, n % 9 + 2)))}
@@ -105,12 +146,12 @@ class _Trainings:
         ]
         self.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def __call__(self, name: str, strategy: str, ranks: int, steps: int = STEPS) -> _Run:
+    def __call__(self, name: str, strategy: str, ranks: int) -> _Run:
         settings = {
-            "max_steps": steps,
+            "max_steps": STEPS,
             "batch_size": 8,
             "micro_batch_size": 2,
-            "checkpoint_every": 0,  # the last step's alone
+            "checkpoint_every": 1,
             "eval_every": 0,
             "optimizer.learning_rate": 1e-4,
             "optimizer.warmup_steps": 0,
@@ -127,56 +168,81 @@ class _Trainings:
             str(self.folder / name),
         ]
         words += [w for key, value in settings.items() for w in ("--set", f"trainer.{key}={value}")]
-        words += ["--set", f"strategy={strategy}"]
-        if has_device(strategy):
-            words += ["--set", f"strategy.device={self.device.type}"]
+        words += self._strategy(strategy)
+        if self.limits is EMBEDDED and self.device.type == "cpu":
+            words += ["--set", "threads=1"]  # several wait for each other longer than they compute
         return self._run(name, [*words, *(["--nproc", str(ranks)] if ranks > 1 else [])])
+
+    def _strategy(self, name: str) -> list[str]:
+        words = ["--set", f"strategy={name}"]
+        return [*words, "--set", f"strategy.device={self.device.type}"] if has_device(name) else words
 
     def _run(self, name: str, words: Sequence[str]) -> _Run:
         from rlhf_core.errors import RlhfError
 
         environment = {**os.environ, "RLHF_REPORT": "0"}
         began = time.perf_counter()
+        limit_s = min(self.limits.one_s, self.ends - time.monotonic())
+        if limit_s <= 0:
+            raise RlhfError(f"no time left: all trainings together may take {self.limits.all_s:.0f} s")
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "rlhf_core.cli.main", "train", *words],
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=DEADLINE_S,
+                timeout=limit_s,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
             why = _last_lines(error.stderr) or "rlhf train " + " ".join(words)
-            raise RlhfError(f"no end after {DEADLINE_S:.0f} s", why=why) from error
+            raise RlhfError(f"no end after {limit_s:.0f} s", why=why) from error
         if done.returncode:
             raise RlhfError(f"rlhf train ended with code {done.returncode}", why=_last_lines(done.stderr))
         return _Run(self.folder / name, time.perf_counter() - began)
 
-    def resumed(self, plain: _Run) -> Comparison:
-        """One step, then one more from its checkpoint."""
+    def resumed(self, what: str, run: _Run, plain: _Run, exactly: str) -> Comparison:
+        """The second step of a training made anew, in one process, from the checkpoint of the first."""
+        name = f"{run.folder.name}-resumed"
         try:
-            first = self("resumed", "single", 1, steps=1)
-            run = self._run("resumed", ["--resume", str(first.folder), "--set", f"trainer.max_steps={STEPS}"])
-            return self._compared(RESUMED, plain, run, "bit for bit")
-        except Exception as error:
-            return failure(RESUMED, error)
-        finally:
-            self._remove("resumed")
-
-    def compared(self, name: str, ranks: int, plain: _Run) -> Comparison:
-        """The same training under another strategy."""
-        what = _title(name, ranks)
-        if ranks == 1 and name in SAME_AS_SINGLE:
-            return Comparison(what, "not run", "needs two processes: on one it is the training in one process")
-        if missing := lacks(name):
-            return Comparison(what, "not run", missing)
-        try:
-            return self._compared(what, plain, self(name, name, ranks), "exactly")
+            run.after_one_step(self.folder / name)
+            other = [] if run is plain else ["--nproc", "1", *self._strategy("single")]
+            return self._compared(what, plain, self._run(name, ["--resume", str(self.folder / name), *other]), exactly)
         except Exception as error:
             return failure(what, error)
         finally:
             self._remove(name)
+
+    def engine(self, rollout: Sequence[str]) -> Comparison:
+        """Two steps of GRPO with a rollout engine: the second samples from weights that it was sent."""
+        what = "rollout engine"
+        words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--model", self.model]
+        words += ["--run-dir", str(self.folder / "engine"), *self._strategy("single")]
+        sizes = ("steps=2", "group_size=4", "rollout_batch_size=8", "sampling.max_tokens=16", "eval_samples=0")
+        try:
+            more = [f"trainer.{size}" for size in sizes] + [*rollout, "reward.workers=1"]
+            return _judged(what, self._run("engine", words + [w for each in more for w in ("--set", each)]))
+        except Exception as error:
+            return failure(what, error)
+        finally:
+            self._remove("engine")
+
+    def compared(self, name: str, ranks: int, plain: _Run) -> Iterator[Comparison]:
+        """The same training under another strategy; where checkpoints are by parts, one of them read by one process."""
+        what = _title(name, ranks)
+        if ranks == 1 and name in SAME_AS_SINGLE:
+            yield Comparison(what, "not run", "needs two processes: on one it is the training in one process")
+        elif missing := lacks(name):
+            yield Comparison(what, "not run", missing)
+        else:
+            yield from guarded(what, partial(self._both, what, name, ranks, plain))
+            self._remove(name)
+
+    def _both(self, what: str, name: str, ranks: int, plain: _Run) -> Iterator[Comparison]:
+        run = self(name, name, ranks)
+        yield self._compared(what, plain, run, "exactly")
+        if run.is_sharded:
+            yield self.resumed(f"checkpoint of {name}, resumed by one process", run, plain, "exactly")
 
     def _remove(self, name: str) -> None:
         shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -195,6 +261,24 @@ class _Trainings:
         from rlhf_core.models.load import load_policy
 
         return dict(load_policy(ModelConfig(path=self.model)).model.state_dict())
+
+
+def _judged(what: str, run: _Run) -> Comparison:
+    """Of a run of GRPO, whose second step says how far the engine's logprobs are from the trainer's."""
+    from rlhf_core.rollout.drift import TOLERANCE
+
+    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    reports: dict[str, Any] = json.loads((run.folder / "summary.json").read_text())["reports"]
+    said = [
+        f"{report['syncs']} weight syncs, canary to {report['canary_largest']:.1g} nats"
+        for report in reports.values()
+        if isinstance(report, dict) and {"syncs", "canary_largest"} <= set(cast("dict[str, Any]", report))
+    ]
+    drift = next((row["drift/mean_abs"] for row in rows if row["step"] == STEPS and "drift/mean_abs" in row), None)
+    if drift is None:
+        return Comparison(what, "measured", ", ".join(["its logprobs were not compared", *said]), run.seconds)
+    detail = ", ".join([f"logprobs after an update to {drift:.1g} nats", *said])
+    return Comparison(what, "agrees" if drift <= TOLERANCE else "differs", detail, run.seconds)
 
 
 def difference(

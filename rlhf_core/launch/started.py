@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,6 +100,19 @@ def world_size(nproc: int | None, rank: StartedRank | None) -> int | None:
             fix="leave --nproc out: it starts processes without a launcher",
         )
     return rank.world_size
+
+
+def ranks_here(world_size: int, environ: Mapping[str, str] = os.environ) -> int:
+    """How many of the ranks are on this machine, as the launcher says; all where none does.
+
+    Example:
+        >>> ranks_here(12, {"RANK": "0", "SLURM_STEP_TASKS_PER_NODE": "8,4"})
+        8
+    """
+    if "LOCAL_WORLD_SIZE" in environ:
+        return int(environ["LOCAL_WORLD_SIZE"])
+    first = re.match(r"\d+", environ.get("SLURM_STEP_TASKS_PER_NODE", "")) if "RANK" in environ else None
+    return int(first.group()) if first else world_size
 
 
 def _is_srun_task(environ: MutableMapping[str, str]) -> bool:

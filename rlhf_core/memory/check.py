@@ -8,18 +8,26 @@ how long completions become, or on which rows meet in a micro-batch, warns.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.launch.memory import readable
 from rlhf_core.memory.engine import RESERVED, SYNC, says_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rlhf_core.config.run import RunConfig
     from rlhf_core.context import BuildContext
+    from rlhf_core.memory.advice import Replan
     from rlhf_core.memory.layouts import Name
     from rlhf_core.memory.phase import Phase
     from rlhf_core.memory.plan import MemoryPlan, Placement
+
+    Advised = Callable[[int], str]
+    """Limit -> settings with which a run fits; empty if there are none."""
 
 log = logging.getLogger("rlhf")
 PARTS = 16
@@ -36,6 +44,7 @@ SURE = frozenset(
         "sampler copy",
         "root group",
         "gradients",
+        "gradients on the host",
         "optimizer",
         "stepped copy",
         "reduce buffer",
@@ -44,6 +53,8 @@ SURE = frozenset(
     }
 )
 """Parts that do not depend on the data."""
+SURE_TO_SAMPLE = SURE | {"gathered units"}
+"""Those of sampling, to which a sharding strategy gathers all weights."""
 
 
 def check_memory(ctx: BuildContext, *, force: bool) -> None:
@@ -64,9 +75,10 @@ def check_memory(ctx: BuildContext, *, force: bool) -> None:
     from rlhf_core.memory.report import device_of
 
     device, capacity = device_of(ctx.config, ctx.world_size)
-    limit = capacity // (ctx.world_size if device == "cpu" else 1)
+    on_cpu = device == "cpu"
+    limit = capacity // (ctx.world_size if on_cpu else 1)
     try:
-        refusal = _refusal(ctx, limit, on_cpu=device == "cpu", force=force)
+        refusal = _refusal(ctx, limit, on_cpu=on_cpu, force=force)
     except Exception as error:  # a plan is a help: a model that cannot be rehearsed may still train
         log.info("the memory of this run could not be planned: %s: %s", type(error).__name__, error)
         return
@@ -149,42 +161,90 @@ def _has_gpu(run: Any) -> bool:
 
 def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> ConfigError | None:
     """The error for a run that cannot fit; one that may not fit is warned of."""
-    from rlhf_core.memory.advice import accepted, cheapest
+    from rlhf_core.memory.advice import accepted
     from rlhf_core.memory.footprint import footprint
     from rlhf_core.memory.plan import plan_for
 
     place, found = placement_of(ctx), footprint(ctx, on_cpu=on_cpu)
 
     def replan(run: Any) -> MemoryPlan:
-        return plan_for(footprint(ctx.with_(config=run), on_cpu=on_cpu), place, on_cpu=on_cpu)
+        plan = plan_for(footprint(ctx.with_(config=run), on_cpu=on_cpu), place, on_cpu=on_cpu)
+        return plan.in_one_memory if on_cpu else plan
 
     if found.engine is not None and found.engine.refusal is not None and not force:
         return found.engine.refusal
-    plan = plan_for(found, place, on_cpu=on_cpu)
+    plan, takes = replan(ctx.config), accepted(ctx, found)
+    beyond = _device_refusal(plan, partial(_advised, ctx, replan, takes), limit, on_cpu, force)
+    return beyond or _host_refusal(ctx, plan, partial(_advised, ctx, lambda run: replan(run).on_host, takes), force)
+
+
+def _device_refusal(plan: MemoryPlan, advised: Advised, limit: int, on_cpu: bool, force: bool) -> ConfigError | None:
+    """Of a run that the device's memory is too small for."""
     where = "main memory are free" if on_cpu else "the device's memory are free"
     if plan.peak <= limit:
         return None
-    certain = certain_bytes(plan)
+    phase, decisive, certain = most_certain(plan)
     if certain <= limit or force:
         log.warning(
             "this run may need %s (%s), and %s of %s; rlhf memory plan says for what",
             *(readable(plan.peak), plan.peak_phase, readable(limit), where),
         )
         return None
-    decisive = plan.phases["load"] if _while_loading(plan) else max(_with_moments(plan), key=_sure)
-    advice = cheapest(ctx.config, limit, replan, accepted(ctx, found))
-    settings = " ".join(f"--set {change.setting}" for change in advice.changes)
     elsewhere = "a smaller model, or more cards: rlhf memory plan"
-    if _while_loading(plan):
+    if phase == "load":
         elsewhere = (
             "a smaller model; fsdp and deepspeed's stage 3 read the weights of a folder with safetensors by parts"
         )
+    elif _reason(phase, decisive):
+        elsewhere = "a smaller model: of these weights more cards hold as much"
     return ConfigError(
         f"this run cannot fit: it holds {readable(certain)} before any activation; {readable(limit)} of {where}",
-        why=", ".join(f"{name} {readable(size)}" for name, size in decisive.parts.items())
-        + (": every rank loads all of it before it is divided" if _while_loading(plan) else ""),
-        fix=(f"{settings} ({readable(advice.peak)})" if advice.fits else elsewhere) + "; --force runs it all the same",
+        why=_listed(decisive.parts) + (f": {reason}" if (reason := _reason(phase, decisive)) else ""),
+        fix=f"{advised(limit) or elsewhere}; --force runs it all the same",
     )
+
+
+def _reason(name: str, phase: Phase) -> str:
+    """Why so much is held in a phase, beside its parts; empty if the parts say it."""
+    if name == "load":
+        return "every rank loads all of it before it is divided"
+    gathers = name == "rollout" and "gathered units" in phase.parts
+    return "to sample, all weights are on every rank" if gathers else ""
+
+
+def _host_refusal(ctx: BuildContext, plan: MemoryPlan, advised: Advised, force: bool) -> ConfigError | None:
+    """Of a run that offloads more than this machine's main memory holds."""
+    from rlhf_core.launch.started import ranks_here
+    from rlhf_core.memory.amounts import available_ram
+
+    ranks, free = ranks_here(ctx.world_size), available_ram()
+    needed = plan.host_peak * ranks
+    if needed <= free:
+        return None
+    what = f"what is offloaded needs {readable(needed)} of main memory, and {readable(free)} are free"
+    if force:
+        log.warning("%s", what)
+        return None
+    parts = max((phase.host for phase in plan.phases.values()), key=lambda host: sum(host.values()))
+    return ConfigError(
+        what,
+        why=f"on each of {ranks} ranks of this machine {_listed(parts)}",
+        fix=f"{advised(free // ranks) or 'more machines, or a smaller model'}; without strategy.offload it lies on the "
+        "device; --force runs it all the same",
+    )
+
+
+def _advised(ctx: BuildContext, replan: Replan, takes: Callable[[RunConfig], bool], limit: int) -> str:
+    """The cheapest settings with which a run fits; empty if there are none."""
+    from rlhf_core.memory.advice import cheapest
+
+    advice = cheapest(ctx.config, limit, replan, takes)
+    settings = " ".join(f"--set {change.setting}" for change in advice.changes)
+    return f"{settings} ({readable(advice.peak)})" if advice.fits else ""
+
+
+def _listed(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {readable(size)}" for name, size in parts.items())
 
 
 def placement_of(ctx: BuildContext) -> Placement:
@@ -203,24 +263,31 @@ def placement_of(ctx: BuildContext) -> Placement:
     return Placement(cast("Name", known), ctx.world_size, size or ctx.world_size, bucket=bucket)
 
 
+class Certain(NamedTuple):
+    """What is held whatever the data."""
+
+    name: str
+    phase: Phase
+    size: int
+
+
+def most_certain(plan: MemoryPlan) -> Certain:
+    """Where most is held whatever the data: what loading takes; weights, copies, gradients and moments in an update;
+    these and gathered weights while sampling."""
+    stages = [Certain("update", stage, _sum(stage, SURE)) for stage in plan.update_stages]
+    if (sampling := plan.phases.get("rollout")) is not None:
+        stages.append(Certain("rollout", sampling, _sum(sampling, SURE_TO_SAMPLE)))
+    stages.append(Certain("load", plan.phases["load"], plan.phases["load"].total))
+    return max(stages, key=lambda stage: stage.size)
+
+
 def certain_bytes(plan: MemoryPlan) -> int:
-    """What is held whatever the data: weights, copies, gradients and moments in an update, an engine's own memory while
-    it samples, or what loading takes."""
-    return max(*map(_sure, _with_moments(plan)), plan.phases["load"].total)
+    """What is held whatever the data (:func:`most_certain`)."""
+    return most_certain(plan).size
 
 
-def _with_moments(plan: MemoryPlan) -> list[Phase]:
-    """Phases in which the optimizer has its moments."""
-    return [*plan.update_stages, *(plan.phases[name] for name in ("rollout",) if name in plan.phases)]
+def _sum(stage: Phase, names: frozenset[str]) -> int:
+    return sum(size for name, size in stage.parts.items() if name in names)
 
 
-def _sure(stage: Phase) -> int:
-    return sum(stage.parts.get(name, 0) for name in SURE)
-
-
-def _while_loading(plan: MemoryPlan) -> bool:
-    """Whether loading needs more than an update or sampling is certain to."""
-    return plan.phases["load"].total > max(map(_sure, _with_moments(plan)))
-
-
-__all__ = ["certain_bytes", "check_memory", "placement_of", "surely_fits", "weight_file_bytes"]
+__all__ = ["certain_bytes", "check_memory", "most_certain", "placement_of", "surely_fits", "weight_file_bytes"]

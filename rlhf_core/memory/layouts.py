@@ -69,6 +69,9 @@ class Shares:
     weights_on_host: bool = False
     stepped: float = 0.0
     """The part of a second copy of the trained weights, which is what the optimizer steps."""
+    host_gradients: float = 0.0
+    """Gradients in main memory, and what they and stepped weights are copied through, as a part of the trained weights:
+    DeepSpeed has one buffer of that size beside them, in stage 2 a second one in which micro-batches add up."""
     keeps_root: bool = False
     """The root group stays whole, and gradients lie in one buffer for good (ZeRO's stage 3)."""
 
@@ -97,11 +100,11 @@ def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
         "zero1": Shares(1, 1, one, False, stepped=one),
         "zero2": Shares(1, one, one, False, stepped=one),
         "zero3": Shares(one, one, one, True, stepped=one, keeps_root=True),
-        "fsdp_offload": Shares(one, one, one, True, True, True),
-        "zero1_offload": Shares(1, 1, one, False, True, stepped=one),
-        "zero2_offload": Shares(1, one, one, False, True, stepped=one),
-        "zero3_offload": Shares(one, one, one, True, True, True, stepped=one, keeps_root=True),
-        "zero3_offload_moments": Shares(one, one, one, True, True, stepped=one, keeps_root=True),
+        "fsdp_offload": Shares(one, one, one, True, True, True, host_gradients=one),
+        "zero1_offload": Shares(1, 1, one, False, True, stepped=one, host_gradients=2 * one),
+        "zero2_offload": Shares(1, one, one, False, True, stepped=one, host_gradients=3 * one),
+        "zero3_offload": Shares(one, one, one, True, True, True, one, 2 * one, keeps_root=True),
+        "zero3_offload_moments": Shares(one, one, one, True, True, False, one, 2 * one, keeps_root=True),
     }
     return table[name]
 

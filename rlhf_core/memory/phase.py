@@ -26,6 +26,12 @@ class Phase:
         """On the device."""
         return sum(self.parts.values())
 
+    @property
+    def in_one_memory(self) -> Phase:
+        """The same where main memory is the device's."""
+        names = [*self.parts, *(name for name in self.host if name not in self.parts)]
+        return Phase({name: self.parts.get(name, 0) + self.host.get(name, 0) for name in names}, {})
+
 
 def phase_of(
     held: Mapping[str, float],

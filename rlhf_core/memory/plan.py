@@ -64,6 +64,17 @@ class MemoryPlan:
         """In main memory beside a device of its own."""
         return max(sum(phase.host.values()) for phase in self.phases.values())
 
+    @property
+    def in_one_memory(self) -> MemoryPlan:
+        """The plan where main memory is the device's."""
+        phases = {name: phase.in_one_memory for name, phase in self.phases.items()}
+        return replace(self, phases=phases, update_stages=[stage.in_one_memory for stage in self.update_stages])
+
+    @property
+    def on_host(self) -> MemoryPlan:
+        """What it has in main memory beside a device of its own, as a plan."""
+        return replace(self, phases={name: Phase(phase.host, {}) for name, phase in self.phases.items()})
+
 
 def check_placement(place: Placement, model: ModelSize) -> None:
     """Refuse splits that cannot be.
@@ -121,6 +132,8 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
         made |= {"gradients": trained * of.gradients, "reduce buffer": 4.0 * place.bucket}
     elif place.strategy == "ddp" and place.ranks > 1:
         made["gradients"] = trained  # views of the buckets, which stay
+    if of.host_gradients:
+        made["gradients on the host"] = trained * of.host_gradients
     state: dict[str, float] = {"optimizer": moments * of.moments, **made}
     temporaries = update.step / split if on_cpu else trained  # a CPU steps one weight at a time
     in_step = {"gradients": trained * of.gradients, "optimizer temporaries": temporaries * of.moments}

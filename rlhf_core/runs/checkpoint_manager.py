@@ -18,6 +18,7 @@ from rlhf_core.runs.old_states import upgraded_state
 from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.tree import SHARDED, save_tree
+from rlhf_core.strategy.alone import alone
 from rlhf_core.strategy.exchange import gather_on_first
 from rlhf_core.strategy.whole_weights import use_whole_weights
 
@@ -78,7 +79,9 @@ class CheckpointManager:
         Raises:
             RunDirError: all are damaged, or it cannot be read, or not by so many ranks.
         """
-        step = self.strategy.gather_objects(self._store.newest_whole() if self.strategy.rank == 0 else None)[0]
+        with alone(self.strategy, "looking for the newest whole checkpoint"):
+            newest = self._store.newest_whole() if self.strategy.rank == 0 else None
+        step = self.strategy.gather_objects(newest)[0]
         if step is None:
             return None
         path, read = self._store.read(step, self.strategy.rank)
@@ -127,25 +130,26 @@ class CheckpointManager:
         }
         ranks = gather_on_first(self.strategy, this_rank)
         writes = self.strategy.rank == 0
-        with self._store.writing(step) if writes else contextlib.nullcontext() as folder:
-            divisible = self.strategy.sharded and self._write_shard(self.strategy.gather_objects(folder)[0], state)
-            if self.strategy.sharded:
-                self.strategy.barrier(f"every rank writing its part of the checkpoint of step {step}")
-            use_whole_weights(self.strategy, model, _writing(write_model, folder, "model"))
-            for part, write in beside:
-                use_whole_weights(self.strategy, part, _writing(write, folder))
-            if folder is not None:
-                shared = {} if self.strategy.sharded else state
-                facts = {
-                    "step": step,
-                    "ranks": ranks,
-                    "divisible": divisible,
-                    "counts": dict(self.counts),
-                    "offsets": self.dir.offsets(),
-                }
-                save_tree(folder, "state", {**shared, **facts})
-        if writes:
-            self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, self._store.path(step)))
+        with alone(self.strategy, f"writing the checkpoint of step {step}"):
+            with self._store.writing(step) if writes else contextlib.nullcontext() as folder:
+                divisible = self.strategy.sharded and self._write_shard(self.strategy.gather_objects(folder)[0], state)
+                if self.strategy.sharded:
+                    self.strategy.barrier(f"every rank writing its part of the checkpoint of step {step}")
+                use_whole_weights(self.strategy, model, _writing(write_model, folder, "model"))
+                for part, write in beside:
+                    use_whole_weights(self.strategy, part, _writing(write, folder))
+                if folder is not None:
+                    shared = {} if self.strategy.sharded else state
+                    facts = {
+                        "step": step,
+                        "ranks": ranks,
+                        "divisible": divisible,
+                        "counts": dict(self.counts),
+                        "offsets": self.dir.offsets(),
+                    }
+                    save_tree(folder, "state", {**shared, **facts})
+            if writes:
+                self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, self._store.path(step)))
         self.strategy.barrier(f"rank 0 writing the checkpoint of step {step}")
 
     def _write_shard(self, folder: Path, state: dict[str, Any]) -> bool:
@@ -177,7 +181,8 @@ class CheckpointManager:
         Raises:
             RunDirError: the disk is full; the last checkpoint is kept.
         """
-        with whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext() as folder:
+        place = whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext()
+        with alone(self.strategy, "writing the final model"), place as folder:
             use_whole_weights(self.strategy, model, _writing(write, folder))
         self.strategy.barrier("rank 0 writing the final model")
 

@@ -17,6 +17,7 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 
 from rlhf_core.errors import RlhfError
 from rlhf_core.strategy.all_to_all import all_to_all_objects
+from rlhf_core.strategy.alone import rank_0_alone
 from rlhf_core.strategy.group import RankGroup
 from rlhf_core.strategy.peers import Peers, waiting
 from rlhf_core.strategy.protocols import Collectives
@@ -171,6 +172,10 @@ class AcceleratedStrategy:
                 dist.monitored_barrier(timeout=timedelta(seconds=self.timeout_s))
             else:
                 dist.barrier()
+
+    def alone(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Rank 0 works; the others wait for it at the end, however long it takes."""
+        return rank_0_alone(what, self.rank, self.peers, self.timeout_s)
 
     def _waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
         return waiting(what, self.rank, self.peers, self.timeout_s)

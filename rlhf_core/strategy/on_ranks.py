@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch.distributed as dist
@@ -59,6 +60,10 @@ class OnRanks:
     def barrier(self, what: str) -> None:
         """Wait for all ranks."""
         self.ranks.barrier(what)
+
+    def alone(self, what: str) -> AbstractContextManager[None]:
+        """Rank 0 works; the others wait for it at the end."""
+        return self.ranks.alone(what)
 
     def new_group(self, timeout_s: float) -> Any:
         """Collectives of the same ranks for a second thread."""

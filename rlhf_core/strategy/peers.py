@@ -10,11 +10,12 @@ import contextlib
 import json
 import logging
 import os
+import platform
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,8 +34,10 @@ WARN_S = 60.0
 STORE_S = 10.0
 STACKS_S = 3 * BEAT_S
 """A rank that is asked for its stack and still speaks has answered after this long."""
-ASKED, FRAMES, THREADS = f"rlhf/stacks/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", 12, 4
-"""Key under which stacks are asked for, of this attempt of the launcher's; how many frames and threads are shown."""
+ATTEMPT = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+"""Of the launcher's: the store may hold what ranks of an earlier one said."""
+ASKED, FRAMES, THREADS = f"rlhf/stacks/{ATTEMPT}", 12, 4
+"""Key under which stacks are asked for; how many frames and threads are shown."""
 NAME = "peers"
 """Of the thread that speaks and listens."""
 LOST = ("timed out", "timeout", "connection", "gloo", "nccl", "socket", "peer")
@@ -51,19 +54,25 @@ class Heard(NamedTuple):
     """How long it has been there, by its own clock, when it said so."""
     since: float
     """When this rank heard it (monotonic seconds)."""
+    process: str = ""
+    """:func:`this_process` of that rank; empty if it is not known."""
 
 
 class Peers:
     """Tells the other ranks where this one is, and remembers what they said last.
 
     Args:
-        store: of all ranks; used by this object's thread alone.
+        store: of all ranks. This object's thread uses it, and the main thread for what rank 0 does alone.
         rank: this one.
         world_size: ranks in all.
+        number: of this object among those of this process; the same on every rank.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+    joined = 0
+
+    def __init__(self, store: Any, rank: int, world_size: int, number: int = 0) -> None:
         self.store, self.rank, self.world_size = store, rank, world_size
+        self._lone_works, self._alone = 0, f"rlhf/alone/{ATTEMPT}/{number}"
         began = time.monotonic()
         self.heard = {other: Heard(0, "not heard of yet", 0.0, began) for other in range(world_size) if other != rank}
         self._warned: set[int] = set()
@@ -84,15 +93,43 @@ class Peers:
         except (RuntimeError, ValueError) as error:
             log.debug("ranks cannot tell each other where they are: %s", error)
             return None
-        return cls(store, rank, world_size)
+        cls.joined += 1
+        return cls(store, rank, world_size, cls.joined)
+
+    def leave_lone_work(self) -> int:
+        """Count a work of rank 0 alone that this rank leaves; all ranks leave them in the same order."""
+        self._lone_works += 1
+        return self._lone_works
+
+    def say_done(self, work: int, error: str) -> None:
+        """Say that rank 0 has left a work; nothing where the store is gone, since nobody is there to read it."""
+        with contextlib.suppress(RuntimeError):
+            self.store.set(self._alone, f"{work} {error}")
+
+    def done(self, work: int) -> str | None:
+        """The error with which rank 0 left a work, empty if there was none; None if it is still at it.
+
+        Raises:
+            RuntimeError: the store is gone.
+        """
+        if not self.store.check([self._alone]):
+            return None
+        last, _, error = self.store.get(self._alone).decode().partition(" ")
+        return error if int(last) >= work else None
+
+    def has_ended(self, other: int) -> bool:
+        """Whether the process of a rank on this machine has ended; False where that cannot be known."""
+        place, _, pid = self.heard[other].process.rpartition(":")
+        return place == _place() != "" and not _runs(int(pid))
 
     def _exchange(self) -> None:
         beat = 0
         while not self._over.is_set():
             beat += 1
             at, seconds = position()
+            row = {"beat": beat, "at": at, "seconds": seconds, "process": this_process()}
             try:
-                self.store.set(f"rlhf/rank/{self.rank}", json.dumps({"beat": beat, "at": at, "seconds": seconds}))
+                self.store.set(f"rlhf/rank/{self.rank}", json.dumps(row))
                 for other in self.heard:
                     self._listen(other)
                 self._exchange_stacks()
@@ -118,7 +155,7 @@ class Peers:
         if self.store.check([key]):
             said = json.loads(self.store.get(key))
             if said["beat"] != last.beat:
-                self.heard[other] = Heard(said["beat"], said["at"], said["seconds"], time.monotonic())
+                self.heard[other] = Heard(**said, since=time.monotonic())
                 self._warned.discard(other)
                 return
         silent_s = time.monotonic() - last.since
@@ -187,12 +224,60 @@ def waiting(what: str, rank: int, peers: Peers | None, timeout_s: float) -> Iter
     except RuntimeError as error:
         if isinstance(error, DeadlineExceeded) or not any(word in str(error).lower() for word in LOST):
             raise
-        at, _ = position()
-        silent = peers.silent() if peers is not None else []
-        whom = " and ".join(f"rank {r}" for r in silent) or "the others"
-        waited = f"rank {rank} waited {time.monotonic() - began:.0f} s (deadline {timeout_s:.0f} s)"
-        raise DeadlineExceeded(
-            f"{waited} for {whom} in {at}: {what}",
-            why=f"{peers.describe()}\n{error}\n{peers.stacks()}" if peers is not None else str(error),
-            fix="look at that rank's machine and messages; strategy.timeout_s is the deadline",
-        ) from error
+        raise lost(what, rank, peers, timeout_s, began, str(error)) from error
+
+
+def lost(
+    what: str,
+    rank: int,
+    peers: Peers | None,
+    timeout_s: float,
+    began: float,
+    cause: str,
+    whom: Sequence[int] = (),
+) -> DeadlineExceeded:
+    """The error of a wait that ended without another rank.
+
+    Args:
+        what: was waited for.
+        rank: this one.
+        peers: of this rank, if there are any.
+        timeout_s: of the wait.
+        began: the wait (monotonic seconds).
+        cause: what ended it.
+        whom: ranks that did not come; those that say nothing if it is not known.
+    """
+    at, _ = position()
+    waited = f"rank {rank} waited {time.monotonic() - began:.0f} s (deadline {timeout_s:.0f} s)"
+    silent = whom or (peers.silent() if peers is not None else [])
+    names = " and ".join(f"rank {r}" for r in silent) or "the others"
+    return DeadlineExceeded(
+        f"{waited} for {names} in {at}: {what}",
+        why=f"{peers.describe()}\n{cause}\n{peers.stacks()}" if peers is not None else cause,
+        fix="look at that rank's machine and messages; strategy.timeout_s is the deadline",
+    )
+
+
+def this_process() -> str:
+    """Machine, namespace of process ids, and id.
+
+    Example:
+        "node-3/pid:[4026531836]:4711"
+    """
+    return f"{_place()}:{os.getpid()}"
+
+
+def _place() -> str:
+    """Where process ids mean the same; empty where /proc does not say."""
+    try:
+        return f"{platform.node()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"

@@ -248,3 +248,19 @@ class GroupFactory(Protocol):
     def new_group(self, timeout_s: float) -> Collectives:
         """Return collectives of the same ranks with a deadline of ``timeout_s`` each; all ranks call it together."""
         ...
+
+
+@runtime_checkable
+class LoneWork(Protocol):
+    """Optional for a strategy: rank 0 works for longer than a collective may take (benchmarks, writing a model).
+
+    With a strategy without it the others wait for rank 0 in the next collective, and its deadline holds.
+    """
+
+    def alone(self, what: str) -> AbstractContextManager[None]:
+        """Context at whose end the others wait until rank 0 leaves it; all ranks enter it.
+
+        Where rank 0 raises inside, or ends, the others raise
+        (:class:`~rlhf_core.errors.OtherRankFailed`, :class:`~rlhf_core.errors.DeadlineExceeded`).
+        """
+        ...

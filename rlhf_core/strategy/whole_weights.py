@@ -6,6 +6,7 @@ one tensor, unless the code that writes keeps what it got.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -13,9 +14,12 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from rlhf_core.errors import OtherRankFailed
+from rlhf_core.strategy.alone import alone
 from rlhf_core.strategy.protocols import Collectives, Strategy, TensorGathering
 
 Weights = Mapping[str, torch.Tensor]
+WORK = "using the whole weights"
+"""What rank 0 does alone, for messages."""
 
 
 def use_whole_weights(strategy: Strategy, module: torch.nn.Module, use: Callable[[Weights], object]) -> None:
@@ -32,8 +36,9 @@ def use_whole_weights(strategy: Strategy, module: torch.nn.Module, use: Callable
     """
     if not isinstance(strategy, TensorGathering):
         weights = strategy.full_state(module)
-        if strategy.rank == 0:
-            use(weights)
+        with alone(strategy, WORK):
+            if strategy.rank == 0:
+                use(weights)
         return
     gathering = Gathering(strategy, strategy, module.state_dict(keep_vars=True))
     if strategy.rank == 0:
@@ -65,10 +70,16 @@ class Gathering:
         Raises:
             OtherRankFailed: rank 0 ended with an error.
         """
-        while isinstance(said := self.ranks.gather_objects(None)[0], str):
+        while isinstance(said := self._said(), str):
             self.strategy.whole_tensor(self.state[said])
         if said.error:
             raise OtherRankFailed(f"rank 0 failed while it used the whole weights: {said.error}")
+
+    def _said(self) -> Any:
+        """What rank 0 says next, after what it does alone between two weights."""
+        with alone(self.ranks, WORK):
+            pass
+        return self.ranks.gather_objects(None)[0]
 
 
 class Ended(NamedTuple):
@@ -93,13 +104,16 @@ class GatheredWeights(Mapping[str, torch.Tensor]):
         self._gathering = gathering
         self._apart = False
         """Whether an exchange broke off, so that nobody knows where the other ranks are."""
+        self._lone_work = contextlib.ExitStack()
 
     def __getitem__(self, name: str) -> torch.Tensor:
         value = self._gathering.state[name]
         self._apart = True
+        self._lone_work.close()
         self._gathering.ranks.gather_objects(name)
         whole = self._gathering.strategy.whole_tensor(value)
         self._apart = False
+        self._work_alone()
         assert whole is not None, "rank 0 gets it"
         return whole
 
@@ -112,7 +126,12 @@ class GatheredWeights(Mapping[str, torch.Tensor]):
     def __contains__(self, name: object) -> bool:
         return name in self._gathering.state  # without gathering it
 
+    def _work_alone(self) -> None:
+        """Until the next weight is looked up."""
+        self._lone_work.enter_context(alone(self._gathering.ranks, WORK))
+
     def __enter__(self) -> GatheredWeights:
+        self._work_alone()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -122,6 +141,7 @@ class GatheredWeights(Mapping[str, torch.Tensor]):
         rank does, which it is about to.
         """
         if not self._apart:
+            self._lone_work.close()
             self._gathering.ranks.gather_objects(Ended("" if kind is None else f"{kind.__name__}: {error}"))
 
     def like(self, name: str) -> torch.Tensor:

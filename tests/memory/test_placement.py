@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND, Held, Stage
-from rlhf_core.memory.check import certain_bytes, placement_of
+from rlhf_core.memory.check import certain_bytes, most_certain, placement_of
 from rlhf_core.memory.footprint import Footprint, ModelSize
 from rlhf_core.memory.layouts import LAYOUTS
 from rlhf_core.memory.plan import Placement, fewest_ranks, plan_for
@@ -197,7 +197,8 @@ def test_of_one_micro_batch_only_gradients_of_layers_that_were_passed_are_there(
     assert plan_for(heavy, Placement("ddp", 4), on_cpu=True).phases["update"].parts["gradients"] == 80 * MB  # buckets
     plan = plan_for(heavy, Placement("single"), on_cpu=True)
     assert certain_bytes(plan) == (80 + 80 + 10 + 160 + 80) * MB  # all gradients are there at the end
-    assert certain_bytes(plan_for(heavy, Placement("fsdp", 4), on_cpu=True)) == (20 + 20 + 10 + 40 + 20 + 16) * MB
+    unsampled = replace(heavy, sampling=None)
+    assert certain_bytes(plan_for(unsampled, Placement("fsdp", 4), on_cpu=True)) == (20 + 20 + 10 + 40 + 20 + 16) * MB
 
 
 def test_gradients_beside_the_buckets_of_ddp_go_layer_by_layer() -> None:
@@ -279,3 +280,31 @@ def test_a_run_is_planned_for_its_own_strategy(ranks: int, settings: dict[str, A
     run = SimpleNamespace(strategy=SimpleNamespace(**settings))
     ctx: Any = SimpleNamespace(world_size=ranks, config=run)
     assert placement_of(ctx) == place
+
+
+def test_to_sample_all_weights_are_certain_to_be_gathered() -> None:
+    plan = plan_for(ONE_MICRO_BATCH, Placement("fsdp", 16), on_cpu=False)
+    name, phase, size = most_certain(plan)
+    assert (name, phase) == ("rollout", plan.phases["rollout"])
+    assert size == (5 + 5 + 10 + 10 + 80) * MB  # weights, reference, rewards, moments; the cache is not certain
+    assert certain_bytes(plan) == size
+    not_sampled = replace(ONE_MICRO_BATCH, sampling=None)
+    assert most_certain(plan_for(not_sampled, Placement("fsdp", 16), on_cpu=False)).name == "update"
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        ("fsdp_offload", {"weights": 20, "reference": 20, "optimizer": 40, "gradients on the host": 20}),
+        ("zero1_offload", {"optimizer": 40, "stepped copy": 20, "gradients on the host": 40}),
+        ("zero2_offload", {"optimizer": 40, "stepped copy": 20, "gradients on the host": 60}),
+        ("zero3_offload_moments", {"optimizer": 40, "stepped copy": 20, "gradients on the host": 40}),
+    ],
+)
+def test_what_is_offloaded_lies_in_main_memory(name: Any, host: dict[str, int]) -> None:
+    plan = plan_for(FOUND, Placement(name, 4), on_cpu=False)
+    assert plan.phases["update"].host == {part: size * MB for part, size in host.items()}
+    assert plan.host_peak == plan.on_host.peak == sum(host.values()) * MB
+    merged = plan.in_one_memory
+    assert merged.phases["update"].total == plan.phases["update"].total + plan.host_peak
+    assert merged.host_peak == 0

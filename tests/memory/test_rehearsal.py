@@ -13,6 +13,8 @@ import torch
 from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import ConfigError, ModelError
+from rlhf_core.launch.started import ranks_here
+from rlhf_core.memory import check
 from rlhf_core.memory import footprint as footprint_module
 from rlhf_core.memory.advice import accepted_by_strategy, changes
 from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND
@@ -177,6 +179,73 @@ def test_a_run_that_every_rank_would_have_to_load_whole_is_refused(monkeypatch: 
     assert "by parts" in str(refused.value)
     accepted = accepted_by_strategy(ctx)
     assert {c.setting for c in changes(ctx.config) if not accepted(c.make(ctx.config))} == {"model.dtype=bfloat16"}
+
+
+GRPO = {"reward": "exact", "dataset": "pocket/arithmetic"}
+SHORT = (
+    "trainer.rollout_batch_size=8", "trainer.micro_batch_size=1", "trainer.kl.track=false", "rollout.max_concurrent=1",
+    "trainer.sampling.max_tokens=8", "dataset.limit=20",
+)  # fmt: skip
+
+
+def on_cards(monkeypatch: pytest.MonkeyPatch, card: int, main: int = 1 << 40) -> None:
+    """Cards, and main memory, with so many bytes free."""
+    monkeypatch.setattr(check, "surely_fits", lambda ctx, limit: False)
+    monkeypatch.setattr("rlhf_core.memory.report.device_of", lambda run, ranks: ("cuda", card))
+    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: main)
+
+
+def sharded(ctx: BuildContext, ranks: int, **settings: Any) -> BuildContext:
+    """With a strategy as FSDP's configuration is, which refuses nothing."""
+    strategy = SimpleNamespace(name="fsdp", device="auto", preflight=lambda ctx: None, **settings)
+    return ctx.with_(world_size=ranks, config=ctx.config.model_copy(update={"strategy": strategy}))
+
+
+@pytest.mark.slow
+def test_a_run_whose_sampling_gathers_more_than_a_card_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """64 ranks hold a 64th of weights, gradients and moments in an update; to sample each has the model whole."""
+    on_cards(monkeypatch, 5_400_000)
+    ctx = sharded(context("grpo", *SHORT, **GRPO), 64)
+    with pytest.raises(ConfigError, match=r"cannot fit: it holds 5\.8") as refused:
+        check_memory(ctx, force=False)
+    assert refused.value.exit_code == 2
+    assert "to sample, the native engine has all weights on every rank" in str(refused.value)
+    assert "gathered units 5.49 MB" in str(refused.value)
+    assert "--set model.dtype=bfloat16" in str(refused.value)
+    assert "--force" in str(refused.value)
+    check_memory(ctx, force=True)
+    assert "may need" in caplog.text
+
+
+@pytest.mark.slow
+def test_what_is_offloaded_must_fit_into_main_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """20 bytes of a parameter beside the device: weight, gradient, two moments, and a reference's weight."""
+    whole = 1_372_960 * (4 + 4 + 8)
+    ctx = sharded(context("sft", *SMALL), 8, offload=True)
+    on_cards(monkeypatch, 1 << 40, main=int(whole * 1.01))
+    check_memory(ctx, force=False)
+    on_cards(monkeypatch, 1 << 40, main=int(whole * 0.99))
+    with pytest.raises(ConfigError, match=r"needs 22 MB of main memory, and 21\.7 MB are free") as refused:
+        check_memory(ctx, force=False)
+    assert refused.value.exit_code == 2
+    assert "on each of 8 ranks of this machine weights 686 kB" in str(refused.value)
+    assert "--set model.lora.r=16" in str(refused.value)
+    assert "strategy.offload" in str(refused.value)
+    check_memory(ctx, force=True)
+    assert "what is offloaded needs" in caplog.text
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # two machines
+    check_memory(ctx, force=False)
+
+
+def test_ranks_of_this_machine_are_those_that_the_launcher_says() -> None:
+    assert ranks_here(8, {}) == 8
+    assert ranks_here(8, {"LOCAL_WORLD_SIZE": "2", "RANK": "0"}) == 2
+    assert ranks_here(8, {"SLURM_STEP_TASKS_PER_NODE": "4(x2)", "RANK": "0"}) == 4
+    assert ranks_here(8, {"SLURM_STEP_TASKS_PER_NODE": "1"}) == 8  # a batch script's own
 
 
 def test_what_only_long_completions_would_fill_is_not_refused(

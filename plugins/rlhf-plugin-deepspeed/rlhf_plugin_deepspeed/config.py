@@ -57,10 +57,6 @@ class DeepSpeedConfig(ComponentConfig):
             )
         check_run(ctx.config, self)
         check_installation(self)
-        if self.offload:
-            from rlhf_plugin_deepspeed.host_memory import check_host_memory
-
-            check_host_memory(self, ctx)
 
     def build(self, ctx: BuildContext) -> Zero:
         """Return the strategy of this rank."""

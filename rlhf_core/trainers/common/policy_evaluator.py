@@ -16,6 +16,7 @@ from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Benchmark
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.trace import messages_of
+from rlhf_core.strategy.alone import alone
 from rlhf_core.strategy.exchange import gather_on_first, scatter_from_first
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
@@ -110,7 +111,8 @@ class PolicyEvaluator:
         """
         with self.whole_weights():
             evaluation = self.run(version, count) if count and self.groups else None
-            benchmark_metrics = self._run_benchmarks(version)
+            with alone(self.session.strategy, "benchmarks"):
+                benchmark_metrics = self._run_benchmarks(version)
         if evaluation is None:
             self.session.metrics.log_eval(step, benchmark_metrics)
             return None
