@@ -5,6 +5,7 @@ Imported by the script that compares FSDP with one process.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,7 +47,8 @@ def policy_gradients(make: Callable[[], Any]) -> dict[str, float]:
         make: the strategy on this rank.
     """
     far: dict[str, float] = {}
-    for kind in (name for kind in KINDS for name in (kind, f"{kind}, lora")):
+    for trained, option in itertools.product(KINDS, ("", ", lora")):
+        kind = trained + option
         samples = samples_of(kind)
         want = policy_gradient(LocalStrategy(), kind, samples)
         scales = {part: scale(want, part) for part in {name.partition(".")[0] for name in want}}

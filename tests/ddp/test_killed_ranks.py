@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ import pytest
 
 from tests.resume.runs import check_same, read_run
 
-PLUGIN = Path(__file__).parents[1] / "fixtures" / "acme_faults" / "acme_faults.py"
 RUN = {
     "threads": 1,
     "strategy": "fsdp",
@@ -40,32 +38,20 @@ ENDS_WITHIN_S = 60.0
 """After the kill; the launcher gives the other ranks 30 s to end by themselves."""
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """A folder in which the plugin is installed."""
-    folder = tmp_path / "site"
-    info = folder / "acme_faults-1.0.dist-info"
-    info.mkdir(parents=True)
-    shutil.copy(PLUGIN, folder)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-faults\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rlhf]\nfaults = acme_faults:faults\n")
-    return folder
-
-
-def train(site: Path, *words: str, fault: str = "none:0:") -> subprocess.CompletedProcess[str]:
+def train(faults: Path, *words: str, fault: str = "none:0:") -> subprocess.CompletedProcess[str]:
     """`rlhf train`; every process that comes of it has this test's folder in its environment."""
     command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(site), "ACME_FAULT": fault}
-    env["ACME_FAULT_NOTE"] = str(site / "note.json")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(faults), "ACME_FAULT": fault}
+    env["ACME_FAULT_NOTE"] = str(faults / "note.json")
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
 
 
-def left_running(site: Path) -> list[str]:
+def left_running(faults: Path) -> list[str]:
     """Command lines of processes that were started under :func:`train` and live."""
     lines: list[str] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if str(site / "note.json").encode() in (folder / "environ").read_bytes():
+            if str(faults / "note.json").encode() in (folder / "environ").read_bytes():
                 lines.append((folder / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
@@ -74,13 +60,15 @@ def left_running(site: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturbed(tmp_path: Path, site: Path) -> None:
-    whole, run, note = tmp_path / "whole", tmp_path / "run", site / "note.json"
-    undisturbed = train(site, *BEGIN, "--run-dir", str(whole))
+def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturbed(
+    tmp_path: Path, faults: Path
+) -> None:
+    whole, run, note = tmp_path / "whole", tmp_path / "run", faults / "note.json"
+    undisturbed = train(faults, *BEGIN, "--run-dir", str(whole))
     assert undisturbed.returncode == 0, undisturbed.stderr
     for rank, step, where in KILLED:
         words = ["--resume", str(run)] if run.exists() else [*BEGIN, "--run-dir", str(run)]
-        done = train(site, *words, fault=f"{rank}:{step}:{where}")
+        done = train(faults, *words, fault=f"{rank}:{step}:{where}")
         seconds = time.time() - json.loads(note.read_text())["time"]
         assert json.loads(note.read_text())["where"] == where
         assert seconds < ENDS_WITHIN_S
@@ -88,10 +76,10 @@ def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturb
         assert done.stderr.count("error: ") == 1, done.stderr
         assert f"rank {rank} ended with signal SIGKILL" in done.stderr
         assert f"rlhf train --resume {run}" in done.stderr
-        assert left_running(site) == []
+        assert left_running(faults) == []
         assert max(p.name for p in (run / "checkpoints").glob("step-*")) == f"step-{step - 1:06d}"
         note.unlink()
-    resumed = train(site, "--resume", str(run))
+    resumed = train(faults, "--resume", str(run))
     assert resumed.returncode == 0, resumed.stderr
     wanted = read_run(whole)
     assert all(wanted.at(step)["grad_norm"] > 0 for step in range(1, 6)), "every step learns"
@@ -99,11 +87,11 @@ def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturb
 
 
 @pytest.mark.slow
-def test_a_rank_that_leaves_out_one_collective_is_found_by_step_and_stacks(tmp_path: Path, site: Path) -> None:
+def test_a_rank_that_leaves_out_one_collective_is_found_by_step_and_stacks(tmp_path: Path, faults: Path) -> None:
     """Both wait then, each in another collective."""
     words = [*BEGIN, "--set", "strategy.timeout_s=15", "--run-dir", str(tmp_path / "run")]
-    done = train(site, *words, fault="1:2:all_reduce")
-    assert time.time() - json.loads((site / "note.json").read_text())["time"] < 15 + ENDS_WITHIN_S
+    done = train(faults, *words, fault="1:2:all_reduce")
+    assert time.time() - json.loads((faults / "note.json").read_text())["time"] < 15 + ENDS_WITHIN_S
     assert done.returncode == 1, done.stderr
     assert re.search(r"rank (0|1) waited \d+ s \(deadline 15 s\) for .* in step 2", done.stderr)
     assert re.search(r"why: rank (0|1) is in step 2", done.stderr)
@@ -111,4 +99,4 @@ def test_a_rank_that_leaves_out_one_collective_is_found_by_step_and_stacks(tmp_p
     assert "in sum_over_ranks" in zero
     assert "in sum_over_ranks" not in one
     assert "in gather_objects" in one
-    assert left_running(site) == []
+    assert left_running(faults) == []
