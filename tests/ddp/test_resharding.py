@@ -232,6 +232,13 @@ def checkpoint_tensors(run: Path, step: int) -> dict[str, dict[str, torch.Tensor
     return {f.relative_to(folder).as_posix(): load_file(f) for f in folder.rglob("*.safetensors")}
 
 
+def checkpoint_texts(run: Path, step: int) -> dict[str, str]:
+    """Numbers, names and random states; manifests hold nothing of their own."""
+    folder = run / "checkpoints" / f"step-{step:06d}"
+    files = [f for f in folder.rglob("*.json") if f.name != "manifest.json"]
+    return {f.relative_to(folder).as_posix(): f.read_text() for f in files}
+
+
 def train_again(run: Path, *words: str) -> None:
     """A finished run, taken up without a step left; its last checkpoint is written anew."""
     shutil.rmtree(run / "final")
@@ -267,6 +274,7 @@ def test_grpo_on_two_shards_then_one_process_then_two_shards(
     for place, tensors in before.items():
         assert tensors.keys() == after[place].keys()
         assert [name for name, tensor in tensors.items() if not torch.equal(tensor, after[place][name])] == []
+    assert checkpoint_texts(run, 2) == checkpoint_texts(still, 2)
     train("--resume", str(run), *ONE, "--set", "trainer.steps=4")
     train("--resume", str(run), *TWO, "--set", "trainer.steps=6")
     assert train_here(*GRPO, "--run-dir", str(plain), "--set", "trainer.steps=6") == 0
