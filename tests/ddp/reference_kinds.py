@@ -42,9 +42,13 @@ def beside(strategy: Any, lora: bool, share: Sequence[Any]) -> tuple[list[Any], 
 
 def beforehand(strategy: Any, lora: bool, share: Sequence[Any]) -> list[float]:
     """Mean logprob of a token, computed before the policy is trained; on shards each rank reads its part."""
-    loaded = load_policy(
-        ModelConfig(path="pocket", lora=LoraSettings(r=4) if lora else None), weights=not strategy.sharded
-    )
+    adapter = LoraSettings(r=4) if lora else None
+    loaded = load_policy(ModelConfig(path="pocket", lora=adapter), weights=not strategy.sharded)
+    with torch.no_grad():
+        for name, parameter in loaded.model.named_parameters():
+            if "lora_" in name:
+                assert not parameter.is_meta
+                parameter.fill_(0.05)  # it counts unless it is off
     sides = [Side(r.prompt_ids, r.completion_ids, len(r.completion_ids)) for r in share]
     sums = side_logprobs(loaded.model, sides, strategy, 1.0, PLAIN, 1)
     return [total / len(side.completion_ids) for total, side in zip(sums, sides)]
