@@ -1,7 +1,8 @@
 """FSDP against one process, inside one pair of ranks: run by torchrun, rank 0 writes what it found.
 
-Gradients under every pair of optimisations, and of what learns from pairs, steps, grades and single responses;
-logprobs, values and losses on shards before and after an update; a policy whose weights each rank reads by itself.
+Gradients under every pair of optimisations, of policies with and without a critic, and of what learns from pairs,
+steps, grades and single responses; a reference kept in every way; logprobs, values and losses on shards before and
+after an update; a policy whose weights each rank reads by itself.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from rlhf_plugin_ppo.critic import make_critic
 sys.path.insert(0, str(Path(__file__).parent))
 
 from matrix import PAIRS, gradient, items, plain
+from policy_gradients import policy_gradients
+from reference_kinds import reference_kinds
 from reward_gradients import reward_gradients
 from sharded_forward import numbers
 
@@ -161,6 +164,8 @@ def main(out: str) -> None:
     ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
     found = {
         "gradients": gradients(ranks),
+        "policies": policy_gradients(lambda: strategy_of(ranks)),
+        "references": reference_kinds(lambda: strategy_of(ranks)),
         "rewards": reward_gradients({"fsdp": lambda: strategy_of(ranks)}),
         "forwards": forwards(ranks),
         "loading": loading(ranks),

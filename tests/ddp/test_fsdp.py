@@ -13,14 +13,20 @@ SCRIPT = Path(__file__).parent / "fsdp.py"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(560)
 def test_shards_equal_one_process(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run([*command, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run([*command, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(out.read_text())
     assert len(found["gradients"]) >= 9
     assert max(found["gradients"].values()) < 1e-5
+    assert len(found["policies"]) == 20, (
+        "five kinds of training, with LoRA too, of five samples and two, and seven and none"
+    )
+    assert max(found["policies"].values()) < 1e-5, found["policies"]
+    check_references(found["references"])
     assert len(found["rewards"]) == 12
     assert max(found["rewards"].values()) < 1e-5, found["rewards"]
     assert max(found["forwards"].values()) < 2e-5
@@ -32,3 +38,13 @@ def test_shards_equal_one_process(tmp_path: Path) -> None:
         assert numbers["held"] < 0.55
         assert numbers["moved"] > 1e-4
         assert numbers["after"] < 1e-5
+
+
+def check_references(found: dict[str, float]) -> None:
+    """Logprobs under one reference, whatever is kept of it, while the policy beside it has moved on."""
+    moved = {name: gap for name, gap in found.items() if name.startswith("moved")}
+    gaps = {name: gap for name, gap in found.items() if name not in moved}
+    assert len(moved) == 5
+    assert min(moved.values()) > 0.1, moved
+    assert len(gaps) == 8
+    assert max(gaps.values()) < 1e-6, gaps
