@@ -27,7 +27,7 @@ SETTINGS = (
     "threads=1", "trainer.steps=3", "trainer.group_size=4", "trainer.rollout_batch_size=8", "trainer.eval_samples=0",
     "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=16", "rollout.name=vllm", "rollout.replicas=2",
 )  # fmt: skip
-CANARY = range(1000, 1004)
+CANARY = range(1000, 1008)
 
 
 class Run:
