@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pytest
 import torch
+
+from rlhf_core.errors import EngineUnavailable
+from rlhf_core.strategy.engine_loss import engine_on_every_rank
 
 from .test_runs_on_two_ranks import train, weights
 
@@ -90,3 +96,49 @@ def test_such_a_run_resumes_to_the_weights_of_an_undisturbed_one(tmp_path: Path,
     train(tmp_path / "run", "--resume", str(tmp_path / "run"), "--nproc", "2", PYTHONPATH=site)
     one, two = weights(tmp_path / "run"), weights(tmp_path / "whole")
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+class Threads:
+    """Ranks that are threads."""
+
+    def __init__(self, rank: int, meeting: Barrier, rows: dict[int, Any]) -> None:
+        self.rank, self.world_size, self.meeting, self.rows = rank, meeting.parties, meeting, rows
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        self.rows[self.rank] = value
+        self.meeting.wait(10)
+        rows = [self.rows[n] for n in range(self.world_size)]
+        self.meeting.wait(10)
+        return rows
+
+    def max_over_ranks(self, value: int) -> int:
+        return max(self.gather_objects(value))
+
+
+def outcomes(lost: set[int]) -> list[EngineUnavailable | None]:
+    """What each of three ranks leaves the context with."""
+    meeting, rows = Barrier(3), dict[int, Any]()
+
+    def sample(rank: int) -> EngineUnavailable | None:
+        comm: Any = Threads(rank, meeting, rows)
+        try:
+            with engine_on_every_rank(comm):
+                if rank in lost:
+                    raise EngineUnavailable(f"no server of {rank}", why="they ended", fix="start one")
+        except EngineUnavailable as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(3) as pool:
+        return list(pool.map(sample, range(3)))
+
+
+def test_all_ranks_raise_what_one_of_them_says() -> None:
+    errors = outcomes({1})
+    assert [e and e.what for e in errors] == ["rank 1: no server of 1", "no server of 1", "rank 1: no server of 1"]
+    assert all(e is not None and e.on_every_rank and (e.why, e.fix) == ("they ended", "start one") for e in errors)
+
+
+@pytest.mark.parametrize(("lost", "count"), [(set[int](), 0), ({0, 2}, 3)])
+def test_all_raise_or_none(lost: set[int], count: int) -> None:
+    assert sum(error is not None for error in outcomes(lost)) == count
