@@ -64,6 +64,8 @@ class EngineUnavailable(RlhfError, RuntimeError):
     """Whether the run still is what it was at the end of the last step, and can be saved so; set by the core."""
     prompts_put_back = False
     """Whether the batch that could not be sampled has left no trace: its prompts come next; set by the core."""
+    on_every_rank = False
+    """Whether all ranks of the run raise it at the same point; set by the core."""
 
 
 class OtherRankFailed(RlhfError, RuntimeError):

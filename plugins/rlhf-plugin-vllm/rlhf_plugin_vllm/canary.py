@@ -5,27 +5,54 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from rlhf_core.api import ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
 from rlhf_core.sdk import base_model, has_no_weights
+from rlhf_plugin_vllm.arrival import Arrival, CanaryToken, least_noise
 
-TEXTS = ("What is 2 + 3?", "Say hello.", "The capital of France is", "1 2 3 4")
+TEXTS = (
+    "What is 2 + 3?",
+    "Say hello.",
+    "The capital of France is",
+    "1 2 3 4",
+    "Once upon a time",
+    "def add(a, b):",
+    "She said that",
+    "List three colours:",
+)
 TOKENS = 8
 """Of each completion."""
 TOLERANCE = {"float32": 1e-3}
-"""Largest difference of a token's logprob, by what both compute in."""
+"""Largest difference of a token's logprob that can be rounding, by what the engine computes in."""
 ROUGH = 0.3
-"""The same where one of them computes in less than float32."""
+"""The same where it computes in less than float32."""
+
+
+class Sent(NamedTuple):
+    """Weights, and who has been given them."""
+
+    where: str
+    """Which vLLM: ``vLLM at http://127.0.0.1:8000``."""
+    dtype: str
+    """What it computes in, such as ``bfloat16``."""
+    version: int
+    tensors: Mapping[str, torch.Tensor]
+    """The trained ones."""
+    first: bool
+    """It is the run's first version: engine and trainer have the same weights, unless the user's input is wrong."""
 
 
 class Canary:
-    """Compares a server's logprobs with those of the weights that it was sent.
+    """Compares an engine's logprobs with those of the weights that it was sent, and with those of earlier versions.
 
     The weights are a version's own: the policy itself may be trained further meanwhile, in another thread. They are put
-    into a copy of the policy that shares what is not trained and holds nothing else.
+    into a copy of the policy that shares what is not trained and holds nothing else. It computes in the engine's number
+    type, whatever the policy computes in: engine and trainer then differ by the order of their additions alone.
+
+    How much that is, an engine's first version shows. Nothing is saved: after a resume the first version shows it anew.
 
     Args:
         policy: ``LoadedModel``, before a strategy wraps it.
@@ -37,48 +64,92 @@ class Canary:
         model = policy.model
         self.device: torch.device | None = None if has_no_weights(model) else next(model.parameters()).device
         parts = {id(p): _empty(p) if p.requires_grad else p for p in model.parameters()}
-        self.model = copy.deepcopy(model, parts)
+        self.model = _without_mixed_precision(copy.deepcopy(model, parts))
         self.model.eval()
         self._lock = threading.Lock()
+        self._arrivals: dict[tuple[str, str], Arrival] = {}
+        """By number type and engine."""
         length = max(1, min(TOKENS, context // 2))
         self.sampling = SamplingParams(max_tokens=length, temperature=temperature or 1.0)
         prompts = [tuple(policy.tokenizer.encode(text))[: max(1, context - length)] for text in TEXTS]
         self.requests = [RolloutRequest(f"canary/{n}", ids, 0, 1000 + n) for n, ids in enumerate(prompts) if ids]
 
-    def gap(self, tensors: Mapping[str, torch.Tensor], rollouts: Sequence[Rollout]) -> float:
-        """Largest difference of a logprob, in nats."""
+    def check(self, sent: Sent, rollouts: Sequence[Rollout], tolerance: float | None) -> float:
+        """Compare; returns the largest difference of a logprob, in nats.
+
+        Args:
+            sent: the weights, and who has been given them.
+            rollouts: the answers to :attr:`requests`.
+            tolerance: largest difference that is rounding; None takes it from the first version.
+
+        Raises:
+            RlhfError: it has other weights; ``ModelError`` with the run's first version.
+        """
         with self._lock:  # servers are compared at the same time, and there is one copy
-            return max(self._gap(tensors, rollout) for rollout in rollouts)
+            tokens = self.tokens(sent, rollouts)
+            gap = max(abs(t.engine - t.trainer) for t in tokens)
+            limit = TOLERANCE.get(sent.dtype, ROUGH) if tolerance is None else tolerance
+            if not gap <= limit:
+                why = f"its logprobs are up to {gap:.2g} nats from the trainer's, at most {limit:g} is rounding"
+                raise wrong_weights(sent, why)
+            if why := self._arrival(sent, tokens).missing(tokens, any_noise=tolerance is not None):
+                raise wrong_weights(sent, why)
+        return gap
 
-    def _gap(self, tensors: Mapping[str, torch.Tensor], rollout: Rollout) -> float:
-        device = self.device or next(iter(tensors.values())).device
-        ids = torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]], device=device)
+    def tokens(self, sent: Sent, rollouts: Sequence[Rollout]) -> list[CanaryToken]:
+        """Every token of some completions, with its logprobs of both sides."""
+        weights = self._weights(sent)
+        return [token for rollout in rollouts for token in self._tokens(weights, rollout)]
+
+    def _arrival(self, sent: Sent, tokens: Sequence[CanaryToken]) -> Arrival:
+        """What is known of an engine; one that comes later than others is measured by the noise of theirs."""
+        key = (sent.dtype, sent.where)
+        if key not in self._arrivals:
+            others = [arrival.noise for (dtype, _), arrival in self._arrivals.items() if dtype == sent.dtype]
+            noise = None if sent.first else max(others, default=None)
+            self._arrivals[key] = Arrival(tokens, least_noise(sent.dtype), noise)
+        return self._arrivals[key]
+
+    def _weights(self, sent: Sent) -> dict[str, torch.Tensor]:
+        """The trained ones, what else the copy has in another number type than the engine's, and its buffers."""
+        dtype: torch.dtype = getattr(torch, sent.dtype)
+        device = self.device or next(iter(sent.tensors.values())).device
+        frozen = {n: p for n, p in self.model.named_parameters() if n not in sent.tensors and p.dtype != dtype}
+        weights = {name: tensor.detach().to(device, dtype) for name, tensor in {**frozen, **sent.tensors}.items()}
+        return {**{name: buffer.to(device) for name, buffer in self.model.named_buffers()}, **weights}
+
+    def _tokens(self, weights: Mapping[str, torch.Tensor], rollout: Rollout) -> list[CanaryToken]:
+        """A completion's tokens with their logprobs of both sides."""
+        whole, start = (*rollout.prompt_ids, *rollout.completion_ids), len(rollout.prompt_ids)
+        ids = torch.tensor([whole], device=next(iter(weights.values())).device)
         with torch.no_grad():
-            weights = {name: tensor.to(device) for name, tensor in (*self.model.named_buffers(), *tensors.items())}
-            output = torch.func.functional_call(self.model, weights, (ids,), {"use_cache": False})
-        logits_TV = output.logits[0, len(rollout.prompt_ids) - 1 : -1].float() / self.sampling.temperature
-        own_T = torch.log_softmax(logits_TV, -1).gather(-1, ids[0, len(rollout.prompt_ids) :, None])[:, 0]
-        return float((own_T.cpu() - torch.tensor(rollout.logprobs_T)).abs().max())
+            output = torch.func.functional_call(self.model, dict(weights), (ids,), {"use_cache": False})
+        logits_TV = output.logits[0, start - 1 : -1].float() / self.sampling.temperature
+        logprobs_TV, token_T1 = torch.log_softmax(logits_TV, -1), ids[0, start:, None]
+        trainer_T = logprobs_TV.gather(-1, token_T1)[:, 0].tolist()
+        spread_TV = logprobs_TV.exp().scatter_add(-1, token_T1, logprobs_TV.new_full(token_T1.shape, -1.0))
+        spread_T = spread_TV.norm(dim=-1).tolist()
+        rows = zip(range(start, len(whole)), rollout.logprobs_T, trainer_T, spread_T, strict=True)
+        return [CanaryToken(whole[:n], whole[n], float(engine), trainer, s) for n, engine, trainer, s in rows]
 
 
-def wrong_weights(where: str, version: int, gap: float, limit: float, *, first: bool) -> RlhfError:
+def wrong_weights(sent: Sent, why: str) -> RlhfError:
     """The error for a vLLM whose logprobs are not those of the weights that it was given.
 
     Args:
-        where: which vLLM.
-        version: that it was given.
-        gap: largest difference, in nats.
-        limit: of what is rounding.
-        first: it is the first version: the user's input is wrong.
+        sent: what it was given; where it is the first version, the user's input is wrong.
+        why: how it is seen.
     """
-    kind = ModelError if first else RlhfError
+    kind = ModelError if sent.first else RlhfError
+    reason = (
+        "the server serves other base weights or computes in another number type"
+        if sent.first
+        else "the weights did not all arrive, or the server's model is another"
+    )
     return kind(
-        f"{where} has other weights than version {version}, which it was sent: its logprobs are up to {gap:.2g} nats "
-        f"from the trainer's, at most {limit:g} is rounding",
-        why="the server serves other base weights or computes in another number type"
-        if first
-        else "the weights did not all arrive, or the server's model is another",
-        fix="serve the run's model, in model.dtype; --set rollout.canary_tolerance=X allows for more",
+        f"{sent.where} has other weights than version {sent.version}, which it was sent: {why}",
+        why=reason,
+        fix="serve the run's model, in model.dtype; --set rollout.canary_tolerance=X allows for more rounding",
     )
 
 
@@ -92,8 +163,9 @@ def _empty(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
     return torch.nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
 
 
-def tolerance_of(chosen: float | None, policy_dtype: str, server_dtype: str) -> float:
-    """The largest difference that is rounding."""
-    if chosen is not None:
-        return chosen
-    return TOLERANCE.get(policy_dtype, ROUGH) if policy_dtype == server_dtype else ROUGH
+def _without_mixed_precision(model: Any) -> Any:
+    """The model, which computes in what its weights are."""
+    for module in model.modules():
+        if "compute_dtype" in module.__dict__:
+            del module.compute_dtype, module.forward
+    return model

@@ -12,7 +12,7 @@ import torch
 from rlhf_core.api import BuildContext, ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
 from rlhf_core.sdk import NativeEngine, has_no_weights
 from rlhf_plugin_vllm.answers import body_of, rollout_of, versions_of
-from rlhf_plugin_vllm.canary import Canary, compute_dtype, tolerance_of, wrong_weights
+from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling
 from rlhf_plugin_vllm.connect import save_base, save_shape
 from rlhf_plugin_vllm.in_process import InProcess
@@ -61,7 +61,7 @@ class ColocatedEngine:
             raise ModelError(
                 "vLLM does not start in this process", why=f"{type(error).__name__}: {error}", fix="rollout.arguments"
             ) from error
-        self.tolerance = tolerance_of(config.canary_tolerance, dtype, self.vllm.facts["dtype"])
+        self.tolerance, self._dtype = config.canary_tolerance, str(self.vllm.facts["dtype"])
         self._label, self._version, self._syncs = "", -1, 0
         sleep = "between sampling and sampling" if self.vllm.sleeps else f"not there on {self.vllm.platform}"
         sleep = sleep if config.sleep else "switched off"
@@ -107,11 +107,11 @@ class ColocatedEngine:
         Raises:
             RlhfError: vLLM's logprobs are not those of the weights that it was given.
         """
-        gap = self.canary.gap(tensors, self._sample(self.canary.requests, self.canary.sampling, version))
+        rollouts = self._sample(self.canary.requests, self.canary.sampling, version)
+        sent = Sent(HERE, self._dtype, version, tensors, first=self._syncs == 0)
+        gap = self.canary.check(sent, rollouts, self.tolerance)
         row = self._report["vllm"]
         row["canary_largest"] = max(row["canary_largest"], gap)
-        if not gap <= self.tolerance:
-            raise wrong_weights(HERE, version, gap, self.tolerance, first=self._syncs == 0)
 
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int

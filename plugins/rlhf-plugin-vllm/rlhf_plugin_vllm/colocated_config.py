@@ -29,9 +29,9 @@ class ColocatedConfig(ComponentConfig):
     sleep: bool = True
     """Give that memory back while the policy is updated, on CUDA; vLLM for CPUs cannot."""
     canary_tolerance: float | None = Field(None, gt=0)
-    """After each version of the weights vLLM's logprobs of four completions are compared with the trainer's; more than
-    so many nats (the largest difference of a token) stop the run. None takes 0.001 where both compute in float32, else
-    0.3."""
+    """After each version of the weights vLLM's logprobs of eight completions are compared with the trainer's. A token
+    may differ by so many nats. None takes 0.001 in float32, 0.3 otherwise, and limits by what the first version shows
+    of rounding. An engine whose logprobs do not change stops the run in any case."""
     allow_untested: bool = False
     """Use a version of vLLM that the tests were not run with."""
 

@@ -20,7 +20,7 @@ from rlhf_core.api import (
 )
 from rlhf_core.sdk import NativeEngine
 from rlhf_plugin_vllm.answers import body_of, rollout_of, spans_of
-from rlhf_plugin_vllm.canary import Canary, compute_dtype, tolerance_of, wrong_weights
+from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling
 from rlhf_plugin_vllm.connect import connect
 from rlhf_plugin_vllm.fleet import Fleet
@@ -115,13 +115,11 @@ class VllmEngine:
             self._rollout(answer, request, published, replica.url)
             for answer, request in zip(answers, self.canary.requests)
         ]
-        gap = self.canary.gap(self._weights_of(published), rollouts)
-        limit = tolerance_of(self.tolerance, self.dtype, replica.dtype)
+        where, weights = f"vLLM at {replica.url}", self._weights_of(published)
+        sent = Sent(where, replica.dtype, published.version, weights, first=self._syncs == 0)
+        gap = self.canary.check(sent, rollouts, self.tolerance)
         row = self._report["vllm"]
         row["canary_largest"] = max(row["canary_largest"], gap)
-        if not gap <= limit:
-            where = f"vLLM at {replica.url}"
-            raise wrong_weights(where, published.version, gap, limit, first=self._syncs == 0)
 
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int

@@ -20,7 +20,7 @@ SETTINGS = (
     "trainer.drop_constant_groups=false", "trainer.optimizer.warmup_steps=0", "trainer.entropy_coefficient=0.1",
     "rollout.name=vllm", "rollout.in_flight=true",
 )  # fmt: skip
-CANARY = range(1000, 1004)
+CANARY = range(1000, 1008)
 
 
 def hold_all_but_the_first(count: int) -> Callable[[Any], float]:

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlhf_core.api import BuildContext, RlhfError, RolloutRequest, SamplingParams
+from rlhf_core.models.precision import set_precision
 from rlhf_core.sdk import NativeEngine
 from rlhf_core.testing import policy_context
 from rlhf_plugin_vllm.config import VllmConfig
@@ -129,6 +131,26 @@ def test_vllms_own_reload_keeps_a_tied_head_and_the_canary_sees_it(
         engine.update_weights(9, weights)
     monkeypatch.undo()
     engine.update_weights(10, weights)
+
+
+def test_in_bfloat16_small_updates_are_accepted_and_one_that_is_ignored_is_found(
+    ctx: BuildContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = replace(ctx.policy, model=copy.deepcopy(ctx.policy.model))
+    set_precision(policy.model, "bf16")
+    draw = torch.Generator().manual_seed(0)
+    weights = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    engine = VllmEngine(VllmConfig(**SERVER), ctx.with_(policy=policy))
+    try:
+        assert engine.fleet.replicas[0].dtype == "bfloat16"
+        for version in range(24):
+            engine.update_weights(version, weights)
+            weights = {n: w + 1e-5 * torch.randn(w.shape, generator=draw).sign() for n, w in weights.items()}
+        monkeypatch.setattr(engine.fleet.replicas[0].client, "rpc", lambda *_, **__: [])
+        with pytest.raises(RlhfError, match=r"version 24, .*are those of an earlier version"):
+            engine.update_weights(24, weights)
+    finally:
+        engine.close()
 
 
 def test_a_killed_server_is_started_again_and_serves_the_same(ctx: BuildContext, engine: VllmEngine) -> None:

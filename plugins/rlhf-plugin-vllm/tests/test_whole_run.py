@@ -28,7 +28,7 @@ SETTINGS = (
     "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=16", "rollout.name=vllm", "rollout.replicas=2",
     "rollout.environment.VLLM_CPU_KVCACHE_SPACE='1'",
 )  # fmt: skip
-CANARY = range(1000, 1004)
+CANARY = range(1000, 1008)
 
 
 class Run:

@@ -17,6 +17,7 @@ from rlhf_core.protocols import Benchmark
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.trace import messages_of
 from rlhf_core.strategy.alone import alone
+from rlhf_core.strategy.engine_loss import engine_on_every_rank
 from rlhf_core.strategy.exchange import gather_on_first, scatter_from_first
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
@@ -128,7 +129,7 @@ class PolicyEvaluator:
         """
         strategy = self.session.strategy
         share = self.groups[:count][strategy.rank :: strategy.world_size]
-        with self.session.work("evaluation", len(share)) as advance:
+        with engine_on_every_rank(strategy), self.session.work("evaluation", len(share)) as advance:
             rollouts = (
                 self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
             )

@@ -85,7 +85,8 @@ def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: 
 def _saved_without_engine(trainer: Stepper, session: RunSession, step: int) -> Iterator[None]:
     """Save the last whole step where the rollout engine is gone, and the run is unchanged since.
 
-    Ranks do not agree on it: with several the last checkpoint is what there is.
+    All ranks write the checkpoint together, so all must have left the step at the same point; else the last one on
+    disk is what there is.
 
     Args:
         trainer: writes the checkpoint.
@@ -98,7 +99,8 @@ def _saved_without_engine(trainer: Stepper, session: RunSession, step: int) -> I
     try:
         yield
     except EngineUnavailable as error:
-        if not error.unchanged or session.strategy.world_size > 1:
+        together = error.on_every_rank or session.strategy.world_size == 1
+        if not (error.unchanged and together):
             raise
         with watched("checkpoint", "writing the checkpoint"):
             trainer.save(step)

@@ -21,6 +21,7 @@ from rlhf_core.policy.structure import base_model
 from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, RunOptimizer, Strategy
 from rlhf_core.rollout.weight_sync import WeightSync, keeps_own_weights
 from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.strategy.engine_loss import sampling_on_every_rank
 from rlhf_core.strategy.group import new_group
 from rlhf_core.trainers.common.generation import RolloutGenerator
 from rlhf_core.trainers.common.learner import Learner
@@ -317,7 +318,8 @@ def _build_scheduler(
     weight_sync = WeightSync(inputs.policy.model, whole_weights, sampler, generator.engine, names)
     buffer = RolloutBuffer(config.rollouts, config.batches_ahead)
     if not config.batches_ahead:
-        collector = RolloutCollector(inputs.prompts, generator, rewards, ctx.strategy, settings, whole_weights)
+        together = sampling_on_every_rank(ctx.strategy, whole_weights)
+        collector = RolloutCollector(inputs.prompts, generator, rewards, ctx.strategy, settings, together)
         return RolloutScheduler(collector, buffer, None, weight_sync, session, config.steps)
     timeout = config.rollouts.timeout_s
     comm = new_group(ctx.strategy, timeout, settings.shares_groups)

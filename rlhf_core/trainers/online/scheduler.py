@@ -16,6 +16,7 @@ from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.events import replay
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.timer import Timer
+from rlhf_core.strategy.engine_loss import engine_on_every_rank
 from rlhf_core.trainers.online.collector import RolloutCollector
 from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
@@ -215,9 +216,10 @@ class RolloutScheduler:
             raise
 
     def _sync(self, version: int) -> None:
-        """Publish the policy; an engine that takes it nowhere has changed nothing."""
+        """Publish the policy; an engine that takes it nowhere, on any rank, has changed nothing."""
         try:
-            self.weight_sync.sync(version)
+            with engine_on_every_rank(self.session.strategy):
+                self.weight_sync.sync(version)
         except EngineUnavailable as error:
             error.unchanged = True
             raise

@@ -1,0 +1,144 @@
+"""An engine that is gone on one of two ranks: all ranks save the last whole step together, and end."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.errors import EngineUnavailable
+from rlhf_core.strategy.engine_loss import engine_on_every_rank
+
+from .test_runs_on_two_ranks import train, weights
+
+ENGINE = '''
+import os
+from rlhf_core.api import ComponentConfig, EngineUnavailable
+from rlhf_core.sdk import NativeEngine
+
+class Failing:
+    """The native engine; the one of rank 1 is gone in its N-th call or its N-th update of the weights."""
+
+    def __init__(self, engine):
+        self.engine, self.calls, self.updates = engine, 0, 0
+
+    def generate(self, requests, sampling, policy_version):
+        self.calls += 1
+        self.check(self.calls, "GONE_IN_CALL")
+        return self.engine.generate(requests, sampling, policy_version)
+
+    def check(self, count, name):
+        if os.environ["RANK"] == "1" and str(count) == os.environ.get(name):
+            raise EngineUnavailable("no server is left", why="they ended", fix="start one")
+
+class Updated(Failing):
+    def update_weights(self, version, tensors):
+        self.updates += 1
+        self.check(self.updates, "GONE_IN_UPDATE")
+
+class FailingConfig(ComponentConfig):
+    name: str = "failing"
+
+    def build(self, ctx):
+        kind = Updated if "GONE_IN_UPDATE" in os.environ else Failing
+        return kind(NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context))
+'''
+RUN = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2"]
+RUN += ["--set", "trainer.steps=4", "--set", "trainer.rollout_batch_size=16", "--set", "trainer.group_size=4"]
+RUN += ["--set", "trainer.checkpoint_every=0", "--set", "trainer.micro_batch_size=4", "--set", "trainer.gold_samples=0"]
+RUN += ["--set", "rollout.name=failing", "--set", "strategy.timeout_s=120"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> str:
+    folder = tmp_path / "site"
+    info = folder / "acme_engine-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "acme_engine.py").write_text(ENGINE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-engine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.rollout]\nfailing = acme_engine:FailingConfig\n")
+    return str(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gone", "settings", "saved"),
+    [
+        ({"GONE_IN_CALL": "3"}, ["trainer.eval_samples=0"], 2),
+        ({"GONE_IN_CALL": "3"}, ["trainer.eval_samples=0", "trainer.dynamic_sampling.max_rounds=1"], 2),
+        ({"GONE_IN_CALL": "4"}, ["trainer.eval_samples=4", "trainer.eval_every=2"], 2),
+        ({"GONE_IN_UPDATE": "3"}, ["trainer.eval_samples=0"], 2),
+    ],
+    ids=["sampling", "dynamic sampling", "evaluation", "weight sync"],
+)
+def test_all_ranks_save_and_end_where_one_has_no_engine_left(
+    tmp_path: Path, site: str, gone: dict[str, str], settings: list[str], saved: int
+) -> None:
+    run, more = tmp_path / "run", [word for setting in settings for word in ("--set", setting)]
+    start = time.monotonic()
+    text = " ".join(train(run, *RUN, *more, code=1, PYTHONPATH=site, **gone).split())
+    assert time.monotonic() - start < 100, "nobody waited for the deadline"
+    assert f"no server is left; everything up to step {saved} is saved" in text
+    assert f"--resume {run}" in text
+    assert [p.name for p in (run / "checkpoints").iterdir()] == [f"step-{saved:06}"]
+
+
+@pytest.mark.slow
+def test_such_a_run_resumes_to_the_weights_of_an_undisturbed_one(tmp_path: Path, site: str) -> None:
+    settings = [*RUN, "--set", "trainer.eval_samples=0"]
+    train(tmp_path / "whole", *settings, PYTHONPATH=site)
+    train(tmp_path / "run", *settings, code=1, PYTHONPATH=site, GONE_IN_CALL="3")
+    train(tmp_path / "run", "--resume", str(tmp_path / "run"), "--nproc", "2", PYTHONPATH=site)
+    one, two = weights(tmp_path / "run"), weights(tmp_path / "whole")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+class Threads:
+    """Ranks that are threads."""
+
+    def __init__(self, rank: int, meeting: Barrier, rows: dict[int, Any]) -> None:
+        self.rank, self.world_size, self.meeting, self.rows = rank, meeting.parties, meeting, rows
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        self.rows[self.rank] = value
+        self.meeting.wait(10)
+        rows = [self.rows[n] for n in range(self.world_size)]
+        self.meeting.wait(10)
+        return rows
+
+    def max_over_ranks(self, value: int) -> int:
+        return max(self.gather_objects(value))
+
+
+def outcomes(lost: set[int]) -> list[EngineUnavailable | None]:
+    """What each of three ranks leaves the context with."""
+    meeting, rows = Barrier(3), dict[int, Any]()
+
+    def sample(rank: int) -> EngineUnavailable | None:
+        comm: Any = Threads(rank, meeting, rows)
+        try:
+            with engine_on_every_rank(comm):
+                if rank in lost:
+                    raise EngineUnavailable(f"no server of {rank}", why="they ended", fix="start one")
+        except EngineUnavailable as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(3) as pool:
+        return list(pool.map(sample, range(3)))
+
+
+def test_all_ranks_raise_what_one_of_them_says() -> None:
+    errors = outcomes({1})
+    assert [e and e.what for e in errors] == ["rank 1: no server of 1", "no server of 1", "rank 1: no server of 1"]
+    assert all(e is not None and e.on_every_rank and (e.why, e.fix) == ("they ended", "start one") for e in errors)
+
+
+@pytest.mark.parametrize(("lost", "count"), [(set[int](), 0), ({0, 2}, 3)])
+def test_all_raise_or_none(lost: set[int], count: int) -> None:
+    assert sum(error is not None for error in outcomes(lost)) == count
