@@ -192,6 +192,7 @@ def on_cards(monkeypatch: pytest.MonkeyPatch, card: int, main: int = 1 << 40) ->
     """Cards, and main memory, with so many bytes free."""
     monkeypatch.setattr(check, "surely_fits", lambda ctx, limit: False)
     monkeypatch.setattr("rlhf_core.memory.report.device_of", lambda run, ranks: ("cuda", card))
+    monkeypatch.setattr("rlhf_core.memory.footprint.device_memory", lambda on_cpu: card)
     monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: main)
 
 
@@ -211,7 +212,7 @@ def test_a_run_whose_sampling_gathers_more_than_a_card_has_is_refused(
     with pytest.raises(ConfigError, match=r"cannot fit: it holds 5\.8") as refused:
         check_memory(ctx, force=False)
     assert refused.value.exit_code == 2
-    assert "to sample, the native engine has all weights on every rank" in str(refused.value)
+    assert "to sample, all weights are on every rank" in str(refused.value)
     assert "gathered units 5.49 MB" in str(refused.value)
     assert "--set model.dtype=bfloat16" in str(refused.value)
     assert "--force" in str(refused.value)
