@@ -21,6 +21,7 @@ from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.loss_terms import EntropyBonus, KLTerm
 from rlhf_core.sdk import Registry, TrainingSample
 from rlhf_core.testing import make_context
+from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.online.entropy import keep_uncertain
 
 accelerate = pytest.importorskip("accelerate")
@@ -210,8 +211,7 @@ def test_the_top_quantile_of_entropy_is_trls() -> None:
         for b, (n, a) in enumerate(zip(data["mask"].sum(-1).tolist(), data["advantages"].tolist()))
     ]
     entropies = [data["entropy"][b, : sample.tokens].numpy() for b, sample in enumerate(samples)]
-    alone: Any = SimpleNamespace(gather_objects=lambda value: [value])
-    kept_samples, _ = keep_uncertain(samples, entropies, 0.3, alone)
+    kept_samples, _ = keep_uncertain(samples, entropies, 0.3, LocalStrategy())
     data["advantages_BT"] = torch.zeros(B, T, dtype=torch.float64)
     for b, sample in enumerate(kept_samples):
         data["advantages_BT"][b, : sample.tokens] = torch.from_numpy(sample.advantages_T).double()
