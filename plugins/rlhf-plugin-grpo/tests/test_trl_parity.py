@@ -20,8 +20,8 @@ from rlhf_core.config.load import validate
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.loss_terms import EntropyBonus, KLTerm
 from rlhf_core.sdk import Registry, TrainingSample
-from rlhf_core.testing import make_context
 from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.testing import make_context
 from rlhf_core.trainers.online.entropy import keep_uncertain
 
 accelerate = pytest.importorskip("accelerate")
