@@ -221,7 +221,9 @@ def _host_refusal(ctx: BuildContext, plan: MemoryPlan, advised: Advised, force: 
     needed = plan.host_peak * ranks
     if needed <= free:
         return None
-    what = f"what is offloaded needs {readable(needed)} of main memory, and {readable(free)} are free"
+    offloads = "offload" in plan.placement.strategy
+    whose = "what is offloaded" if offloads else "what lies beside the device"
+    what = f"{whose} needs {readable(needed)} of main memory, and {readable(free)} are free"
     if force:
         log.warning("%s", what)
         return None
@@ -229,8 +231,9 @@ def _host_refusal(ctx: BuildContext, plan: MemoryPlan, advised: Advised, force: 
     return ConfigError(
         what,
         why=f"on each of {ranks} ranks of this machine {_listed(parts)}",
-        fix=f"{advised(free // ranks) or 'more machines, or a smaller model'}; without strategy.offload it lies on the "
-        "device; --force runs it all the same",
+        fix=(advised(free // ranks) or "more machines, or a smaller model")
+        + ("; without strategy.offload it lies on the device" if offloads else "")
+        + "; --force runs it all the same",
     )
 
 

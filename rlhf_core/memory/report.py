@@ -123,13 +123,18 @@ def make_report(
     found = found_for(ctx.config)
     if found.engine is not None and found.engine.refusal is not None:
         raise found.engine.refusal
-    plan = plan_for(found, place, on_cpu=on_cpu)
+
+    def planned(of: Footprint) -> MemoryPlan:
+        plan = plan_for(of, place, on_cpu=on_cpu)
+        return plan.in_one_memory if on_cpu else plan
+
+    plan = planned(found)
     others = every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket)
     advice = None
     if plan.peak > most:
 
         def replan(run: RunConfig) -> MemoryPlan:
-            return plan_for(found_for(run), place, on_cpu=on_cpu)
+            return planned(found_for(run))
 
         advice = cheapest(ctx.config, most, replan, accepted(ctx, found))
     several: list[Name] = [name for name in STRATEGIES if name != "single"]

@@ -69,17 +69,21 @@ def rank_0_alone(what: str, rank: int, peers: Peers | None, timeout_s: float) ->
 def _awaited(work: int, what: str, rank: int, peers: Peers, timeout_s: float) -> str:
     """What rank 0 says at the end: its error, or nothing."""
     began, pause_s = time.monotonic(), FIRST_LOOK_S
+    answered = began
+    """When the store last answered."""
     while True:
         gone = peers.has_ended(0)  # before the look: it may say so and end
+        error = None
         try:
-            error = peers.done(work)
-        except RuntimeError as gone_store:
-            raise lost(what, rank, peers, timeout_s, began, str(gone_store)) from gone_store
+            error, answered = peers.done(work), time.monotonic()
+        except RuntimeError as gone_store:  # or slow for a moment
+            if time.monotonic() - answered > timeout_s:
+                raise lost(what, rank, peers, timeout_s, began, str(gone_store)) from gone_store
         if error is not None:
             return error
         if gone:
             raise lost(what, rank, peers, timeout_s, began, "its process has ended", [0])
-        if time.monotonic() - peers.heard[0].since > timeout_s:
+        if time.monotonic() - max(began, peers.heard[0].since) > timeout_s:
             raise lost(what, rank, peers, timeout_s, began, "it says nothing more", [0])
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

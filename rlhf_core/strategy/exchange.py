@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,6 +33,7 @@ def scatter_from_first(ranks: Collectives, compute: Callable[[], Sequence[T]]) -
     if ranks.rank == 0:
         try:
             outgoing = compute()
+            pickle.dumps(outgoing[1:])  # what cannot be sent fails here, while the others can still be told
         except BaseException as error:
             ranks.exchange_objects([Failed(f"{type(error).__name__}: {error}")] * size)
             raise

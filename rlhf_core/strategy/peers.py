@@ -32,6 +32,8 @@ SILENT_S = 4 * BEAT_S
 WARN_S = 60.0
 """A silent rank is logged after this long, whether somebody waits for it or not."""
 STORE_S = 10.0
+MOST_FAILURES = 5
+"""Of the store in a row, after which this rank says nothing more: the launcher has ended."""
 STACKS_S = 3 * BEAT_S
 """A rank that is asked for its stack and still speaks has answered after this long."""
 ATTEMPT = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -123,7 +125,7 @@ class Peers:
         return place == _place() != "" and not _runs(int(pid))
 
     def _exchange(self) -> None:
-        beat = 0
+        beat, failures = 0, 0
         while not self._over.is_set():
             beat += 1
             at, seconds = position()
@@ -133,8 +135,11 @@ class Peers:
                 for other in self.heard:
                     self._listen(other)
                 self._exchange_stacks()
-            except RuntimeError:  # the launcher, and its store, are gone
-                return
+                failures = 0
+            except RuntimeError:  # the launcher, and its store, are gone, or slow for a moment
+                failures += 1
+                if failures == MOST_FAILURES:
+                    return
             self._wake.wait(BEAT_S / 10 if self._asking.is_set() else BEAT_S)
             self._wake.clear()
 

@@ -12,6 +12,8 @@ LEAST_NOISE = {"float32": 5e-6}
 """No first version counts as more exact than this, as multiples of :class:`CanaryToken`'s ``spread``."""
 LEAST_ROUGH_NOISE = 5e-4
 """The same of other number types."""
+LEAST_SPREAD = 0.02
+"""No token's spread counts as less."""
 STANDS_STILL = 0.05
 """An engine whose logprobs change less than this part of the trainer's change has the weights of before."""
 STILL_FROM = 0.5
@@ -112,7 +114,7 @@ class Lasting:
         known = [place for place, (_, count) in means.items() if count >= LASTING_VERSIONS]
         if 2 * len(known) < len(now):
             return 0.0
-        return _size(means[place][0] for place in known) / max(1e-9, sum(now[place].spread for place in known))
+        return _size(means[place][0] for place in known) / _spread(now[place] for place in known)
 
 
 class Arrival:
@@ -161,7 +163,7 @@ def least_noise(dtype: str) -> float:
 
 def noise_of(tokens: Sequence[CanaryToken]) -> float:
     """Mean difference of engine and trainer, as a multiple of the mean spread."""
-    return _size(t.engine - t.trainer for t in tokens) / max(1e-9, sum(t.spread for t in tokens))
+    return _size(t.engine - t.trainer for t in tokens) / _spread(tokens)
 
 
 def _stands_still(changes: Sequence[Change]) -> bool:
@@ -171,6 +173,11 @@ def _stands_still(changes: Sequence[Change]) -> bool:
 def _is_nearer_to_older(changes: Sequence[Change]) -> bool:
     to_older = _size(c.now.engine - c.before.trainer for c in changes)
     return to_older < _size(c.now.engine - c.now.trainer for c in changes)
+
+
+def _spread(tokens: Iterable[CanaryToken]) -> float:
+    """The sum; of tokens that are nearly certain, too, a logprob has float32's rounding."""
+    return sum(max(LEAST_SPREAD, token.spread) for token in tokens)
 
 
 def _by_place(tokens: Sequence[CanaryToken]) -> Tokens:

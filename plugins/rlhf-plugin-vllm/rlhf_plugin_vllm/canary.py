@@ -87,7 +87,9 @@ class Canary:
         """
         with self._lock:  # servers are compared at the same time, and there is one copy
             tokens = self.tokens(sent, rollouts)
-            gap = max(abs(t.engine - t.trainer) for t in tokens)
+            gap = float(
+                torch.tensor([t.engine - t.trainer for t in tokens], dtype=torch.float64).abs().max()
+            )  # keeps NaN
             limit = TOLERANCE.get(sent.dtype, ROUGH) if tolerance is None else tolerance
             if not gap <= limit:
                 why = f"its logprobs are up to {gap:.2g} nats from the trainer's, at most {limit:g} is rounding"

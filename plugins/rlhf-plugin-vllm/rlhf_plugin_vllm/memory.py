@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rlhf_plugin_vllm.config import VllmConfig
 
 MIB, GIB = 1 << 20, 1 << 30
+UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
+"""Of ``--kv-cache-memory-bytes``, as vLLM reads it: small letters are decimal."""
 KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 """Environment variable of vLLM for CPUs: GiB of its cache of keys and values."""
 UTILIZATION = 0.92
@@ -24,6 +26,8 @@ SPACES = (16, 8, 4, 2, 1)
 SHARES = (0.3, 0.2, 0.1)
 """Of a device, that are tried."""
 FEWER = "fewer completions are sampled at once"
+OTHER_SIZES = frozenset({"kv-cache-dtype", "quantization", "cpu-offload-gb", "dtype"})
+"""Arguments of vLLM with which weights, or keys and values, are of another size than planned: nothing is refused."""
 
 
 def colocated_memory(config: ColocatedConfig, facts: EngineFacts) -> EngineMemory:
@@ -43,7 +47,8 @@ def colocated_memory(config: ColocatedConfig, facts: EngineFacts) -> EngineMemor
     given = cache_bytes(config.environment, config.arguments.get("kv_cache_memory_bytes"), on_cpu=facts.on_cpu)
     cache = max(0, share - weights) if given is None else given
     parts = {"engine weights": weights, "engine KV cache": cache}
-    refusal = _too_small(facts, weights, cache, share if given is None else None)
+    named = {str(name).replace("_", "-") for name in config.arguments}
+    refusal = None if named & OTHER_SIZES else _too_small(facts, weights, cache, share if given is None else None)
     if facts.on_cpu:
         estimate = given is None or facts.lora
         return EngineMemory(parts, sampling=_sampling(facts), is_estimate=estimate, refusal=refusal)
@@ -114,9 +119,16 @@ def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) 
         return int(space) * GIB
     if explicit is None:
         return None
-    if not str(explicit).isdigit() or int(explicit) < 1:
-        raise ConfigError(f"kv_cache_memory_bytes={explicit} is no number of bytes", fix=f"{4 * GIB} is 4 GiB")
-    return int(explicit)
+    number, unit = str(explicit).strip(), 1.0
+    if number[-1:] in UNITS:
+        number, unit = number[:-1], UNITS[number[-1]]
+    try:
+        size = int(float(number) * unit)
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise ConfigError(f"kv_cache_memory_bytes={explicit} is no number of bytes", fix=f"{4 * GIB} is 4 GiB, or 4G")
+    return size
 
 
 def colocated_changes(config: ColocatedConfig) -> list[tuple[str, str, Any]]:
@@ -164,7 +176,8 @@ def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
     if facts.on_cpu:
         parts = {"engine servers": config.replicas * each}
         cache = each - weights_bytes(facts) if given is None else given
-        refusal = _too_small(facts, weights_bytes(facts), cache, None)
+        other = any(option(config.arguments, f"--{name}") is not None for name in OTHER_SIZES)
+        refusal = None if other else _too_small(facts, weights_bytes(facts), cache, None)
         return EngineMemory(parts, syncing=syncing, is_estimate=True, refusal=refusal)
     return _on_cards(config, facts, each, host)
 
@@ -198,7 +211,7 @@ def server_changes(config: VllmConfig) -> list[tuple[str, str, Any]]:
     found = _spaces(config)
     if config.replicas > 1:
         found.append(("rollout.replicas=1", "slower sampling", config.model_copy(update={"replicas": 1})))
-    kept = tuple(a for a in config.arguments if not a.startswith("--gpu-memory-utilization"))
+    kept = tuple(a for a in config.arguments if not a.replace("_", "-").startswith("--gpu-memory-utilization="))
     for share in (s for s in SHARES if s < utilization(config.arguments)):
         arguments = (*kept, f"--gpu-memory-utilization={share}")
         text = ",".join(f'"{argument}"' for argument in arguments)
@@ -237,15 +250,16 @@ def cards_of_one(arguments: Sequence[str]) -> int:
 
 
 def option(arguments: Sequence[str], *names: str) -> str | None:
-    """An option's value, written as ``--name=value`` or as two words; None where it is not given.
+    """An option's value, written as ``--name=value`` or as two words, with hyphens or underscores; the last one counts.
+    None where it is not given.
 
     Example:
         >>> option(["--max-num-seqs", "32"], "--max-num-seqs")
         '32'
     """
-    for n, argument in enumerate(arguments):
+    for n, argument in reversed(list(enumerate(arguments))):
         name, equals, value = argument.partition("=")
-        if name in names:
+        if name.replace("_", "-") in names:
             return value if equals else next(iter(arguments[n + 1 : n + 2]), "")
     return None
 

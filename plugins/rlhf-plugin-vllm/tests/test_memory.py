@@ -15,6 +15,7 @@ from rlhf_core.cli.main import cli
 from rlhf_core.sdk import EngineFacts
 from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.config import VllmConfig
+from rlhf_plugin_vllm.memory import cache_bytes, option, utilization
 
 _spec = importlib.util.spec_from_file_location("server_process", Path(__file__).with_name("server_process.py"))
 assert _spec is not None
@@ -140,3 +141,12 @@ def test_a_share_too_small_for_the_weights_names_one_that_is_enough() -> None:
     assert isinstance(refusal, ConfigError)
     assert "--set rollout.gpu_memory=0.04" in str(refusal.fix)
     assert ColocatedConfig(gpu_memory=0.04).memory(facts()).refusal is None
+
+
+def test_options_are_read_as_vllm_reads_them() -> None:
+    arguments = ["--gpu-memory-utilization=0.9", "--gpu_memory_utilization", "0.3", "--kv_cache_memory_bytes=4G"]
+    assert utilization(arguments) == 0.3
+    assert cache_bytes({}, option(arguments, "--kv-cache-memory-bytes"), on_cpu=False) == 4 << 30
+    assert cache_bytes({}, "1.5g", on_cpu=False) == 1_500_000_000
+    with pytest.raises(ConfigError, match="no number of bytes"):
+        cache_bytes({}, "4 gigabytes", on_cpu=False)
