@@ -62,7 +62,8 @@ class StandIn:
         self.hold: Callable[[Any], float] = lambda body: 0.0
         """Seconds that a request, of which half is sampled, waits at most for the server to be paused."""
         self._lock, self._pauses = threading.Lock(), threading.Condition()
-        self._keeps = self._closed = False
+        self._keeping, self._closed = 0, False
+        """Pauses so far that keep what is being sampled."""
         stand_in = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -122,7 +123,8 @@ class StandIn:
             self.weights = body["new_version"]
         if path in ("/pause", "/resume"):
             with self._lock, self._pauses:  # what is being computed is computed to its end
-                self.paused, self._keeps = path == "/pause", query == "mode=keep"
+                self.paused = path == "/pause"
+                self._keeping += query == "mode=keep"
                 self._pauses.notify_all()
         if path == "/v1/load_lora_adapter":
             if body["lora_name"] == self.adapter:
@@ -176,8 +178,8 @@ class StandIn:
         request = RolloutRequest("stand-in", tuple(body["token_ids"]), 0, params["seed"])
         ids, rows, spans = [], [], []
         while True:
-            weights, rollout = self._sampled(request, sampling)
-            kept = self._kept_at_pause(rollout, self.hold(body) if not spans else 0.0)
+            weights, rollout, pauses = self._sampled(request, sampling)
+            kept = self._kept_at_pause(rollout, pauses, self.hold(body) if not spans else 0.0)
             ids += rollout.completion_ids[:kept]
             rows += [{"token_id": i, "logprob": float(p) + self.shift} for i, p in zip(ids[-kept:], rollout.logprobs_T)]
             spans.append({"version": weights, "start": len(ids) - kept, "end": len(ids)})
@@ -194,20 +196,20 @@ class StandIn:
         }
         return {"choices": [choice], "model": body.get("model", "stand-in")}
 
-    def _kept_at_pause(self, rollout: Any, seconds: float) -> int:
+    def _kept_at_pause(self, rollout: Any, pauses: int, seconds: float) -> int:
         """How many tokens of what could be sampled with these weights were, when ``/pause?mode=keep`` came: half of
         them if it comes within so many seconds, else all."""
         count = len(rollout.completion_ids)
         with self._pauses:
-            came = seconds > 0 and self._pauses.wait_for(lambda: self.paused and self._keeps, seconds)
+            came = seconds > 0 and self._pauses.wait_for(lambda: self._keeping > pauses, seconds)
         return max(1, count // 2) if came else count
 
-    def _sampled(self, request: RolloutRequest, sampling: SamplingParams) -> tuple[str, Any]:
-        """What its weights are called, and a completion of them; never while it is paused."""
+    def _sampled(self, request: RolloutRequest, sampling: SamplingParams) -> tuple[str, Any, int]:
+        """What its weights are called, a completion of them, and pauses until then; never while it is paused."""
         while True:
             with self._lock:
                 if self._closed:
                     raise ConnectionAbortedError("the server is closed")
                 if not self.paused:
-                    return self.weights, self.engine.generate([request], sampling, 0)[0]
+                    return self.weights, self.engine.generate([request], sampling, 0)[0], self._keeping
             time.sleep(0.01)

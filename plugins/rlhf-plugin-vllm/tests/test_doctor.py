@@ -23,7 +23,8 @@ def test_a_weight_sync_and_the_canary(tmp_path: Path) -> None:
     (tmp_path / "servers").mkdir()
     python = servers.environment(tmp_path / "servers")
     train = _Trainings("pocket", torch.device("cpu"), tmp_path)
-    row = train.engine(["rollout.name=vllm", f"rollout.python={python}", "threads=1"])
+    space = "rollout.environment.VLLM_CPU_KVCACHE_SPACE='1'"  # a server takes most of main memory without
+    row = train.engine(["rollout.name=vllm", f"rollout.python={python}", space, "threads=1"])
     assert row.verdict == "agrees", row.detail
     assert "2 weight syncs, canary to " in row.detail
     assert "logprobs after an update to " in row.detail

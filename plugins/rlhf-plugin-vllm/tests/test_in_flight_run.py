@@ -23,16 +23,34 @@ SETTINGS = (
 CANARY = range(1000, 1008)
 
 
-def hold_all_but_the_first(count: int) -> Callable[[Any], float]:
-    """Completions after the first ``count`` wait at their half for new weights."""
-    seen, lock = [0], threading.Lock()
+class HalfSampled:
+    """Completions after the first batch wait at their half for new weights, which wait for all of a batch to be there.
 
-    def hold(body: Any) -> float:
-        with lock:
-            seen[0] += body["sampling_params"]["seed"] not in CANARY
-            return 200.0 if seen[0] > count and body["sampling_params"]["seed"] not in CANARY else 0.0
+    Args:
+        server: it is told.
+        batch: completions of a batch.
+        batches: in all.
+    """
 
-    return hold
+    def __init__(self, server: Any, batch: int, batches: int) -> None:
+        self.batch, self.most, self.seen, self.updates = batch, batch * batches, 0, 0
+        self.there = threading.Condition()
+        server.hold, server.fault = self.hold, self.pause
+
+    def hold(self, body: Any) -> float:
+        if body["sampling_params"]["seed"] in CANARY:
+            return 0.0
+        with self.there:
+            self.seen += 1
+            self.there.notify_all()
+            return 200.0 if self.seen > self.batch else 0.0
+
+    def pause(self, path: str, body: Any) -> None:
+        with self.there:
+            if path == "/pause" and self.seen:
+                self.updates += 1
+                wanted = min(self.most, self.batch * (self.updates + 1))
+                assert self.there.wait_for(lambda: self.seen >= wanted, 120), f"{self.seen} of {wanted}"
 
 
 def train(url: str, run: Path) -> None:
@@ -57,7 +75,7 @@ def test_a_run_records_who_sampled_which_token_and_corrects_each_token_by_its_ow
 ) -> None:
     """Step k begins with version k - 1; its batch was asked for when that was k - 2, and is half sampled then."""
     server = serve()
-    server.hold = hold_all_but_the_first(16)
+    HalfSampled(server, 16, 3)
     run = tmp_path / "run"
     train(server.url, run)
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
