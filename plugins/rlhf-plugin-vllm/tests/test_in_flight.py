@@ -51,6 +51,7 @@ class Sampling:
             server.hold = self._hold
         self._pool = ThreadPoolExecutor(1)
         self.seeds = {r.seed for r in requests}
+        self.held = set(self.seeds)
         self.rollouts: Future[list[Rollout]] = self._pool.submit(engine.generate, requests, SAMPLING, version)
         ends = time.monotonic() + 30
         while self.waiting < self.seeds and time.monotonic() < ends:
@@ -59,7 +60,7 @@ class Sampling:
 
     def _hold(self, body: Any) -> float:
         seed = body["sampling_params"]["seed"]
-        if seed not in self.seeds:
+        if seed not in self.held:
             return 0.0
         self.waiting.add(seed)
         return 30.0
@@ -69,6 +70,7 @@ class Sampling:
             return self.rollouts.result(60)
         finally:
             self._pool.shutdown()
+            self.held.clear()  # later requests with the same seeds wait for nothing
 
 
 def test_each_token_has_the_logprob_of_the_weights_that_sampled_it(
