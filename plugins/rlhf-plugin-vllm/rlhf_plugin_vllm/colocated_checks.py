@@ -15,7 +15,7 @@ from rlhf_plugin_vllm.memory import cache_bytes
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 
-STRATEGIES = ("auto", "single", "ddp", "fsdp")
+STRATEGIES = ("auto", "single", "ddp", "fsdp", "deepspeed")
 """Each process hands whole weights to a vLLM of its own, which with adapters starts from the whole model."""
 IMPORT_S = 300.0
 RESERVED = (
@@ -57,12 +57,6 @@ def check_strategy(ctx: BuildContext) -> None:
         raise ConfigError(
             f"rollout vllm_colocated was not made for strategy '{strategy}'",
             fix=f"rollout=native, or one of the strategies {', '.join(STRATEGIES)}",
-        )
-    if strategy == "fsdp" and ctx.config.model.lora is not None:
-        raise ConfigError(
-            "rollout vllm_colocated cannot be used with adapters under strategy 'fsdp'",
-            why="vLLM starts from the whole model, of which each process has a part",
-            fix="--set strategy=ddp, or rollout=native",
         )
 
 

@@ -182,11 +182,24 @@ def test_two_ranks_with_a_vllm_each_train_as_one_process_does(tmp_path: Path) ->
     assert largest_gap(*lora) < 1e-4
 
 
-@pytest.mark.skipif(importlib.util.find_spec("rlhf_plugin_fsdp") is None, reason="rlhf-plugin-fsdp is not installed")
-def test_two_ranks_that_shard_the_policy_train_as_two_whole_ones_do(tmp_path: Path) -> None:
-    ddp, fsdp = train(tmp_path / "ddp", ranks=2), train(tmp_path / "fsdp", "strategy=fsdp", ranks=2)
-    assert largest_gap(ddp, fsdp) < 1e-6
-    norms = [gradient_norms(tmp_path / name) for name in ("ddp", "fsdp")]
+@pytest.mark.parametrize(
+    ("needs", "settings"),
+    [
+        ("rlhf_plugin_fsdp", ["strategy=fsdp"]),
+        ("deepspeed", ["strategy=deepspeed", "strategy.stage=2"]),
+        ("deepspeed", ["strategy=deepspeed", "strategy.stage=3"]),
+    ],
+    ids=["fsdp", "zero2", "zero3"],
+)
+@pytest.mark.parametrize("lora", [[], ["model.lora.r=4"]], ids=["full", "lora"])
+def test_two_ranks_that_shard_the_policy_train_as_two_whole_ones_do(
+    tmp_path: Path, needs: str, settings: list[str], lora: list[str]
+) -> None:
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"{needs} is not installed beside vLLM")
+    ddp, sharded = train(tmp_path / "ddp", *lora, ranks=2), train(tmp_path / "sharded", *settings, *lora, ranks=2)
+    assert largest_gap(ddp, sharded) < 1e-6
+    norms = [gradient_norms(tmp_path / name) for name in ("ddp", "sharded")]
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
