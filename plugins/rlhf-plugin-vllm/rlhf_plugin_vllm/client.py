@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,12 +125,8 @@ class Client:
         return list((answer or {}).get("results", []))
 
     def _call(self, verb: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
-        limits = httpx.Timeout(seconds, connect=min(CONNECT_S, seconds), pool=None)
-        connections = self._connections
         try:
-            answer = connections.http.request(
-                verb, path, json=body, timeout=limits, extensions={"trace": connections.note}
-            )
+            answer = self._answer(verb, path, body, seconds)
         except httpx.TimeoutException as error:
             raise ServerGone(f"{path} did not answer within {seconds:g} s") from error
         except (httpx.HTTPError, RuntimeError, OSError) as error:  # RuntimeError: closed by another thread
@@ -145,3 +142,22 @@ class Client:
             if answer.headers.get("content-type", "").startswith("application/json"):
                 raise ServerGone(f"{path} answered what is no JSON: {answer.text[:200]}") from error
             return None
+
+    def _answer(self, verb: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> httpx.Response:
+        """The whole answer. httpx's own limit is one of silence, so the time is looked at with every part that comes.
+
+        Raises:
+            httpx.ReadTimeout: it is not whole in time.
+        """
+        limits = httpx.Timeout(seconds, connect=min(CONNECT_S, seconds), pool=None)
+        connections, end = self._connections, time.monotonic() + seconds
+        parts: list[bytes] = []
+        with connections.http.stream(
+            verb, path, json=body, timeout=limits, extensions={"trace": connections.note}
+        ) as answer:
+            for part in answer.iter_bytes():
+                parts.append(part)
+                if time.monotonic() > end:
+                    raise httpx.ReadTimeout("late", request=answer.request)
+        headers = {name: value for name, value in answer.headers.items() if name == "content-type"}
+        return httpx.Response(answer.status_code, headers=headers, content=b"".join(parts))

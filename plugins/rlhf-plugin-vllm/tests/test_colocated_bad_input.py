@@ -24,9 +24,6 @@ def plan(
     return SimpleNamespace(config=config, world_size=world_size, rank=0, dry_run=False)
 
 
-ADAPTERS = ModelConfig.model_validate({"lora": {"r": 4}})
-
-
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str, code: str = "LLM = object") -> None:
     """A distribution of this name beside the toolkit, here and in processes started from here."""
     (folder / "vllm").mkdir()
@@ -41,8 +38,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str, code: s
 @pytest.mark.parametrize(
     ("config", "settings", "words"),
     [
-        ({}, {"world_size": 2, "strategy": "deepspeed"}, "not made for strategy 'deepspeed'"),
-        ({}, {"world_size": 2, "strategy": "fsdp", "model": ADAPTERS}, "with adapters under strategy 'fsdp'"),
+        ({}, {"world_size": 2, "strategy": "acme"}, "not made for strategy 'acme'"),
         ({"arguments": {"tensor_parallel_size": 2}}, {}, "tensor_parallel_size cannot be set"),
         ({}, {"ahead": 1}, "cannot sample ahead"),
         ({}, {"min_tokens": 3}, "min_tokens"),

