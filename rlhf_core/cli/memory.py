@@ -24,11 +24,13 @@ def memory() -> None:
     "--strategy",
     metavar="NAME",
     help="single, ddp, fsdp, hsdp, zero1, zero2, zero3, fsdp_offload, zero1_offload, zero2_offload, zero3_offload, "
-    "zero3_offload_moments.",
+    "zero3_offload_moments; without it the run's own, as --set strategy=NAME gives it.",
 )
-@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Cards, or processes on the CPU.")
 @click.option(
-    "--ranks-per-node", type=click.IntRange(1), default=8, show_default=True, help="HSDP shards within a node."
+    "--ranks", "--nproc", type=click.IntRange(1), default=1, show_default=True, help="Cards, or processes on the CPU."
+)
+@click.option(
+    "--ranks-per-node", type=click.IntRange(1), help="HSDP shards within a node; default: strategy.shard_size, or 8."
 )
 @click.option("--tensor", type=click.IntRange(1), default=1, help="Ranks that share every layer: an estimate.")
 @click.option(
@@ -43,7 +45,7 @@ def plan(
     device_memory: str | None,
     strategy: str | None,
     ranks: int,
-    ranks_per_node: int,
+    ranks_per_node: int | None,
     tensor: int,
     pipeline: int,
     prompt_tokens: int | None,
@@ -65,14 +67,15 @@ def plan(
     from rlhf_core.context import BuildContext
     from rlhf_core.launch.precision import with_precision
     from rlhf_core.memory.amounts import read_amount
-    from rlhf_core.memory.report import make_report, placement
+    from rlhf_core.memory.placement import asked_for
+    from rlhf_core.memory.report import make_report
 
     limit = None if device_memory is None else read_amount(device_memory)
-    place = placement(strategy, ranks, ranks_per_node, tensor, pipeline)
     registry, _ = open_plugins()
     config = with_precision(resolve_options(registry, files, settings, names))
     quiet_libraries()
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
+    place = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
     report = make_report(ctx, place, limit, prompt_tokens, reply_tokens)
     if as_json:
         emit_json(report.as_json())

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.launch.memory import readable
 from rlhf_core.memory.engine import RESERVED, SYNC, says_memory
+from rlhf_core.memory.placement import placement_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
     from rlhf_core.context import BuildContext
     from rlhf_core.memory.advice import Replan
-    from rlhf_core.memory.layouts import Name
     from rlhf_core.memory.phase import Phase
-    from rlhf_core.memory.plan import MemoryPlan, Placement
+    from rlhf_core.memory.plan import MemoryPlan
 
     Advised = Callable[[int], str]
     """Limit -> settings with which a run fits; empty if there are none."""
@@ -250,22 +250,6 @@ def _listed(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {readable(size)}" for name, size in parts.items())
 
 
-def placement_of(ctx: BuildContext) -> Placement:
-    """How the run's strategy shares the bytes out, if it is one of those that are planned; whole ranks if not."""
-    from rlhf_core.memory.layouts import STRATEGIES
-    from rlhf_core.memory.plan import BUCKET, Placement
-
-    chosen = ctx.config.strategy
-    if ctx.world_size == 1 or chosen is None:
-        return Placement("single") if ctx.world_size == 1 else Placement("ddp", ctx.world_size)
-    size = getattr(chosen, "shard_size", None)
-    name = f"{chosen.name}_offload" if getattr(chosen, "offload", False) else "hsdp" if size else chosen.name
-    name = getattr(chosen, "planned_as", name)  # a strategy whose settings choose among several layouts
-    known = name if name in STRATEGIES and name != "single" else "ddp"
-    bucket = getattr(chosen, "bucket", BUCKET)
-    return Placement(cast("Name", known), ctx.world_size, size or ctx.world_size, bucket=bucket)
-
-
 class Certain(NamedTuple):
     """What is held whatever the data."""
 
@@ -293,4 +277,4 @@ def _sum(stage: Phase, names: frozenset[str]) -> int:
     return sum(size for name, size in stage.parts.items() if name in names)
 
 
-__all__ = ["certain_bytes", "check_memory", "most_certain", "placement_of", "surely_fits", "weight_file_bytes"]
+__all__ = ["certain_bytes", "check_memory", "most_certain", "surely_fits", "weight_file_bytes"]

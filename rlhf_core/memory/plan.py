@@ -218,6 +218,7 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
     return {
         "strategy": place.strategy,
         "ranks": place.ranks,
+        "ranks_per_node": place.ranks_per_node,
         "peak": plan.peak,
         "peak_phase": plan.peak_phase,
         "host_peak": plan.host_peak,

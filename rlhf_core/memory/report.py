@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import ConfigError, did_you_mean
 from rlhf_core.memory.advice import Advice, accepted, cheapest
 from rlhf_core.memory.amounts import available_ram
 from rlhf_core.memory.footprint import Footprint, ModelSize, footprint
@@ -79,19 +78,6 @@ class Report:
             if advice is None
             else {"settings": [c.setting for c in advice.changes], "peak": advice.peak, "fits": advice.fits},
         }
-
-
-def placement(strategy: str | None, ranks: int, ranks_per_node: int, tensor: int, pipeline: int) -> Placement:
-    """Check names.
-
-    Raises:
-        ConfigError: no such strategy.
-    """
-    name = strategy or ("single" if ranks == 1 else "ddp")
-    if name not in STRATEGIES:
-        near = did_you_mean(name, STRATEGIES, limit=1)
-        raise ConfigError(f"there is no strategy '{name}' to plan for", why=near, fix=f"one of {', '.join(STRATEGIES)}")
-    return Placement(cast("Name", name), ranks, ranks_per_node, tensor, pipeline)
 
 
 def make_report(

@@ -160,8 +160,8 @@ def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder:
     from rlhf_core.context import BuildContext
     from rlhf_core.launch.process import environment
     from rlhf_core.launch.run import plan_run, preflight
-    from rlhf_core.memory.check import placement_of
     from rlhf_core.memory.footprint import footprint
+    from rlhf_core.memory.placement import placement_of
     from rlhf_core.memory.plan import plan_for
     from rlhf_core.runs.run_dir import RunDir
 

@@ -33,6 +33,23 @@ def test_a_folder_with_a_configuration_alone_is_planned(tmp_path: Path) -> None:
     assert facts["estimate"] is all(row["planned_for"] for row in facts["strategies"] if row["strategy"] == "fsdp")
 
 
+@pytest.mark.parametrize(
+    ("settings", "planned", "per_node"),
+    [
+        ((), "ddp", 8),
+        (("strategy=fsdp",), "fsdp", 8),
+        (("strategy=fsdp", "strategy.shard_size=2"), "hsdp", 2),
+        (("strategy=deepspeed", "strategy.stage=2"), "zero2", 8),
+    ],
+    ids=str,
+)
+def test_the_runs_own_strategy_is_planned(settings: tuple[str, ...], planned: str, per_node: int) -> None:
+    words = [word for setting in settings for word in ("--set", setting)]
+    sizes = ("--prompt-tokens", "20", "--reply-tokens", "10", "--device-memory", "1GiB", "--nproc", "4")
+    facts = json.loads(plan("--algo", "sft", *SMALL, *sizes, *words, "--json"))
+    assert (facts["strategy"], facts["ranks_per_node"]) == (planned, per_node)
+
+
 @pytest.mark.slow
 def test_the_cheapest_change_is_named_where_a_run_does_not_fit() -> None:
     text = plan("--algo", "sft", *SMALL, "--device-memory", "24MB", "--prompt-tokens", "64", "--reply-tokens", "64")

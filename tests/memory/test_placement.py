@@ -10,9 +10,10 @@ import pytest
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND, Held, Stage
-from rlhf_core.memory.check import certain_bytes, most_certain, placement_of
+from rlhf_core.memory.check import certain_bytes, most_certain
 from rlhf_core.memory.footprint import Footprint, ModelSize
 from rlhf_core.memory.layouts import LAYOUTS
+from rlhf_core.memory.placement import placement_of
 from rlhf_core.memory.plan import Placement, fewest_ranks, plan_for
 from rlhf_core.memory.sampling import Sampling
 from rlhf_core.memory.sizes import Row, Sizes
