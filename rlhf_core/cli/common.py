@@ -44,8 +44,11 @@ def set_up_logging() -> None:
 
 
 def quiet_libraries() -> None:
-    """No progress bars from transformers and datasets."""
+    """No progress bars from transformers and datasets, and no warning of transformers' that is for peft."""
     import os
+    import warnings
+
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
