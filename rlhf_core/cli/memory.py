@@ -21,6 +21,11 @@ def memory() -> None:
 @run_options
 @click.option("--device-memory", metavar="SIZE", help="Of each card, such as 80GiB; without it: this machine's.")
 @click.option(
+    "--host-memory",
+    metavar="SIZE",
+    help="Main memory of each machine, such as 1TiB; without it: this machine's, unless --device-memory is given.",
+)
+@click.option(
     "--strategy",
     metavar="NAME",
     help="single, ddp, fsdp, hsdp, zero1, zero2, zero3, fsdp_offload, zero1_offload, zero2_offload, zero3_offload, "
@@ -43,6 +48,7 @@ def plan(
     files: tuple[str, ...],
     settings: tuple[str, ...],
     device_memory: str | None,
+    host_memory: str | None,
     strategy: str | None,
     ranks: int,
     ranks_per_node: int | None,
@@ -71,13 +77,16 @@ def plan(
     from rlhf_core.memory.report import make_report
 
     limit = None if device_memory is None else read_amount(device_memory)
+    host = None if host_memory is None else read_amount(host_memory)
     registry, _ = open_plugins()
     config = with_precision(resolve_options(registry, files, settings, names))
     quiet_libraries()
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
     place = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
-    report = make_report(ctx, place, limit, prompt_tokens, reply_tokens)
+    report = make_report(ctx, place, limit, prompt_tokens, reply_tokens, host)
     if as_json:
         emit_json(report.as_json())
     else:
         print_plan(report)
+    if report.engine_refusal is not None:
+        raise report.engine_refusal

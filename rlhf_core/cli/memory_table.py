@@ -59,8 +59,10 @@ def _cell(size: int) -> str:
 def _verdict(report: Report) -> Iterator[str]:
     plan = report.plan
     place = "of available memory" if report.on_cpu else "of each card"
-    word = "fits" if report.fits else "does NOT fit"
+    word = "fits" if plan.peak <= report.limit else "does NOT fit"
     yield f"peak {readable(plan.peak)} in {plan.peak_phase}: {word} {readable(report.limit)} {place}"
+    if not report.on_cpu and plan.host_peak:
+        yield _host(report)
     yield from _engine(report)
     advice = report.advice
     if advice is None:
@@ -72,6 +74,14 @@ def _verdict(report: Report) -> Iterator[str]:
         yield from (f"  {change.setting}: {change.cost}" for change in advice.changes)
     else:
         yield f"no setting is enough: with {settings or 'nothing to change'} it still needs {readable(advice.peak)}"
+
+
+def _host(report: Report) -> str:
+    peak, limit = report.plan.host_peak, report.host_limit
+    held = f"main memory: {readable(peak)} for each rank"
+    if limit is None:
+        return f"{held}; --host-memory SIZE says whether a machine has it"
+    return f"{held}: {'fits' if peak <= limit else 'does NOT fit'} {readable(limit)} that each can have"
 
 
 def _engine(report: Report) -> Iterator[str]:
@@ -92,7 +102,7 @@ def _strategies(report: Report) -> None:
             readable(plan.peak),
             plan.peak_phase,
             readable(plan.host_peak) if plan.host_peak else "",
-            "yes" if plan.peak <= report.limit else "no",
+            "yes" if report.holds(plan) else "no",
             _fewest(report, plan.placement.strategy),
             "planned for" if plan.placement.strategy in report.planned_for else "",
         ]

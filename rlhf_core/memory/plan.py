@@ -199,14 +199,23 @@ def every_strategy(
 
 
 def fewest_ranks(
-    found: Footprint, name: Name, limit: int, ranks_per_node: int, *, on_cpu: bool, bucket: int = BUCKET
+    found: Footprint,
+    name: Name,
+    limit: int,
+    ranks_per_node: int,
+    *,
+    on_cpu: bool,
+    bucket: int = BUCKET,
+    host: int | None = None,
 ) -> int | None:
-    """The smallest power of two of ranks on which a strategy fits; None where no number does."""
+    """The smallest power of two of ranks on which a strategy fits, and main memory of ``host`` bytes holds what lies
+    there of a machine's ranks; None where no number does."""
     ranks = 1
     while ranks <= MOST_RANKS:
         of = "single" if ranks == 1 and name == "ddp" else name
         place = Placement(of, ranks, ranks_per_node, bucket=bucket)
-        if plan_for(found, place, on_cpu=on_cpu).peak <= limit:
+        plan = plan_for(found, place, on_cpu=on_cpu)
+        if plan.peak <= limit and (host is None or plan.host_peak * min(ranks, ranks_per_node) <= host):
             return ranks
         ranks *= 2
     return None

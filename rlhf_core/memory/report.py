@@ -23,6 +23,8 @@ from rlhf_core.memory.plan import (
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
     from rlhf_core.context import BuildContext
+    from rlhf_core.errors import ConfigError
+    from rlhf_core.memory.advice import Replan
     from rlhf_core.registry import Registry
 
 
@@ -43,11 +45,22 @@ class Report:
     """Strategy -> fewest ranks on which it fits; of powers of two."""
     advice: Advice | None
     """None where it fits."""
+    host_limit: int | None = None
+    """Bytes of main memory for each rank, beside a device of its own; None where nobody said."""
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within the device's memory."""
-        return self.plan.peak <= self.limit
+        """Whether the peaks are within the device's memory and main memory, and the rollout engine can start."""
+        return self.holds(self.plan) and self.engine_refusal is None
+
+    def holds(self, plan: MemoryPlan) -> bool:
+        """Whether a plan's peaks are within both memories."""
+        return plan.peak <= self.limit and (self.host_limit is None or plan.host_peak <= self.host_limit)
+
+    @property
+    def engine_refusal(self) -> ConfigError | None:
+        """Why the rollout engine cannot start with its settings; None where it can."""
+        return None if self.found.engine is None else self.found.engine.refusal
 
     @property
     def is_estimate(self) -> bool:
@@ -66,9 +79,16 @@ class Report:
             "micro_batch": [{"prompt": row.prompt, "replies": list(row.replies)} for row in sizes.micro_batch],
             "device": "cpu" if self.on_cpu else "accelerator",
             "limit": self.limit,
+            "host_limit": self.host_limit,
             "fits": self.fits,
             "estimate": self.is_estimate,
-            "engine": None if engine is None else {"estimate": engine.is_estimate, "elsewhere": dict(engine.elsewhere)},
+            "engine": None
+            if engine is None
+            else {
+                "estimate": engine.is_estimate,
+                "elsewhere": dict(engine.elsewhere),
+                "refusal": None if engine.refusal is None else engine.refusal.what,
+            },
             **as_json(self.plan),
             "strategies": [
                 {**as_json(one), "planned_for": one.placement.strategy in self.planned_for} for one in self.others
@@ -81,7 +101,12 @@ class Report:
 
 
 def make_report(
-    ctx: BuildContext, place: Placement, limit: int | None, prompt: int | None = None, reply: int | None = None
+    ctx: BuildContext,
+    place: Placement,
+    limit: int | None,
+    prompt: int | None = None,
+    reply: int | None = None,
+    host: int | None = None,
 ) -> Report:
     """Plan a run.
 
@@ -91,14 +116,18 @@ def make_report(
         limit: bytes of each card; None takes this machine's.
         prompt: see :func:`rlhf_core.memory.footprint.footprint`.
         reply: likewise.
+        host: bytes of main memory of each machine; None takes this machine's where ``limit`` is this machine's.
 
     Raises:
-        UserError: model, sizes or settings that cannot be; a rollout engine that cannot start with its settings.
+        UserError: model, sizes or settings that cannot be.
     """
     place = replace(place, bucket=getattr(ctx.config.strategy, "bucket", place.bucket))
     device, capacity = device_of(ctx.config, place.ranks)
     on_cpu = device == "cpu" and limit is None
     most = capacity // (place.ranks if on_cpu else 1) if limit is None else limit
+    if host is None and limit is None:
+        host = available_ram()
+    beside = None if on_cpu else host
 
     def check(model: ModelSize) -> None:
         check_placement(place, model)
@@ -106,39 +135,38 @@ def make_report(
     def found_for(run: RunConfig) -> Footprint:
         return footprint(ctx.with_(config=run), on_cpu=on_cpu, prompt=prompt, reply=reply, device=limit, check=check)
 
-    found = found_for(ctx.config)
-    if found.engine is not None and found.engine.refusal is not None:
-        raise found.engine.refusal
-
     def planned(of: Footprint) -> MemoryPlan:
         plan = plan_for(of, place, on_cpu=on_cpu)
         return plan.in_one_memory if on_cpu else plan
 
-    plan = planned(found)
-    others = every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket)
-    advice = None
-    if plan.peak > most:
-
-        def replan(run: RunConfig) -> MemoryPlan:
-            return planned(found_for(run))
-
-        advice = cheapest(ctx.config, most, replan, accepted(ctx, found))
+    found = found_for(ctx.config)
     several: list[Name] = [name for name in STRATEGIES if name != "single"]
-    fewest: dict[str, int | None] = {
-        name: fewest_ranks(found, name, most, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket)
-        for name in several
-    }
-    return Report(
+    report = Report(
         algo=ctx.config.trainer.name,
         found=found,
-        plan=plan,
-        others=others,
+        plan=planned(found),
+        others=every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket),
         planned_for=[name for name in STRATEGIES if not installed(name, ctx.registry)],
         limit=most,
         on_cpu=on_cpu,
-        fewest=fewest,
-        advice=advice,
+        fewest={
+            name: fewest_ranks(found, name, most, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket, host=beside)
+            for name in several
+        },
+        advice=None,
+        host_limit=None if beside is None else beside // min(place.ranks, place.ranks_per_node),
     )
+    return replace(report, advice=_advice(report, ctx, lambda run: planned(found_for(run))))
+
+
+def _advice(report: Report, ctx: BuildContext, replan: Replan) -> Advice | None:
+    """The cheapest settings with which a run fits the card, or main memory where only that is too small."""
+    takes = accepted(ctx, report.found)
+    if report.plan.peak > report.limit:
+        return cheapest(ctx.config, report.limit, replan, takes)
+    if report.host_limit is not None and report.plan.host_peak > report.host_limit:
+        return cheapest(ctx.config, report.host_limit, lambda run: replan(run).on_host, takes)
+    return None
 
 
 def device_of(run: RunConfig, ranks: int) -> tuple[str, int]:

@@ -61,7 +61,7 @@ def test_on_a_card_it_takes_its_share_and_gives_it_back_for_the_update() -> None
     for name, held in {**awake, **asleep}.items():
         parts = found["phases"][name]["parts"]
         assert parts.get("engine weights", 0) + parts.get("engine KV cache", 0) == held * 20 * GIB, name
-    assert found["engine"] == {"estimate": True, "elsewhere": {}}
+    assert found["engine"] == {"estimate": True, "elsewhere": {}, "refusal": None}
     kept = plan("rollout.name=vllm_colocated", "rollout.sleep=false", card="80GiB")
     assert kept["phases"]["update"]["parts"]["engine KV cache"] > 30 * GIB
 
@@ -150,3 +150,13 @@ def test_options_are_read_as_vllm_reads_them() -> None:
     assert cache_bytes({}, "1.5g", on_cpu=False) == 1_500_000_000
     with pytest.raises(ConfigError, match="no number of bytes"):
         cache_bytes({}, "4 gigabytes", on_cpu=False)
+
+
+def test_the_plan_is_shown_before_an_engine_that_cannot_start_is_refused() -> None:
+    words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
+    words += ["--set", "rollout.name=vllm_colocated", "--set", "rollout.arguments.kv_cache_memory_bytes=1000000"]
+    result = CliRunner().invoke(cli, ["memory", "plan", *words, "--json"])
+    assert isinstance(result.exception, ConfigError)
+    found = json.loads(result.stdout)
+    assert (found["fits"], found["peak"] > 0) == (False, True)
+    assert found["engine"]["refusal"] == result.exception.what
