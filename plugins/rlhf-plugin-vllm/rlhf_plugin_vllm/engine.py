@@ -18,12 +18,13 @@ from rlhf_core.api import (
     SamplingParams,
     UserError,
 )
-from rlhf_core.sdk import NativeEngine
+from rlhf_core.sdk import NativeEngine, ShardedForward
 from rlhf_plugin_vllm.answers import body_of, rollout_of, spans_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling
-from rlhf_plugin_vllm.connect import connect
+from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
+from rlhf_plugin_vllm.place import make_place
 from rlhf_plugin_vllm.replica import Replica, adapter_name
 from rlhf_plugin_vllm.weight_files import Published, WeightFiles
 
@@ -55,15 +56,19 @@ class VllmEngine:
         """Weights may come while completions are sampled, which go on with them."""
         self.dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
-        self.canary = Canary(policy, native.context, 1.0 if sampling is None else sampling.temperature)
         self.on_ended: Callable[[int], None] | None = None
         """Told how many more completions have ended."""
         self._sent: tuple[Published, Mapping[str, torch.Tensor]] | None = None
         self._syncs = 0
         self._report = ctx.report
         self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
-        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib)
+        divided = isinstance(ctx.strategy, ShardedForward)
+        place = make_place(config.sync_dir, ctx.strategy, shared=divided)
+        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, place)
         try:
+            frozen, device = frozen_weights(policy.model, self.files), ctx.strategy.device if divided else None
+            temperature = 1.0 if sampling is None else sampling.temperature
+            self.canary = Canary(policy, native.context, temperature, frozen, device)
             replicas = connect(config, ctx, self.files, self.dtype, self.context)
         except BaseException:
             self.files.close()
@@ -85,6 +90,37 @@ class VllmEngine:
         start = time.monotonic()
         published = self.files.write(version, tensors)
         self._sent = (published, tensors)
+        self._publish(published, start)
+
+    def write_weights(self, version: int, weights: Mapping[str, torch.Tensor]) -> Published:
+        """Write a version of a policy that is divided among ranks, for the servers of all; rank 0 alone calls it.
+
+        Args:
+            version: of the weights.
+            weights: all of the policy's, each gathered when it is looked up; under LoRA adapters are, and no other.
+
+        Raises:
+            RlhfError: they cannot be written.
+        """
+        return self.files.write(version, weights)
+
+    def take_weights(self, version: int, record: Published) -> None:
+        """Send a version that rank 0 has written to this rank's servers; raises as :meth:`update_weights`.
+
+        Args:
+            version: of the weights.
+            record: of :meth:`write_weights`.
+        """
+        assert record.version == version
+        self._publish(record, time.monotonic())
+
+    def _publish(self, published: Published, start: float) -> None:
+        """Bring a version to the servers.
+
+        Args:
+            published: the version.
+            start: when its writing began.
+        """
         try:
             self.fleet.publish(published)
         except RlhfError as error:

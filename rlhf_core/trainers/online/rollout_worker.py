@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rlhf_core.errors import DeadlineExceeded
-from rlhf_core.rollout.weight_sync import Tensors, WeightSync
+from rlhf_core.rollout.weight_sync import Snapshot, WeightSync
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.deadline import thread_stack
 from rlhf_core.runs.events import EventLog, EventSink
@@ -33,7 +33,7 @@ class BatchRequest(NamedTuple):
 
     number: int
     version: int
-    weights: Tensors | None
+    weights: Snapshot | None
     """None where the engine has them already, or newer ones."""
 
 
@@ -68,7 +68,7 @@ class RolloutWorker:
         self._thread = threading.Thread(target=self._work, name="rollout worker", daemon=True)
         self._thread.start()
 
-    def request(self, number: int, version: int, weights: Tensors | None) -> None:
+    def request(self, number: int, version: int, weights: Snapshot | None) -> None:
         """Ask for a batch; returns at once. Without weights it is sampled with those that the engine has then."""
         self._requests.put(BatchRequest(number, version, weights))
 
