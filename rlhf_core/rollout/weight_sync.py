@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.construct import import_component
 from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
-from rlhf_core.strategy.protocols import ShardedForward, Strategy
+from rlhf_core.strategy.protocols import Collectives, ShardedForward, Strategy
 from rlhf_core.strategy.whole_weights import Weights, use_whole_weights
 
 WholeWeights = Callable[[], AbstractContextManager[None]]
@@ -39,8 +39,11 @@ class WeightSync:
     samples too (ADR 0020).
 
     Where the strategy divides the weights, an engine that has ``write_weights`` and ``take_weights`` as well is never
-    handed them whole: ``write_weights(version, weights)`` is called on rank 0 alone, with weights that are gathered when
-    they are looked up, and what it returns is given to ``take_weights(version, record)`` on every rank (ADR 0022).
+    handed them whole: ``write_weights(version, weights)`` is called on rank 0 alone, with weights that are gathered
+    when they are looked up, and what it returns is given to ``take_weights(version, record)`` on every rank (ADR 0022).
+
+    One that has ``needs_ranks`` exchanges values with the engines of other ranks while it is handed weights: before, it
+    is given collectives of the thread that does it, by ``use_ranks(ranks)``.
 
     Args:
         policy: being trained.
@@ -67,6 +70,9 @@ class WeightSync:
         self._shards = strategy if isinstance(strategy, ShardedForward) and hasattr(engine, "write_weights") else None
         """Gives rank 0 the weights one by one; None where the engine is handed all of them."""
         self.in_flight = bool(getattr(engine, "in_flight", False))
+        self._strategy = strategy
+        self.needs_ranks = strategy is not None and bool(getattr(engine, "needs_ranks", False))
+        """Every thread that calls :meth:`load` needs collectives."""
         self._release_memory = getattr(engine, "release_memory", None)
         self._published: int | None = None
         self._written: tuple[int, Written] | None = None
@@ -95,8 +101,16 @@ class WeightSync:
             self._written = version, Written(record)
         return self._written[1]
 
-    def load(self, version: int, weights: Snapshot) -> None:
-        """Let what samples have the weights of :meth:`snapshot`."""
+    def load(self, version: int, weights: Snapshot, ranks: Collectives | None = None) -> None:
+        """Let what samples have the weights of :meth:`snapshot`.
+
+        Args:
+            version: of the policy.
+            weights: of that version.
+            ranks: collectives of a thread beside the main one.
+        """
+        if self.needs_ranks:
+            self._engine.use_ranks(self._strategy if ranks is None else ranks)
         if isinstance(weights, Written):
             if version != self._published:
                 self._engine.take_weights(version, weights.record)

@@ -50,8 +50,8 @@ class Canary:
 
     The weights are a version's own: the policy itself may be trained further meanwhile, in another thread. They are put
     into a skeleton of the policy, a decoder layer at a time, and taken out again: no second copy of them is ever there.
-    It computes in the engine's number type, whatever the policy computes in: engine and trainer then differ by the order
-    of their additions alone.
+    It computes in the engine's number type, whatever the policy computes in: engine and trainer then differ by the
+    order of their additions alone.
 
     How much that is, an engine's first version shows. Nothing is saved: after a resume the first version shows it anew.
 

@@ -48,12 +48,6 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
         cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=True)
         check_interpreter(config)
         return
-    if len(config.urls) < ctx.world_size:
-        raise ConfigError(
-            f"{len(config.urls)} vLLM servers for {ctx.world_size} ranks",
-            why="each rank sends its weights to servers of its own",
-            fix=f"give at least {ctx.world_size} addresses in rollout.urls",
-        )
     if config.sync_dir is None and (far := [u for u in config.urls if urlsplit(u).hostname not in LOOPBACK]):
         raise ConfigError(
             f"{far[0]} is on another machine, which cannot read this one's temporary files",

@@ -14,6 +14,7 @@ from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, che
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.server import ServerProcess, free_port, server_command, server_environment
+from rlhf_plugin_vllm.sharing import borrows, in_preference
 from rlhf_plugin_vllm.skeleton import FrozenOnDisk
 from rlhf_plugin_vllm.weight_files import StoredWeights, WeightFiles, write_buckets
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str, context: int) -> list[Replica]:
-    """This rank's replicas.
+    """This rank's replicas, or those of other ranks that it may ask, which are looked into by them.
 
     Args:
         config: the settings.
@@ -36,6 +37,9 @@ def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: st
     Raises:
         UserError: one of them cannot be trained with, or does not start.
     """
+    if borrows(config.urls, ctx.rank):
+        urls = in_preference(config.urls, ctx.rank)
+        return [Replica(Client(url, config.max_concurrent + 2), config) for url in urls]
     if config.urls:
         urls = config.urls[ctx.rank :: ctx.world_size]
         replicas = [Replica(Client(url, config.max_concurrent + 2), config) for url in urls]

@@ -126,7 +126,7 @@ class WeightFiles:
         for older in self._written:
             if older.path != published.path:
                 shutil.rmtree(older.path, ignore_errors=True)
-        self._written = [published]
+        self._written = [kept for kept in self._written if kept.path == published.path]
 
     def _say_in_use(self, version: int) -> None:
         """Tell rank 0 which versions this rank no longer reads; it may be at work in another thread, or far ahead."""

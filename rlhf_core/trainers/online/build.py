@@ -325,8 +325,9 @@ def _build_scheduler(
         collector = RolloutCollector(inputs.prompts, generator, rewards, ctx.strategy, settings, together)
         return RolloutScheduler(collector, buffer, None, weight_sync, session, config.steps)
     timeout = config.rollouts.timeout_s
-    comm = new_group(ctx.strategy, timeout, settings.shares_groups)
+    comm = new_group(ctx.strategy, timeout, settings.shares_groups or weight_sync.needs_ranks)
     collector = RolloutCollector(inputs.prompts, generator, rewards, comm, settings, nullcontext)
-    worker = RolloutWorker(collector.collect, weight_sync, None if sampler is None else sampler.model, timeout)
+    model = None if sampler is None else sampler.model
+    worker = RolloutWorker(collector.collect, weight_sync, model, timeout, comm)
     session.components.attach("the rollout worker", worker)
     return RolloutScheduler(collector, buffer, worker, weight_sync, session, config.steps)
