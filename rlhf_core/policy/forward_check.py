@@ -11,7 +11,6 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,9 @@ from rlhf_core.kernels.padded import padded_logits
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.policy.structure import compute_dtype
-from rlhf_core.protocols import Strategy
+from rlhf_core.protocols import ShardedForward, Strategy
+from rlhf_core.strategy.exchange import lent
+from rlhf_core.strategy.no_grad_forward import NoGradForward
 
 if TYPE_CHECKING:
     from rlhf_core.trainers.common.policy_module import PolicyModule
@@ -82,6 +83,7 @@ def forward_check(
     options: ForwardOptions,
     dtype: torch.dtype = torch.float32,
     gradient: bool = True,
+    any_rank: Callable[[bool], bool] = bool,
 ) -> list[Finding]:
     """Return the optimisations that differ from the model's own padded forward, none if all is well.
 
@@ -92,23 +94,27 @@ def forward_check(
         options: what is on.
         dtype: of the forward, which decides what is rounding.
         gradient: compare gradients too.
+        any_rank: whether something is so on any rank, where all have to make as many forwards.
     """
     if not samples or not options.names:
         return []
     plain = _compute(model, samples, temperature, None, gradient)
     optimised = _compute(model, samples, temperature, options, gradient)
     norm = _norm(plain.gradient)
-    if within_rounding(_compare("all together", plain, optimised, norm), dtype):
+    differs = not within_rounding(_compare("all together", plain, optimised, norm), dtype)
+    if not any_rank(differs):
         return []
     if gradient:
         norm = max(norm, ROUNDING[dtype] / GRADIENT[dtype] * _norm(_cancelling_terms(model, samples, temperature)))
     together = _compare("all together", plain, optimised, norm)
-    if within_rounding(together, dtype):
+    if gradient and within_rounding(together, dtype):
         return []
     alone = [
         _compare(name, plain, _compute(model, samples, temperature, options.alone(name), gradient), norm)
         for name in options.names
     ]
+    if not differs:
+        return []
     wrong = [finding for finding in alone if not within_rounding(finding, dtype)]
     return wrong or [Finding(name, together.nats, together.gradient) for name in options.names]
 
@@ -190,7 +196,7 @@ class ForwardCheck:
     Args:
         module: the policy; its forward options are changed.
         strategy: gathers what every rank found.
-        whole_weights: context in which the policy's weights are whole on every rank.
+        prepared: the module, which the strategy prepared.
         counts: what was switched off is counted here.
         done: nothing is compared.
     """
@@ -199,34 +205,50 @@ class ForwardCheck:
         self,
         module: PolicyModule,
         strategy: Strategy,
-        whole_weights: Callable[[], AbstractContextManager[None]],
+        prepared: torch.nn.Module,
         counts: Counter[str],
         *,
         done: bool,
     ) -> None:
-        self.module, self.strategy, self.whole_weights = module, strategy, whole_weights
+        self.module, self.strategy, self.prepared = module, strategy, prepared
         self.counts, self.done = counts, done
 
     def __call__(self, samples: Sequence[TrainingSample]) -> None:
         """Compare on a few of this rank's samples; all ranks call it together."""
         if self.done:
             return
-        model, options = self.module.model, self.module.options
-        with self.whole_weights():
-            findings = forward_check(
-                model,
-                choose_samples(samples),
-                self.module.temperature,
-                options,
-                compute_dtype(model),
-                gradient=not self.strategy.sharded,
-            )
+        options, chosen = self.module.options, choose_samples(samples)
+        if isinstance(self.strategy, ShardedForward):
+            findings = self._on_shards(chosen)
+        else:
+            with self.strategy.gathered(self.prepared):
+                findings = self._compared(chosen, gradient=not self.strategy.sharded)
         by_name = {f.name: f for rank in self.strategy.gather_objects(findings) for f in rank}
         if self.strategy.rank == 0:
             warn(list(by_name.values()))
         self.counts.update({f"switched_off_{name}": 1 for name in by_name})
         self.module.options = options.without(*by_name)
         self.done = True
+
+    def _compared(
+        self, chosen: Sequence[TrainingSample], *, gradient: bool, any_rank: Callable[[bool], bool] = bool
+    ) -> list[Finding]:
+        module, model = self.module, self.module.model
+        dtype = compute_dtype(model)
+        return forward_check(model, chosen, module.temperature, module.options, dtype, gradient, any_rank)
+
+    def _on_shards(self, chosen: list[TrainingSample]) -> list[Finding]:
+        """All ranks make as many forwards; one without samples is lent those of another."""
+        present = self.strategy.gather_objects(bool(chosen))
+        chosen = lent(self.strategy, chosen or None, present) or []
+
+        def on_any_rank(condition: bool) -> bool:
+            return self.strategy.max_over_ranks(int(condition)) > 0
+
+        def compare(*_: object) -> list[list[Finding]]:
+            return [self._compared(chosen, gradient=False, any_rank=on_any_rank)]
+
+        return NoGradForward(self.strategy, self.prepared).rows([None], lambda samples: [[0]], compare)[0]
 
 
 def warn(findings: Sequence[Finding]) -> None:

@@ -236,7 +236,7 @@ def test_a_wait_has_a_deadline_and_a_name_and_a_decode_can_be_cancelled() -> Non
 
     weight_sync = WeightSync(policy.model, nullcontext, copy, None, copy.names)
     worker = RolloutWorker(decodes_for_ever, weight_sync, copy.model, timeout_s=0.3)
-    worker.request(7, 12, weight_sync.snapshot())
+    worker.request(7, 12, weight_sync.snapshot(12))
     with pytest.raises(DeadlineExceeded, match=r"rollout batch 7 \(policy version 12\) was not there after") as late:
         worker.wait(7, 12)
     assert "in decodes_for_ever\n" in str(late.value)

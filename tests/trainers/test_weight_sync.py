@@ -58,7 +58,7 @@ def test_a_copy_of_the_policy_follows_it() -> None:
     weight_sync = WeightSync(model, nullcontext, sampler, object(), trained_names(model))
     with torch.no_grad():
         model[0].weight.add_(1.0)
-    weights = weight_sync.snapshot()
+    weights = weight_sync.snapshot(1)
     with torch.no_grad():
         model[0].weight.add_(1.0)
     weight_sync.load(1, weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import torch
 from rlhf_core.api import ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
 from rlhf_core.sdk import base_model, has_no_weights
 from rlhf_plugin_vllm.arrival import Arrival, CanaryToken, least_noise
+from rlhf_plugin_vllm.skeleton import Skeleton
 
 TEXTS = (
     "What is 2 + 3?",
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
     """What it computes in, such as ``bfloat16``."""
     version: int
     tensors: Mapping[str, torch.Tensor]
-    """The trained ones."""
+    """The trained ones, or all; each is looked up when it is needed."""
     first: bool
     """It is the run's first version: engine and trainer have the same weights, unless the user's input is wrong."""
 
@@ -49,8 +49,9 @@ class Canary:
     """Compares an engine's logprobs with those of the weights that it was sent, and with those of earlier versions.
 
     The weights are a version's own: the policy itself may be trained further meanwhile, in another thread. They are put
-    into a copy of the policy that shares what is not trained and holds nothing else. It computes in the engine's number
-    type, whatever the policy computes in: engine and trainer then differ by the order of their additions alone.
+    into a skeleton of the policy, a decoder layer at a time, and taken out again: no second copy of them is ever there.
+    It computes in the engine's number type, whatever the policy computes in: engine and trainer then differ by the
+    order of their additions alone.
 
     How much that is, an engine's first version shows. Nothing is saved: after a resume the first version shows it anew.
 
@@ -58,14 +59,24 @@ class Canary:
         policy: ``LoadedModel``, before a strategy wraps it.
         context: prompt and completion tokens that fit.
         temperature: of the run's sampling.
+        frozen: name -> weight that is not trained, and is in no version; None takes the policy's own.
+        device: of the comparison; None takes the policy's, or the weights' own where it has none yet.
     """
 
-    def __init__(self, policy: Any, context: int, temperature: float) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        context: int,
+        temperature: float,
+        frozen: Mapping[str, torch.Tensor] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         model = policy.model
-        self.device: torch.device | None = None if has_no_weights(model) else next(model.parameters()).device
-        parts = {id(p): _empty(p) if p.requires_grad else p for p in model.parameters()}
-        self.model = _without_mixed_precision(copy.deepcopy(model, parts))
-        self.model.eval()
+        here = None if has_no_weights(model) else next(model.parameters()).device
+        self.device: torch.device | None = here if device is None else device
+        own = {name: p for name, p in model.named_parameters() if not p.requires_grad} if frozen is None else {}
+        self._frozen: Mapping[str, torch.Tensor] = own if frozen is None else frozen
+        self.skeleton = Skeleton(model)
         self._lock = threading.Lock()
         self._arrivals: dict[tuple[str, str], Arrival] = {}
         """By number type and engine."""
@@ -85,7 +96,7 @@ class Canary:
         Raises:
             RlhfError: it has other weights; ``ModelError`` with the run's first version.
         """
-        with self._lock:  # servers are compared at the same time, and there is one copy
+        with self._lock:  # servers are compared at the same time, and there is one skeleton
             tokens = self.tokens(sent, rollouts)
             gap = float(
                 torch.tensor([t.engine - t.trainer for t in tokens], dtype=torch.float64).abs().max()
@@ -100,8 +111,7 @@ class Canary:
 
     def tokens(self, sent: Sent, rollouts: Sequence[Rollout]) -> list[CanaryToken]:
         """Every token of some completions, with its logprobs of both sides."""
-        weights = self._weights(sent)
-        return [token for rollout in rollouts for token in self._tokens(weights, rollout)]
+        return [token for rollout in rollouts for token in self._tokens(sent, rollout)]
 
     def _arrival(self, sent: Sent, tokens: Sequence[CanaryToken]) -> Arrival:
         """What is known of an engine; one that comes later than others is measured by the noise of theirs."""
@@ -112,20 +122,18 @@ class Canary:
             self._arrivals[key] = Arrival(tokens, least_noise(sent.dtype), noise)
         return self._arrivals[key]
 
-    def _weights(self, sent: Sent) -> dict[str, torch.Tensor]:
-        """The trained ones, what else the copy has in another number type than the engine's, and its buffers."""
+    def _tokens(self, sent: Sent, rollout: Rollout) -> list[CanaryToken]:
+        """A completion's tokens with their logprobs of both sides."""
         dtype: torch.dtype = getattr(torch, sent.dtype)
         device = self.device or next(iter(sent.tensors.values())).device
-        frozen = {n: p for n, p in self.model.named_parameters() if n not in sent.tensors and p.dtype != dtype}
-        weights = {name: tensor.detach().to(device, dtype) for name, tensor in {**frozen, **sent.tensors}.items()}
-        return {**{name: buffer.to(device) for name, buffer in self.model.named_buffers()}, **weights}
 
-    def _tokens(self, weights: Mapping[str, torch.Tensor], rollout: Rollout) -> list[CanaryToken]:
-        """A completion's tokens with their logprobs of both sides."""
+        def weight(name: str) -> torch.Tensor:
+            held = sent.tensors if name in sent.tensors else self._frozen
+            return held[name].detach().to(device, dtype)
+
         whole, start = (*rollout.prompt_ids, *rollout.completion_ids), len(rollout.prompt_ids)
-        ids = torch.tensor([whole], device=next(iter(weights.values())).device)
-        with torch.no_grad():
-            output = torch.func.functional_call(self.model, dict(weights), (ids,), {"use_cache": False})
+        ids = torch.tensor([whole], device=device)
+        output = self.skeleton(weight, device, dtype, ids, use_cache=False)
         logits_TV = output.logits[0, start - 1 : -1].float() / self.sampling.temperature
         logprobs_TV, token_T1 = torch.log_softmax(logits_TV, -1), ids[0, start:, None]
         trainer_T = logprobs_TV.gather(-1, token_T1)[:, 0].tolist()
@@ -159,15 +167,3 @@ def compute_dtype(model: Any) -> str:
     """The number type that a policy computes in, such as ``float32``."""
     mixed = [m.__dict__["compute_dtype"] for m in model.modules() if "compute_dtype" in m.__dict__]
     return str(mixed[0] if mixed else next(base_model(model).parameters()).dtype).removeprefix("torch.")
-
-
-def _empty(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
-    return torch.nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
-
-
-def _without_mixed_precision(model: Any) -> Any:
-    """The model, which computes in what its weights are."""
-    for module in model.modules():
-        if "compute_dtype" in module.__dict__:
-            del module.compute_dtype, module.forward
-    return model

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 TESTED = ("0.32.0",)
 """Versions of vLLM that the tests were run with."""
-
-WHOLE = ("auto", "single", "ddp")
-"""Strategies that keep the whole policy on every rank."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LEAST_TEMPERATURE = 0.01
 """vLLM silently raises a lower temperature to this."""
@@ -46,24 +43,11 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
             why="this run samples and learns in turn: no weights arrive while a completion is being sampled",
             fix="--set trainer.rollouts.max_staleness=1 (grpo and other on-policy algorithms), or leave in_flight out",
         )
-    strategy = getattr(getattr(ctx.config, "strategy", None), "name", WHOLE[0])
-    if strategy not in WHOLE:
-        raise ConfigError(
-            f"rollout vllm was not made for strategy '{strategy}'",
-            why="it is handed whole weights, and starts servers from a whole model",
-            fix=f"--set strategy=ddp, or rollout=native (strategies that go with vllm: {', '.join(WHOLE)})",
-        )
     if not config.urls:
         utilization(config.arguments)
         cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=True)
         check_interpreter(config)
         return
-    if len(config.urls) < ctx.world_size:
-        raise ConfigError(
-            f"{len(config.urls)} vLLM servers for {ctx.world_size} ranks",
-            why="each rank sends its weights to servers of its own",
-            fix=f"give at least {ctx.world_size} addresses in rollout.urls",
-        )
     if config.sync_dir is None and (far := [u for u in config.urls if urlsplit(u).hostname not in LOOPBACK]):
         raise ConfigError(
             f"{far[0]} is on another machine, which cannot read this one's temporary files",

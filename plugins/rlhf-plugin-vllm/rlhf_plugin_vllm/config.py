@@ -22,7 +22,8 @@ class VllmConfig(ComponentConfig):
 
     urls: tuple[str, ...] = ()
     """Addresses of running servers, such as ``http://127.0.0.1:8000``; each is one replica. Several ranks take them in
-    turn, and each needs one of its own at least. None are given: the run starts ``replicas`` servers."""
+    turn; where there are more ranks than servers, the last ranks ask servers of the first. None are given: the run
+    starts ``replicas`` servers."""
     replicas: int = Field(1, ge=1)
     """Servers that each rank starts, on ports of this machine that are free then."""
     python: str | None = None

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import BuildContext, ModelError
-from rlhf_core.sdk import base_model, save_model
+from rlhf_core.sdk import base_model, has_no_weights, save_model
 from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.server import ServerProcess, free_port, server_command, server_environment
+from rlhf_plugin_vllm.sharing import borrows, in_preference
+from rlhf_plugin_vllm.skeleton import FrozenOnDisk
+from rlhf_plugin_vllm.weight_files import StoredWeights, WeightFiles, write_buckets
 
 if TYPE_CHECKING:
+    import torch
+
     from rlhf_plugin_vllm.config import VllmConfig
-    from rlhf_plugin_vllm.weight_files import WeightFiles
 
 
 def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str, context: int) -> list[Replica]:
-    """This rank's replicas.
+    """This rank's replicas, or those of other ranks that it may ask, which are looked into by them.
 
     Args:
         config: the settings.
@@ -32,6 +37,9 @@ def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: st
     Raises:
         UserError: one of them cannot be trained with, or does not start.
     """
+    if borrows(config.urls, ctx.rank):
+        urls = in_preference(config.urls, ctx.rank)
+        return [Replica(Client(url, config.max_concurrent + 2), config) for url in urls]
     if config.urls:
         urls = config.urls[ctx.rank :: ctx.world_size]
         replicas = [Replica(Client(url, config.max_concurrent + 2), config) for url in urls]
@@ -59,12 +67,12 @@ def _check(replica: Replica, config: VllmConfig, ctx: BuildContext, files: Weigh
 def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str, context: int) -> list[Replica]:
     """Start the run's own servers, all at once."""
     assert config.python is not None
-    folder = files.folder / "model"
-    save_base(ctx.policy, folder)
-    command = server_command(config.python, folder, dtype, context, files.rank, config.arguments)
-    environment = {**server_environment(files.folder), **config.environment}
+    folder = files.own / "model"
+    more = [*save_start(ctx.policy, folder, files), *config.arguments]
+    command = server_command(config.python, folder, dtype, context, files.rank, more)
+    environment = {**server_environment(files.own), **config.environment}
     processes = [
-        ServerProcess(command, environment, free_port(), files.folder / f"server-{n}.log", config.start_s)
+        ServerProcess(command, environment, free_port(), files.own / f"server-{n}.log", config.start_s)
         for n in range(config.replicas)
     ]
     replicas = [Replica(Client(p.url, config.max_concurrent + 2), config, p) for p in processes]
@@ -82,6 +90,62 @@ def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str
         _close(replicas)
         raise
     return replicas
+
+
+def save_start(policy: Any, folder: Path, files: WeightFiles) -> list[str]:
+    """What servers start with; returns options for them.
+
+    Of a policy that is read by parts there is no whole model: servers start with any weights, as all of them come with
+    the first version, or under LoRA with the files that the policy's base weights are read from.
+    """
+    if not has_no_weights(policy.model):
+        save_base(policy, folder)
+        return []
+    save_shape(policy, folder)
+    if not files.rank:
+        return ["--load-format", "dummy"]
+    source = Path(str(base_model(policy.model).name_or_path))
+    names = weight_file_names(source)
+    for name in names:
+        (folder / name).symlink_to((source / name).resolve())
+    if not names:  # of the hub: they lie in its cache, wherever that is
+        write_buckets(folder, FrozenOnDisk(policy.model, _base_name), files.bucket, _frozen_sizes(policy.model))
+    return []
+
+
+def frozen_weights(model: Any, files: WeightFiles) -> Mapping[str, torch.Tensor] | None:
+    """What is not trained and is in no version, for the canary; None where the policy stays whole.
+
+    Where a strategy is about to divide the policy, it is looked up in files: nothing may keep it whole.
+    """
+    if not files.place.shared:
+        return None
+    if not files.rank:
+        return {}
+    if has_no_weights(model):
+        return FrozenOnDisk(model)
+    folder = files.own / "frozen"
+    folder.mkdir()
+    write_buckets(folder, {n: p for n, p in model.named_parameters() if not p.requires_grad}, files.bucket)
+    return StoredWeights(folder.glob("*.safetensors"))
+
+
+def _base_name(name: str) -> str:
+    """In the base model, of a weight under adapters."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
+def _frozen_sizes(model: Any) -> dict[str, int]:
+    frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
+    return {_base_name(name): p.numel() * p.element_size() for name, p in frozen}
+
+
+def weight_file_names(folder: Path) -> list[str]:
+    """The files with weights of a model's folder that transformers reads, the index of several among them."""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").is_file():
+        return ["model.safetensors"]
+    return [index.name, *sorted(set(json.loads(index.read_text())["weight_map"].values()))] if index.is_file() else []
 
 
 def save_base(policy: Any, folder: Path) -> None:
@@ -107,7 +171,10 @@ def _written_by_every_rank(model: Any) -> Iterator[None]:
 
 def save_shape(policy: Any, folder: Path) -> None:
     """Configuration and tokenizer of a model whose weights come later."""
-    base_model(policy.model).config.save_pretrained(folder)
+    model = base_model(policy.model)
+    model.config.save_pretrained(folder)
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
 
 

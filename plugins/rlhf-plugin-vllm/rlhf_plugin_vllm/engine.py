@@ -18,13 +18,15 @@ from rlhf_core.api import (
     SamplingParams,
     UserError,
 )
-from rlhf_core.sdk import NativeEngine
+from rlhf_core.sdk import NativeEngine, ShardedForward
 from rlhf_plugin_vllm.answers import body_of, rollout_of, spans_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling
-from rlhf_plugin_vllm.connect import connect
+from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
+from rlhf_plugin_vllm.place import make_place
 from rlhf_plugin_vllm.replica import Replica, adapter_name
+from rlhf_plugin_vllm.sharing import BorrowedFleet, Told, borrows, on_all_ranks
 from rlhf_plugin_vllm.weight_files import Published, WeightFiles
 
 if TYPE_CHECKING:
@@ -55,22 +57,30 @@ class VllmEngine:
         """Weights may come while completions are sampled, which go on with them."""
         self.dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
-        self.canary = Canary(policy, native.context, 1.0 if sampling is None else sampling.temperature)
         self.on_ended: Callable[[int], None] | None = None
         """Told how many more completions have ended."""
         self._sent: tuple[Published, Mapping[str, torch.Tensor]] | None = None
         self._syncs = 0
         self._report = ctx.report
         self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
-        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib)
+        divided = isinstance(ctx.strategy, ShardedForward)
+        place = make_place(config.sync_dir, ctx.strategy, shared=divided)
+        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, place)
         try:
+            self._borrows = borrows(config.urls, ctx.rank)
+            frozen = {} if self._borrows else frozen_weights(policy.model, self.files)
+            device = ctx.strategy.device if divided else None
+            temperature = 1.0 if sampling is None else sampling.temperature
+            self.canary = Canary(policy, native.context, temperature, frozen, device)
             replicas = connect(config, ctx, self.files, self.dtype, self.context)
         except BaseException:
             self.files.close()
             raise
-        self.fleet = Fleet(
-            replicas, self.check_replica, config.retries, config.max_concurrent, in_flight=self.in_flight
-        )
+        self.needs_ranks = 0 < len(config.urls) < ctx.world_size
+        """Ranks share servers: each version is handed over by all of them together."""
+        self._ranks: Any = ctx.strategy
+        kind, check = (BorrowedFleet, self._ask_one) if self._borrows else (Fleet, self.check_replica)
+        self.fleet = kind(replicas, check, config.retries, config.max_concurrent, in_flight=self.in_flight)
         self._report["vllm"]["servers"] = self.fleet.counts
         if self.in_flight:
             self._report["vllm"]["in_flight"] = {"completions": 0, "of_several_versions": 0}
@@ -82,9 +92,73 @@ class VllmEngine:
             UserError: the first version's logprobs differ (the servers' model is another), or no server took it.
             RlhfError: the same for a later version.
         """
-        start = time.monotonic()
-        published = self.files.write(version, tensors)
-        self._sent = (published, tensors)
+
+        def hand_over() -> None:
+            start = time.monotonic()
+            published = self.files.write(version, tensors)
+            self._sent = (published, tensors)
+            self._publish(published, start)
+
+        self._on_all_ranks(version, hand_over)
+
+    def use_ranks(self, ranks: Any) -> None:
+        """Take the collectives of the thread that hands over the next version; where :attr:`needs_ranks`."""
+        self._ranks = ranks
+
+    def write_weights(self, version: int, weights: Mapping[str, torch.Tensor]) -> Published:
+        """Write a version of a policy that is divided among ranks, for the servers of all; rank 0 alone calls it.
+
+        Args:
+            version: of the weights.
+            weights: all of the policy's, each gathered when it is looked up; under LoRA adapters are, and no other.
+
+        Raises:
+            RlhfError: they cannot be written.
+        """
+        return self.files.write(version, weights)
+
+    def take_weights(self, version: int, record: Published) -> None:
+        """Send a version that rank 0 has written to this rank's servers; raises as :meth:`update_weights`.
+
+        Args:
+            version: of the weights.
+            record: of :meth:`write_weights`.
+        """
+        assert record.version == version
+        self._on_all_ranks(version, lambda: self._publish(record, time.monotonic()))
+
+    def _on_all_ranks(self, version: int, hand_over: Callable[[], None]) -> None:
+        """Bring a version to this rank's servers; where ranks share servers, let those without know who has it."""
+        if not self.needs_ranks:
+            hand_over()
+            return
+        rows = on_all_ranks(self._ranks, None if self._borrows else hand_over, self._told)
+        if isinstance(self.fleet, BorrowedFleet):
+            published = next(row.published for row in rows if row.published is not None)
+            assert published.version == version
+            self.fleet.follow(published, {url for row in rows for url in row.serving})
+            self.files.keep(published)
+
+    def _told(self) -> Told:
+        if self._borrows:
+            return Told(None, ())
+        return Told(self.files.current, tuple(replica.url for replica in self.fleet.live))
+
+    def _ask_one(self, replica: Replica, published: Published) -> None:
+        """Whether a server of another rank has a version.
+
+        Raises:
+            ServerGone: it has not.
+        """
+        replica.ask(self._body(self.canary.requests[0], self.canary.sampling, published), published)
+
+    def _publish(self, published: Published, start: float) -> None:
+        """Bring a version to the servers.
+
+        Args:
+            published: the version.
+            start: when its writing began.
+        """
         try:
             self.fleet.publish(published)
         except RlhfError as error:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
+import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors import safe_open
+from safetensors.torch import save
 
-from rlhf_plugin_vllm.worker import DIGESTS, weights_in
+from rlhf_core.api import RlhfError
+from rlhf_plugin_vllm.place import Place, make_place
+from rlhf_plugin_vllm.worker import DIGESTS
 
 MIB = 1 << 20
+IN_USE = "in-use"
+"""Folder with a file for each rank: the version that its servers have."""
 
 
 @dataclass(frozen=True)
@@ -37,77 +41,162 @@ class Published:
 
 
 class WeightFiles:
-    """Writes each version into one folder, and removes the one before.
+    """Writes each version into one folder, and removes those that nobody needs any more.
 
     Args:
         model: the policy, before a strategy wraps it.
         folder: where; None takes a temporary folder.
         bucket_mib: most MiB of a file, unless one weight is larger.
+        place: the same, agreed on by all ranks; where it is shared, rank 0 alone writes.
     """
 
-    def __init__(self, model: Any, folder: Path | None, bucket_mib: int = 512) -> None:
+    def __init__(self, model: Any, folder: Path | None, bucket_mib: int = 512, place: Place | None = None) -> None:
         self.bucket = bucket_mib * MIB
-        self.token = secrets.token_hex(4)
-        """Of this run: labels and folders of other runs on the same servers differ."""
-        self.folder = Path(tempfile.mkdtemp(prefix="rlhf-vllm-")) if folder is None else folder / f"rlhf-{self.token}"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "token").write_text(self.token)
+        self.place = make_place(folder) if place is None else place
+        self.token, self.folder, self.own = self.place.token, self.place.folder, self.place.own
         self.adapter = adapter_settings(model)
         self.rank = int(self.adapter.get("r", 0))
         """Of the adapter; 0 where all weights are trained."""
         parameters = dict(model.named_parameters())
-        self._frozen = {} if self.adapter else {n: p for n, p in parameters.items() if not p.requires_grad}
+        kept = {} if self.adapter or self.place.shared else parameters
+        self._frozen = {n: p for n, p in kept.items() if not p.requires_grad}
+        written = (n for n, p in parameters.items() if p.requires_grad or not self.adapter)
+        self._sizes = {n: parameters[n].numel() * parameters[n].element_size() for n in written}
+        """Bytes of each weight that a version of this policy consists of."""
+        self._writes = 0
+        self._written: list[Published] = []
+        """Versions that are there, oldest first."""
         self.current: Published | None = None
+        if self.place.shared:
+            self._say_in_use(-1)
 
     def whole(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """All weights of the policy: the trained ones of a version, and those that are not trained."""
         return {**self._frozen, **tensors}
 
     def write(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
-        """Write one version; the one before is removed when :meth:`keep` is called."""
-        name, label = f"v{version}-{secrets.token_hex(2)}", f"{self.token}:{version}"
-        path = self.folder / name
-        path.mkdir()
-        if not self.adapter:
-            digest, size = write_buckets(path, self.whole(tensors), self.bucket)
-            return Published(version, label, path, digest, size, adapter=False)
-        (path / "adapter_config.json").write_text(json.dumps(self.adapter))
-        data = save({_adapter_name(n): _whole(t) for n, t in tensors.items()})
-        (path / "adapter_model.safetensors").write_bytes(data)
-        return Published(version, label, path, hashlib.sha256(data).hexdigest(), len(data), adapter=True)
+        """Write one version.
 
-    def read(self, published: Published) -> dict[str, torch.Tensor]:
+        Args:
+            version: of the weights.
+            tensors: the trained ones; where rank 0 alone writes, all of the policy's, each looked up once.
+
+        Raises:
+            RlhfError: they cannot be written (the disk is full, say); nothing of them is left.
+        """
+        self._remove_unneeded()
+        self._writes += 1
+        path = self.folder / f"v{version}-{self._writes}"
+        try:
+            path.mkdir()
+            digest, size = self._write_adapter(path, tensors) if self.adapter else self._write_all(path, tensors)
+        except OSError as error:
+            shutil.rmtree(path, ignore_errors=True)
+            raise RlhfError(
+                f"version {version} of the weights could not be written to '{self.folder}'",
+                why=str(error),
+                fix="--set rollout.sync_dir=FOLDER, one with room for two versions",
+            ) from error
+        label = f"{self.token}:{version}"
+        self._written.append(Published(version, label, path, digest, size, adapter=bool(self.adapter)))
+        return self._written[-1]
+
+    def _write_all(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
+        if self.place.shared:
+            return write_buckets(path, tensors, self.bucket, self._sizes)
+        return write_buckets(path, self.whole(tensors), self.bucket)
+
+    def _write_adapter(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
+        (path / "adapter_config.json").write_text(json.dumps(self.adapter))
+        names = self._sizes if self.place.shared else tensors
+        data = save({_adapter_name(name): _whole(tensors[name]) for name in names})
+        (path / "adapter_model.safetensors").write_bytes(data)
+        return hashlib.sha256(data).hexdigest(), len(data)
+
+    def read(self, published: Published) -> StoredWeights:
         """The weights of a version as they were written, by the names that they have in the policy."""
-        if not published.adapter:
-            return dict(weights_in(sorted(published.path.glob("*.safetensors"))))
-        tensors = load_file(published.path / "adapter_model.safetensors")
-        return {_own_name(name): tensor for name, tensor in tensors.items()}
+        return StoredWeights(published.path.glob("*.safetensors"), _own_name if published.adapter else str)
 
     def keep(self, published: Published) -> None:
-        """Let this version be the current one, and remove the one before."""
-        older, self.current = self.current, published
-        if older is not None and older.path != published.path:
+        """Let this version be the current one; no earlier one is needed by this rank."""
+        self.current = published
+        if self.place.shared:
+            self._say_in_use(published.version)
+            return
+        for older in self._written:
+            if older.path != published.path:
+                shutil.rmtree(older.path, ignore_errors=True)
+        self._written = [kept for kept in self._written if kept.path == published.path]
+
+    def _say_in_use(self, version: int) -> None:
+        """Tell rank 0 which versions this rank no longer reads; it may be at work in another thread, or far ahead."""
+        folder = self.folder / IN_USE
+        folder.mkdir(exist_ok=True)
+        part = folder / f".{self.place.rank}"
+        part.write_text(str(version))
+        os.replace(part, folder / str(self.place.rank))
+
+    def _remove_unneeded(self) -> None:
+        """Of versions for all ranks, those before the oldest that one of them has."""
+        if not self.place.shared:
+            return
+        needed = min((int(file.read_text()) for file in (self.folder / IN_USE).glob("[0-9]*")), default=-1)
+        for older in [p for p in self._written if p.version < needed]:
             shutil.rmtree(older.path, ignore_errors=True)
+            self._written.remove(older)
 
     def close(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove this rank's folders."""
+        self.place.remove()
 
 
-def write_buckets(folder: Path, tensors: Mapping[str, torch.Tensor], most: int) -> tuple[str, int]:
+class StoredWeights(Mapping[str, torch.Tensor]):
+    """Weights in safetensors files, each read when it is looked up.
+
+    Args:
+        files: of the weights.
+        own_name: a weight's name in the policy, of the one in the file.
+    """
+
+    def __init__(self, files: Iterable[Path], own_name: Callable[[str], str] = str) -> None:
+        self._places: dict[str, tuple[Path, str]] = {}
+        for file in sorted(files):
+            with safe_open(str(file), "pt") as tensors:
+                self._places |= {own_name(name): (file, name) for name in tensors.keys()}  # noqa: SIM118
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        file, stored = self._places[name]
+        with safe_open(str(file), "pt") as tensors:
+            return tensors.get_tensor(stored)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places  # without reading it
+
+
+def write_buckets(
+    folder: Path, tensors: Mapping[str, torch.Tensor], most: int, sizes: Mapping[str, int] | None = None
+) -> tuple[str, int]:
     """Write weights to files of a folder, one after another, so that no more of them is copied at once.
 
     Args:
         folder: empty.
         tensors: on any device.
         most: bytes of a file, unless one weight is larger.
+        sizes: bytes of those that are to be written; None asks all tensors, which are then looked up twice.
 
     Returns:
         (SHA-256 of the list of the files' digests, bytes of all files).
     """
     digests: dict[str, str] = {}
     size = 0
-    for names in _buckets(tensors, most):
+    known = {name: t.numel() * t.element_size() for name, t in tensors.items()} if sizes is None else sizes
+    for names in _buckets(known, most):
         file = folder / f"{len(digests):05}.safetensors"
         data = save({name: _whole(tensors[name]) for name in names})
         file.write_bytes(data)
@@ -118,11 +207,10 @@ def write_buckets(folder: Path, tensors: Mapping[str, torch.Tensor], most: int) 
     return hashlib.sha256(listed).hexdigest(), size
 
 
-def _buckets(tensors: Mapping[str, torch.Tensor], most: int) -> Iterator[list[str]]:
+def _buckets(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
     names: list[str] = []
     held = 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
+    for name, size in sizes.items():
         if names and held + size > most:
             yield names
             names, held = [], 0

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+RANK = 4
+"""Of adapters."""
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n"
 WRAPPER = """#!/bin/sh
 export PYTHONPATH="{site}:$PYTHONPATH"
@@ -110,11 +112,13 @@ def main(folder: str) -> None:
     import torch
 
     from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import load_policy
+    from rlhf_core.sdk import load_policy, write_transformer
 
     parser = argparse.ArgumentParser()
     for option in ("--model", "--port", "--max-model-len"):
         parser.add_argument(option, required=True)
+    parser.add_argument("--load-format", default="auto")
+    parser.add_argument("--enable-lora", action="store_true")
     options = parser.parse_known_args()[0]
     torch.set_num_threads(1)
     spec = importlib.util.spec_from_file_location("stand_in", Path(__file__).with_name("stand_in.py"))
@@ -122,7 +126,13 @@ def main(folder: str) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    policy = load_policy(ModelConfig(path=options.model))
+    if options.load_format == "dummy":
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(options.model))
+        write_transformer(model, model.state_dict(), Path(options.model))
+    settings = {"path": options.model, "lora": {"r": RANK} if options.enable_lora else None}
+    policy = load_policy(ModelConfig.model_validate(settings))
     faults = Faults(Path(folder))
-    module.StandIn(policy, int(options.port), fault=faults)
+    module.StandIn(policy, int(options.port), fault=faults, lora_rank=RANK if options.enable_lora else 0)
     threading.Event().wait()

@@ -110,7 +110,9 @@ def test_the_canary_compares_with_the_weights_that_were_sent_not_with_the_policy
     sent = weights_of(ctx.policy.model, 1.2)
     engine.update_weights(1, sent)
     assert 0 < engine._report["vllm"]["canary_largest"] < 1e-4
-    assert not any(p.device.type != "meta" for p in engine.canary.model.parameters()), "no copy of trained weights"
+    assert not any(p.device.type != "meta" for p in engine.canary.skeleton.model.parameters()), (
+        "no copy of trained weights"
+    )
 
 
 def lora_policy(policy: LoadedModel, rank: int = 4) -> LoadedModel:

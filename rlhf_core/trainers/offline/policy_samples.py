@@ -22,7 +22,7 @@ from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.sampler_policy import trained_names
-from rlhf_core.rollout.weight_sync import WeightSync
+from rlhf_core.rollout.weight_sync import WeightSync, weights_to_sample
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.policy_evaluator import (
@@ -130,8 +130,10 @@ class PolicySamples:
         if not self.groups:
             return {}
         whole_weights = partial(self.strategy.gathered, self.module)
-        WeightSync(self.policy.model, whole_weights, None, self.generator.engine, self.trained).sync(version)
-        with whole_weights():
+        engine = self.generator.engine
+        WeightSync(self.policy.model, whole_weights, None, engine, self.trained, self.strategy).sync(version)
+        of_policy = self.reference is not None and self.frozen is None
+        with (whole_weights if of_policy else weights_to_sample(engine, whole_weights))():
             sampled = self._sample(version)
             references = self._references_without_adapter(sampled.rollouts)
         if self.frozen is not None:

@@ -19,7 +19,7 @@ from rlhf_core.models.slices import has_no_weights, read_weights
 from rlhf_core.policy.forward_check import ForwardCheck
 from rlhf_core.policy.structure import base_model
 from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, RunOptimizer, Strategy
-from rlhf_core.rollout.weight_sync import WeightSync, keeps_own_weights
+from rlhf_core.rollout.weight_sync import WeightSync, keeps_own_weights, weights_to_sample
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.strategy.engine_loss import sampling_on_every_rank
 from rlhf_core.strategy.group import new_group
@@ -102,10 +102,11 @@ def build_online(
         prepared, loss, strategy, config, updates, module.critic,
         micro_batcher=micro_batcher, critic_updates=warmup_steps * each, optimizer=optimizer,
     )  # fmt: skip
-    evaluator = build_evaluator(config, ctx, inputs, generator, rewards, whole_weights)
+    to_sample = weights_to_sample(engine, whole_weights)
+    evaluator = build_evaluator(config, ctx, inputs, generator, rewards, to_sample)
     session.counts.update({} if checkpoint else inputs.datasets.counts)
     reference = reference_policy(config, inputs, prepared, strategy)
-    forward_check = ForwardCheck(module, strategy, whole_weights, session.counts, done=not config.self_check)
+    forward_check = ForwardCheck(module, strategy, prepared, session.counts, done=not config.self_check)
     label = session.components.label(estimator)
     return OnlineParts(
         scheduler=_build_scheduler(config, ctx, inputs, generator, rewards, whole_weights, sampler, names),
@@ -170,18 +171,19 @@ def build_rollout_training(
     prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer)
     whole_weights = partial(strategy.gathered, prepared)
     learner = Learner(prepared, loss, strategy, config, total_updates, optimizer=optimizer)
-    evaluator = build_evaluator(config, ctx, inputs, generator, rewards, whole_weights)
+    to_sample = weights_to_sample(generator.engine, whole_weights)
+    evaluator = build_evaluator(config, ctx, inputs, generator, rewards, to_sample)
     session.counts.update({} if checkpoint else inputs.datasets.counts)
     settings = collector_settings(config, inputs)
     return RolloutTrainingParts(
-        collector=RolloutCollector(inputs.prompts, generator, rewards, strategy, settings, whole_weights),
+        collector=RolloutCollector(inputs.prompts, generator, rewards, strategy, settings, to_sample),
         rewards=rewards,
         learner=learner,
         reference=reference_policy(config, inputs, prepared, strategy),
         evaluator=evaluator,
         checkpoint=OnlineCheckpoint(session.checkpoints, strategy, weights, learner, inputs.prompts, inputs.held),
         whole_weights=whole_weights,
-        weight_sync=WeightSync(inputs.policy.model, whole_weights, None, generator.engine, names),
+        weight_sync=WeightSync(inputs.policy.model, whole_weights, None, generator.engine, names, strategy),
     )
 
 
@@ -315,15 +317,17 @@ def _build_scheduler(
 ) -> RolloutScheduler:
     """Sampling and learning in turn, or sampling ahead in a thread that has its own way to the other ranks."""
     settings, session = collector_settings(config, inputs), ctx.session
-    weight_sync = WeightSync(inputs.policy.model, whole_weights, sampler, generator.engine, names)
+    engine = generator.engine
+    weight_sync = WeightSync(inputs.policy.model, whole_weights, sampler, engine, names, ctx.strategy)
     buffer = RolloutBuffer(config.rollouts, config.batches_ahead)
     if not config.batches_ahead:
-        together = sampling_on_every_rank(ctx.strategy, whole_weights)
+        together = sampling_on_every_rank(ctx.strategy, weights_to_sample(engine, whole_weights))
         collector = RolloutCollector(inputs.prompts, generator, rewards, ctx.strategy, settings, together)
         return RolloutScheduler(collector, buffer, None, weight_sync, session, config.steps)
     timeout = config.rollouts.timeout_s
-    comm = new_group(ctx.strategy, timeout, settings.shares_groups)
+    comm = new_group(ctx.strategy, timeout, settings.shares_groups or weight_sync.needs_ranks)
     collector = RolloutCollector(inputs.prompts, generator, rewards, comm, settings, nullcontext)
-    worker = RolloutWorker(collector.collect, weight_sync, None if sampler is None else sampler.model, timeout)
+    model = None if sampler is None else sampler.model
+    worker = RolloutWorker(collector.collect, weight_sync, model, timeout, comm)
     session.components.attach("the rollout worker", worker)
     return RolloutScheduler(collector, buffer, worker, weight_sync, session, config.steps)

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rlhf_core.errors import DeadlineExceeded
-from rlhf_core.rollout.weight_sync import Tensors, WeightSync
+from rlhf_core.protocols import Collectives
+from rlhf_core.rollout.weight_sync import Snapshot, WeightSync
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.deadline import thread_stack
 from rlhf_core.runs.events import EventLog, EventSink
@@ -33,7 +34,7 @@ class BatchRequest(NamedTuple):
 
     number: int
     version: int
-    weights: Tensors | None
+    weights: Snapshot | None
     """None where the engine has them already, or newer ones."""
 
 
@@ -54,10 +55,18 @@ class RolloutWorker:
         model: the copy that is sampled from; its forwards are cancelled when the worker is closed. None where the
             engine has weights of its own.
         timeout_s: longest wait for one batch.
+        ranks: collectives of this thread.
     """
 
-    def __init__(self, collect: Collect, weight_sync: WeightSync, model: Any | None, timeout_s: float) -> None:
-        self.collect, self.weight_sync, self.timeout_s = collect, weight_sync, timeout_s
+    def __init__(
+        self,
+        collect: Collect,
+        weight_sync: WeightSync,
+        model: Any | None,
+        timeout_s: float,
+        ranks: Collectives | None = None,
+    ) -> None:
+        self.collect, self.weight_sync, self.timeout_s, self.ranks = collect, weight_sync, timeout_s, ranks
         self._requests: queue.Queue[BatchRequest | None] = queue.Queue()
         self._ready = threading.Condition()
         self._finished: dict[int, RolloutBatch] = {}
@@ -68,7 +77,7 @@ class RolloutWorker:
         self._thread = threading.Thread(target=self._work, name="rollout worker", daemon=True)
         self._thread.start()
 
-    def request(self, number: int, version: int, weights: Tensors | None) -> None:
+    def request(self, number: int, version: int, weights: Snapshot | None) -> None:
         """Ask for a batch; returns at once. Without weights it is sampled with those that the engine has then."""
         self._requests.put(BatchRequest(number, version, weights))
 
@@ -135,7 +144,7 @@ class RolloutWorker:
 
     def _make(self, request: BatchRequest, idle_s: float) -> RolloutBatch:
         if request.weights is not None:
-            self.weight_sync.load(request.version, request.weights)
+            self.weight_sync.load(request.version, request.weights, self.ranks)
         timer, log_of_events = Timer(), EventLog()
         timer.seconds["worker_wait"] = idle_s
         batch = self.collect(request.number, request.version, log_of_events, timer)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rlhf_core.errors import EngineUnavailable
-from rlhf_core.rollout.weight_sync import Tensors, WeightSync
+from rlhf_core.rollout.weight_sync import Snapshot, WeightSync
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.events import replay
 from rlhf_core.runs.session import RunSession
@@ -187,12 +187,12 @@ class RolloutScheduler:
     def _request(self, step: int, version: int, timer: Timer) -> None:
         """Ask for as many batches as there is room for; without a worker they are made here."""
         count = self.buffer.num_to_request(self.steps - step + 1)
-        weights: Tensors | None = None
+        weights: Snapshot | None = None
         if self.in_flight and (count or self.buffer.unfinished()):
             with timer("weight_sync"):
                 self.weight_sync.sync(version)
         elif count and self.worker is not None:
-            weights = self.weight_sync.snapshot()
+            weights = self.weight_sync.snapshot(version)
         for _ in range(count):
             number = self.buffer.add(version).number
             if self.worker is not None:

@@ -1,0 +1,157 @@
+"""The policy's structure without weights, which has those of one unit at a time while it computes.
+
+A unit is a decoder layer, or a module outside of them such as the embedding or the head.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from rlhf_core.sdk import decoder_layers, has_no_weights, read_elements
+
+Value = Callable[[str], torch.Tensor]
+"""Name of a parameter -> its weight, where and in the number type that the skeleton computes in."""
+LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
+"""Never called themselves."""
+
+
+class Slot(NamedTuple):
+    """Where a parameter goes."""
+
+    owner: torch.nn.Module
+    leaf: str
+    name: str
+    """In the model; tied parameters have one."""
+
+
+class Unit(NamedTuple):
+    """What has its weights together."""
+
+    module: torch.nn.Module
+    """Its call needs them."""
+    slots: list[Slot]
+
+
+class Skeleton:
+    """A copy of a model that holds no weights between calls.
+
+    Args:
+        model: copied without its parameters.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = without_weights(model)
+        self.model.eval()
+        shapes = {id(p): name for name, p in self.model.named_parameters()}
+        self.names = list(shapes.values())
+        self._shapes = {name: p.shape for name, p in self.model.named_parameters()}
+        self._slots = {
+            id(owner): [Slot(owner, leaf, shapes[id(p)]) for leaf, p in owner._parameters.items() if p is not None]
+            for owner in self.model.modules()
+        }
+        self._units = list(self._cut(self.model, _holders(self.model)))
+
+    def __call__(self, value: Value, device: torch.device, dtype: torch.dtype, *args: Any, **kwargs: Any) -> Any:
+        """The model's output, without gradient.
+
+        Args:
+            value: gives each weight, when it is needed.
+            device: of weights and buffers.
+            dtype: of the weights.
+            args: of the model.
+            kwargs: of the model.
+        """
+        for part in self.model.modules():
+            part._buffers.update({n: None if b is None else b.to(device) for n, b in part._buffers.items()})
+        self._drop([slot for slots in self._slots.values() for slot in slots], dtype)
+        hooks: list[Any] = []
+        try:
+            for unit in self._units:
+                before = partial(self._fill, unit.slots, value)
+                hooks.append(unit.module.register_forward_pre_hook(lambda *_, fill=before: fill()))
+                after = partial(self._drop, unit.slots, dtype)
+                hooks.append(unit.module.register_forward_hook(lambda *_, drop=after: drop()))
+            with torch.no_grad():
+                return self.model(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            if len(self._units) == 1 or "meta" not in str(error):
+                raise
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._drop([slot for slots in self._slots.values() for slot in slots], dtype)
+        self._units = [Unit(self.model, [slot for unit in self._units for slot in unit.slots])]
+        return self(value, device, dtype, *args, **kwargs)  # a module's weight is used by another one
+
+    def _fill(self, slots: list[Slot], value: Value) -> None:
+        weights = {name: torch.nn.Parameter(value(name), requires_grad=False) for name in {s.name for s in slots}}
+        for slot in slots:
+            slot.owner._parameters[slot.leaf] = weights[slot.name]
+
+    def _drop(self, slots: list[Slot], dtype: torch.dtype) -> None:
+        for slot in slots:
+            empty = torch.empty(self._shapes[slot.name], device="meta", dtype=dtype)
+            slot.owner._parameters[slot.leaf] = torch.nn.Parameter(empty, requires_grad=False)
+
+    def _cut(self, module: torch.nn.Module, holders: set[int]) -> Iterator[Unit]:
+        """The units of a part of the model."""
+        apart = id(module) in holders or isinstance(module, LISTS)
+        slots = self._slots[id(module)] if apart else [s for part in module.modules() for s in self._slots[id(part)]]
+        if slots:
+            yield Unit(module, list(slots))
+        for child in module.children() if apart else ():
+            yield from self._cut(child, holders)
+
+
+def without_weights(model: Any) -> Any:
+    """A copy whose parameters have no memory; it computes in what its weights will be."""
+    empty = {id(p): torch.nn.Parameter(torch.empty_like(p, device="meta"), False) for p in model.parameters()}
+    copied = copy.deepcopy(model, empty)
+    for module in copied.modules():
+        if "compute_dtype" in module.__dict__:
+            del module.compute_dtype, module.forward
+    return copied
+
+
+def _holders(model: torch.nn.Module) -> set[int]:
+    """Modules around decoder layers: weights of their own apart, they have those of their parts one after another."""
+    layers = {id(layer) for layer in decoder_layers(model)}
+    inside = {id(part) for layer in decoder_layers(model) for part in layer.modules()}
+    rest = [part for part in model.modules() if id(part) not in inside]
+    return {id(part) for part in rest if any(id(below) in layers for below in part.modules())}
+
+
+class FrozenOnDisk(Mapping[str, torch.Tensor]):
+    """Weights that a model without weights does not train, each read from the model's own files when it is looked up.
+
+    Args:
+        model: some of its parameters have no memory and know their files.
+        named: what a weight is called here, of its name in the model.
+    """
+
+    def __init__(self, model: Any, named: Callable[[str], str] = str) -> None:
+        copied = copy.deepcopy(model)
+        names = {id(p): named(name) for name, p in copied.named_parameters()}
+        self._reads: dict[str, Callable[[], torch.Tensor]] = {}
+
+        def remembered(parameter: torch.nn.Parameter, read: Callable[[int, int], torch.Tensor]) -> torch.nn.Parameter:
+            name, shape, dtype = names[id(parameter)], parameter.shape, parameter.dtype
+            self._reads[name] = lambda: read(0, shape.numel()).view(shape).to(dtype)
+            return torch.nn.Parameter(torch.empty_like(parameter), requires_grad=False)
+
+        if has_no_weights(copied):
+            read_elements(copied, remembered)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._reads[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reads)
+
+    def __len__(self) -> int:
+        return len(self._reads)
