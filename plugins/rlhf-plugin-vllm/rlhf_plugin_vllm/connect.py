@@ -68,7 +68,8 @@ def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str
     """Start the run's own servers, all at once."""
     assert config.python is not None
     folder = files.own / "model"
-    more = [*save_start(ctx.policy, folder, files), *config.arguments]
+    any_weights = ["--load-format", "dummy"] if save_start(ctx.policy, folder, files) else []
+    more = [*any_weights, *config.arguments]
     command = server_command(config.python, folder, dtype, context, files.rank, more)
     environment = {**server_environment(files.own), **config.environment}
     processes = [
@@ -92,25 +93,25 @@ def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str
     return replicas
 
 
-def save_start(policy: Any, folder: Path, files: WeightFiles) -> list[str]:
-    """What servers start with; returns options for them.
+def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
+    """What vLLM starts with; returns whether it has no weights.
 
-    Of a policy that is read by parts there is no whole model: servers start with any weights, as all of them come with
+    Of a policy that is read by parts there is no whole model: vLLM starts with any weights, as all of them come with
     the first version, or under LoRA with the files that the policy's base weights are read from.
     """
     if not has_no_weights(policy.model):
         save_base(policy, folder)
-        return []
+        return False
     save_shape(policy, folder)
     if not files.rank:
-        return ["--load-format", "dummy"]
+        return True
     source = Path(str(base_model(policy.model).name_or_path))
     names = weight_file_names(source)
     for name in names:
         (folder / name).symlink_to((source / name).resolve())
     if not names:  # of the hub: they lie in its cache, wherever that is
         write_buckets(folder, FrozenOnDisk(policy.model, _base_name), files.bucket, _frozen_sizes(policy.model))
-    return []
+    return False
 
 
 def frozen_weights(model: Any, files: WeightFiles) -> Mapping[str, torch.Tensor] | None:
