@@ -15,7 +15,6 @@ from rlhf_core.testing.config import built, check_config
 from rlhf_core.testing.policies import policy_context
 from rlhf_core.testing.purity import left_alone
 from rlhf_core.testing.report import require
-from rlhf_core.testing.weights import FIRST, check_progress, check_updates, largest_gap, trained_weights
 from rlhf_core.types import FinishReason, Rollout, RolloutRequest, SamplingParams
 
 SAMPLING = SamplingParams(max_tokens=12, temperature=1.5)
@@ -26,9 +25,8 @@ TOLERANCE = 0.02
 def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
     """Check a rollout engine: one rollout per request, in order, with the prompt, seed and version of its request;
     a completion depends on its prompt and seed alone; its logprobs are the policy's at the temperature; limits, stop
-    strings and greedy decoding are kept; turns of a stream, if it has streams, are those of ``generate``. Of one with
-    ``update_weights``: every version arrives whole, and others are refused (:mod:`rlhf_core.testing.weights`). Takes
-    some seconds.
+    strings and greedy decoding are kept; turns of a stream, if it has streams, are those of ``generate``. Takes some
+    seconds.
 
     Args:
         config: the engine's configuration.
@@ -45,15 +43,13 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
     try:
         requests = make_requests(ctx.policy.tokenizer)
         publish(engine, ctx.policy.model)
-        require(list(generate([], SAMPLING, FIRST)) == [], config, "no requests, no rollouts", "something else came")
-        whole = list(generate(requests, SAMPLING, FIRST))
+        require(list(generate([], SAMPLING, 0)) == [], config, "no requests, no rollouts", "something else came")
+        whole = list(generate(requests, SAMPLING, 7))
         check_answers(config, requests, whole)
         check_determinism(config, generate, requests, whole)
         check_logprobs(config, ctx.policy.model, whole)
         check_sampling(config, generate, requests, whole, ctx.policy.tokenizer)
         check_stream(config, engine, requests, whole)
-        check_progress(config, engine, requests, SAMPLING)
-        check_weights(config, engine, ctx.policy.model, requests)
     finally:
         for _ in range(2 if callable(getattr(engine, "close", None)) else 0):
             engine.close()
@@ -62,17 +58,7 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
 def publish(engine: Any, model: Any) -> None:
     """Give an engine that holds weights of its own the policy's, as the version that is asked for."""
     if callable(getattr(engine, "update_weights", None)) and isinstance(model, torch.nn.Module):
-        engine.update_weights(FIRST, trained_weights(model))
-
-
-def check_weights(config: ComponentConfig, engine: Any, model: Any, requests: Sequence[RolloutRequest]) -> None:
-    """Of an engine that holds weights of its own: see :func:`rlhf_core.testing.weights.check_updates`."""
-    if not callable(getattr(engine, "update_weights", None)) or not isinstance(model, torch.nn.Module):
-        return
-    training = model.training
-    model.eval()
-    check_updates(config, engine, model, requests, SAMPLING, TOLERANCE)
-    model.train(training)
+        engine.update_weights(7, {n: p.detach() for n, p in model.named_parameters() if p.requires_grad})
 
 
 def make_requests(tokenizer: Any) -> list[RolloutRequest]:
@@ -92,7 +78,7 @@ def check_answers(config: ComponentConfig, requests: Sequence[RolloutRequest], r
         where = f"{request.prompt_id}#{request.group_index}"
         came = (tuple(rollout.prompt_ids), rollout.seed, rollout.policy_version)
         require(
-            came == (tuple(request.prompt_ids), request.seed, FIRST),
+            came == (tuple(request.prompt_ids), request.seed, 7),
             config,
             "a rollout has the prompt_ids and seed of its request, and the policy version of the call",
             f"{where}: {came}",
@@ -119,7 +105,7 @@ def check_determinism(
     config: ComponentConfig, generate: Any, requests: Sequence[RolloutRequest], whole: Sequence[Rollout]
 ) -> None:
     """A prompt and a seed decide a completion."""
-    again = [r.completion_ids for r in generate(requests, SAMPLING, FIRST)]
+    again = [r.completion_ids for r in generate(requests, SAMPLING, 7)]
     require(
         again == [r.completion_ids for r in whole],
         config,
@@ -128,7 +114,7 @@ def check_determinism(
         "draw from request.seed only",
     )
     for i in (0, len(requests) - 2):
-        alone = generate([requests[i]], SAMPLING, FIRST)[0].completion_ids
+        alone = generate([requests[i]], SAMPLING, 7)[0].completion_ids
         require(
             alone == whole[i].completion_ids,
             config,
@@ -150,14 +136,20 @@ def check_logprobs(config: ComponentConfig, model: Any, rollouts: Sequence[Rollo
         return
     training = model.training
     model.eval()
-    gap = largest_gap(model, rollouts, SAMPLING.temperature, {})
-    require(
-        gap <= TOLERANCE,
-        config,
-        "logprobs are those of the policy at the sampling temperature",
-        f"up to {gap:.3f} nats apart",
-        "log_softmax(logits / temperature) over the whole vocabulary, of the sampled token",
-    )
+    for rollout in rollouts:
+        ids = torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]], device=next(model.parameters()).device)
+        with torch.inference_mode():
+            logits_TV = model(ids).logits[0, len(rollout.prompt_ids) - 1 : -1].float()
+        chosen_T = ids[0, len(rollout.prompt_ids) :, None]
+        own_T = torch.log_softmax(logits_TV / SAMPLING.temperature, -1).gather(-1, chosen_T)[:, 0]
+        gap = float((own_T.cpu() - torch.tensor(rollout.logprobs_T)).abs().max())
+        require(
+            gap <= TOLERANCE,
+            config,
+            "logprobs are those of the policy at the sampling temperature",
+            f"{rollout.prompt_id}#{rollout.group_index}: up to {gap:.3f} nats apart",
+            "log_softmax(logits / temperature) over the whole vocabulary, of the sampled token",
+        )
     model.train(training)
 
 
@@ -166,7 +158,7 @@ def check_sampling(
 ) -> None:
     """Greedy decoding, stop strings, and texts."""
     same_prompt = [replace(requests[0], seed=seed) for seed in (1, 2)]
-    greedy = [r.completion_ids for r in generate(same_prompt, replace(SAMPLING, temperature=0.0), FIRST)]
+    greedy = [r.completion_ids for r in generate(same_prompt, replace(SAMPLING, temperature=0.0), 7)]
     require(greedy[0] == greedy[1], config, "temperature 0 takes the most likely tokens", f"two seeds gave {greedy}")
     for rollout in whole:
         text = tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True)
@@ -179,7 +171,7 @@ def check_sampling(
     at = max(range(len(requests) - 1), key=lambda i: len(whole[i].text))
     stop = whole[at].text[1:3]
     if stop.strip():
-        stopped = generate([requests[at]], replace(SAMPLING, stop=(stop,)), FIRST)[0]
+        stopped = generate([requests[at]], replace(SAMPLING, stop=(stop,)), 7)[0]
         require(
             stop in stopped.text and stopped.finish_reason is FinishReason.STOP,
             config,
@@ -193,7 +185,7 @@ def check_stream(
 ) -> None:
     """Turns that are sampled as they come are those of single calls, also where a context continues an earlier one."""
     opens = getattr(engine, "open_stream", None)
-    stream = None if opens is None else opens(SAMPLING, FIRST)
+    stream = None if opens is None else opens(SAMPLING, 7)
     if stream is None:
         return
     rule = "a turn of a stream is the one that generate() samples for its request"
@@ -207,7 +199,7 @@ def check_stream(
             for n in (0, 1)
         }
         again = _turns(config, stream, longer)
-        for n, want in zip(longer, engine.generate(list(longer.values()), SAMPLING, FIRST), strict=True):
+        for n, want in zip(longer, engine.generate(list(longer.values()), SAMPLING, 7), strict=True):
             _same_turn(config, rule + ", after an earlier turn of its episode", n, again[n], want)
     finally:
         for _ in range(2):

@@ -31,19 +31,6 @@ ENGINE = {
     "last context": "after an earlier turn of its episode",
     "count": "one Rollout per request",
 }
-WEIGHTS = {
-    "ignore": "all of the new weights",
-    "layer": "all of the new weights",
-    "head": "all of the new weights",
-    "norm": "all of the new weights",
-    "reference": "all of the new weights",
-    "change": "leaves what it is given alone",
-    "policy": "leaves the policy alone",
-    "any version": "not sent is refused",
-    "release": "after release_memory",
-    "spans": "names the version that sampled it",
-    "ended": "told of every completion",
-}
 STRATEGY = {
     "mean": "add up",
     "clip": "makes gradients smaller",
@@ -93,7 +80,6 @@ def fails(check: Any, config: Any, rule: str) -> None:
 
 def test_sound_ones_pass() -> None:
     kit.check_rollout(broken.EngineConfig())
-    kit.check_rollout(broken.WeightsConfig())
     kit.check_strategy(broken.StrategyConfig())
     kit.check_benchmark(broken.BenchmarkConfig())
     kit.check_hooks(broken.SoundHooks())
@@ -102,11 +88,6 @@ def test_sound_ones_pass() -> None:
 @pytest.mark.parametrize("fault", ENGINE)
 def test_a_broken_engine(fault: str) -> None:
     fails(kit.check_rollout, broken.EngineConfig(fault=fault), ENGINE[fault])
-
-
-@pytest.mark.parametrize("fault", WEIGHTS)
-def test_a_broken_engine_with_weights_of_its_own(fault: str) -> None:
-    fails(kit.check_rollout, broken.WeightsConfig(fault=fault), WEIGHTS[fault])
 
 
 @pytest.mark.parametrize("fault", STRATEGY)
