@@ -160,8 +160,8 @@ def _spaces(config: Any) -> list[tuple[str, str, Any]]:
 def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
     """Of servers that the run starts, on whatever device they live; of those by address nothing is known.
 
-    A version costs the file that is being written, and where the policy is divided the weights gathered for it, then the
-    one unit that the canary holds.
+    A version costs the file that is being written, and where the policy is divided the weights gathered for it; then
+    the one unit that the canary holds.
 
     Args:
         config: the engine's settings.
