@@ -215,7 +215,16 @@ def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bo
         on_cpu=on_cpu,
         device=device,
         ranks=ctx.world_size,
+        unit=element * max((sum(p.numel() for p in unit) for unit in _units(policy.model)), default=0),
     )
+
+
+def _units(model: Any) -> Iterator[list[Any]]:
+    """Parameters of each decoder layer, and each of those outside."""
+    layers = [list(layer.parameters()) for layer in decoder_layers(model)]
+    inside = {id(p) for layer in layers for p in layer}
+    yield from layers
+    yield from ([p] for p in model.parameters() if id(p) not in inside)
 
 
 def measure_model(config: ModelConfig, policy: Any) -> ModelSize:

@@ -137,7 +137,9 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     state: dict[str, float] = {"optimizer": moments * of.moments, **made}
     temporaries = update.step / split if on_cpu else trained  # a CPU steps one weight at a time
     in_step = {"gradients": trained * of.gradients, "optimizer temporaries": temporaries * of.moments}
-    whole = {"gathered units": weights + critic - _stays_whole(found, of, place)} if of.gathers else {}
+    one_by_one = of.gathers and found.engine is not None and found.engine.from_shards
+    gathers = of.gathers and not one_by_one
+    whole = {"gathered units": weights + critic - _stays_whole(found, of, place)} if gathers else {}
     cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
     written = max(cloned, 0.0 if of.gathers else model.merged / split)
     gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
@@ -145,7 +147,8 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     away = {"weights_away": of.weights_on_host, "state_away": of.moments_on_host}
     laid = partial(phase_of, {**held, **engine.left}, **away)
     awake = {**held, **engine.parts}
-    moments_of_rollout = [phase_of(awake, state, {**whole, **parts}, **away) for parts in _in_rollout(found, split)]
+    in_rollout = _in_rollout(found, split, cloned=not one_by_one)
+    moments_of_rollout = [phase_of(awake, state, {**whole, **parts}, **away) for parts in in_rollout]
     without_gradients = {name: size for name, size in state.items() if name != "gradients"}
     stages = [laid(without_gradients, each) for each in (*in_update(found, of, place), in_step)]
     phases = {
@@ -160,14 +163,14 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     return MemoryPlan(place, beside, stages)
 
 
-def _in_rollout(found: Footprint, split: int) -> list[dict[str, float]]:
+def _in_rollout(found: Footprint, split: int, *, cloned: bool) -> list[dict[str, float]]:
     """What comes on top at each moment of sampling; none where nothing is sampled.
 
-    An engine with weights of its own is first given those of the policy, which are cloned for it.
+    An engine with weights of its own is first given those of the policy, which may be ``cloned`` for it.
     """
     if found.engine is not None and found.facts is not None:
-        engine, cloned = found.engine, found.facts.trained
-        handed = {SYNC: cloned + engine.syncing.get(SYNC, 0)}
+        engine = found.engine
+        handed = {SYNC: cloned * found.facts.trained + engine.syncing.get(SYNC, 0)}
         return [{**engine.syncing, **handed}, dict(engine.sampling)]
     if found.sampling is None:
         return []

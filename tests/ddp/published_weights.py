@@ -85,6 +85,7 @@ class Case:
         self.trained = tensor_bytes(p for p in whole.model.parameters() if p.requires_grad)
         self.largest = max(tensor_bytes([p]) for p in whole.model.parameters())
         self.layer = tensor_bytes(decoder_layers(whole.model)[0].parameters())
+        self.root = self.bytes - sum(tensor_bytes(layer.parameters()) for layer in decoder_layers(whole.model))
         torch.manual_seed(0)
         policy = load_policy(ModelConfig(path=str(folder), lora=lora), weights=False)
         urls = [url for url in strategy.gather_objects(self.server and self.server.url) if url]
@@ -166,6 +167,7 @@ def publishes(strategy: Any, folder: Path, kind: str) -> dict[str, Any]:
     gather = strategy.gather_objects
     found["peak"] = max(gather(live.peak))
     found |= {"weights": case.bytes, "trained": case.trained, "largest": case.largest, "layer": case.layer}
+    found["root"] = case.root
     answers, weights = case.wanted()
     found["as the weights say"] = all(gather(case.sampled(1) == answers))
     want = of_shards(case)

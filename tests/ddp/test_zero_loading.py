@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from .test_published_weights import check, found_by
+
 SCRIPT = Path(__file__).parent / "zero_loading.py"
 BUCKET = 4 * 1000
 
@@ -42,3 +44,13 @@ def test_a_rank_holds_its_share_and_a_bucket(tmp_path: Path) -> None:
             assert numbers["loading"] < stays + numbers["largest"] + numbers["drawn"], name
     policy = found["policy, by parts"]
     assert policy["planned"] == pytest.approx(policy["loading"], rel=0.01), "what rlhf memory plan says"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[deepspeed]'"
+)
+def test_vllm_servers_take_weights_from_its_parts(tmp_path: Path) -> None:
+    found = found_by("deepspeed", tmp_path)
+    check(found, root=found["full"]["root"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import ConfigError
@@ -159,6 +160,9 @@ def _spaces(config: Any) -> list[tuple[str, str, Any]]:
 def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
     """Of servers that the run starts, on whatever device they live; of those by address nothing is known.
 
+    A version costs the file that is being written, and where the policy is divided the weights gathered for it; then
+    the one unit that the canary holds.
+
     Args:
         config: the engine's settings.
         facts: of the run.
@@ -167,9 +171,10 @@ def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
         ConfigError: a setting cannot be read.
     """
     written = min(max(config.bucket_mib * MIB, facts.largest), facts.trained)
-    syncing, host = ({"weight sync": written}, {}) if facts.on_cpu else ({}, {"weight sync": 2 * written})
+    syncing = {"weight sync": max(2 * written, facts.unit) if facts.on_cpu else facts.unit}
+    host = {} if facts.on_cpu else {"weight sync": 2 * written}
     if config.urls:
-        return EngineMemory({}, syncing=syncing, host=host)
+        return EngineMemory({}, syncing=syncing, host=host, from_shards=True)
     share = utilization(config.arguments)
     given = cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=facts.on_cpu)
     each = weights_bytes(facts) + given if given is not None else int(share * facts.device)
@@ -178,8 +183,8 @@ def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
         cache = each - weights_bytes(facts) if given is None else given
         other = any(option(config.arguments, f"--{name}") is not None for name in OTHER_SIZES)
         refusal = None if other else _too_small(facts, weights_bytes(facts), cache, None)
-        return EngineMemory(parts, syncing=syncing, is_estimate=True, refusal=refusal)
-    return _on_cards(config, facts, each, host)
+        return EngineMemory(parts, syncing=syncing, is_estimate=True, from_shards=True, refusal=refusal)
+    return replace(_on_cards(config, facts, each, host), syncing=syncing, from_shards=True)
 
 
 def _on_cards(config: VllmConfig, facts: EngineFacts, each: int, host: Mapping[str, int]) -> EngineMemory:

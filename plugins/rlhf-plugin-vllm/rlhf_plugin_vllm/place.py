@@ -19,7 +19,7 @@ class Place(NamedTuple):
     """Folders of one rank.
 
     Example:
-        Place(Path("/shared/rlhf-3f2a9c01"), Path("/tmp/rlhf-vllm-x1"), "3f2a9c01", rank=1, shared=True)
+        Place(sync_dir / "rlhf-3f2a9c01", Path(tempfile.mkdtemp()), "3f2a9c01", rank=1, shared=True)
     """
 
     folder: Path

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +14,14 @@ import pytest
 
 from rlhf_core.api import BuildContext, ConfigError, ModelConfig, SamplingSettings, UserError
 from rlhf_plugin_vllm.config import VllmConfig
+from rlhf_plugin_vllm.place import make_place
 from rlhf_plugin_vllm.server import free_port
 
 
-def plan(world_size: int = 1, lora: dict[str, Any] | None = None, strategy: str = "auto", **sampling: Any) -> Any:
+def plan(lora: dict[str, Any] | None = None, **sampling: Any) -> Any:
     trainer = SimpleNamespace(sampling=SamplingSettings(**sampling))
-    config = SimpleNamespace(
-        trainer=trainer, model=ModelConfig.model_validate({"lora": lora}), strategy=SimpleNamespace(name=strategy)
-    )
-    return SimpleNamespace(config=config, world_size=world_size, rank=0)
+    config = SimpleNamespace(trainer=trainer, model=ModelConfig.model_validate({"lora": lora}))
+    return SimpleNamespace(config=config, world_size=1, rank=0)
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,7 @@ def plan(world_size: int = 1, lora: dict[str, Any] | None = None, strategy: str 
         ({"protocol": 0}, {}, "another version of the extension"),
         ({}, {"lora": {"r": 8}}, "takes no adapters"),
         ({"lora_rank": 4}, {"lora": {"r": 8}}, "adapters up to rank 4"),
-        ({}, {"world_size": 2}, "1 vLLM servers for 2 ranks"),
         ({}, {"min_tokens": 3}, "min_tokens"),
-        ({}, {"strategy": "fsdp"}, "not made for strategy 'fsdp'"),
     ],
 )
 def test_a_server_is_refused_before_a_model_is_loaded(
@@ -148,3 +146,27 @@ def test_a_policy_that_is_not_text_is_refused(
     monkeypatch.setattr("rlhf_core.rollout.native.modality_of", lambda _: object())
     with pytest.raises(UserError, match="not text"):
         engine_of(serve(), context=replace(ctx))
+
+
+class TwoRanks:
+    """Rank 0, of two; the other one sees its folder or not."""
+
+    rank, world_size = 0, 2
+
+    def __init__(self, *, sees: bool) -> None:
+        self.sees = sees
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        return [value, self.sees if value is True else None]
+
+
+def test_a_rank_that_does_not_see_where_rank_0_writes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rank 1 does not see '.*', where rank 0 writes the weights") as caught:
+        make_place(tmp_path, TwoRanks(sees=False), shared=True)
+    assert "--set rollout.sync_dir=FOLDER" in caught.value.fix
+    assert not list(tmp_path.iterdir()), "nothing is left"
+    place = make_place(tmp_path, TwoRanks(sees=True), shared=True)
+    assert (place.folder / "token").read_text() == place.token
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="no folder for the weights could be made in"):
+        make_place(tmp_path / "file", TwoRanks(sees=True), shared=True)

@@ -82,8 +82,18 @@ def test_each_rank_counts_a_vllm_of_its_own() -> None:
 def test_servers_by_address_cost_the_file_that_is_written() -> None:
     held = VllmConfig(urls=("http://127.0.0.1:8000",), bucket_mib=100).memory(facts(on_cpu=True))
     assert held.parts == {}
-    assert held.syncing == {"weight sync": GIB // 2}, "one weight is larger than a file"
+    assert held.syncing == {"weight sync": GIB}, "one weight is larger than a file: gathered, and as it is written"
     assert VllmConfig(urls=("http://127.0.0.1:8000",)).memory(facts()).host == {"weight sync": GIB}
+
+
+def test_where_ranks_divide_the_policy_nothing_of_it_is_whole_or_cloned() -> None:
+    settings = ("rollout.name=vllm", "rollout.urls=[http://127.0.0.1:8000]", "rollout.bucket_mib=1")
+    ddp, fsdp = (plan(*settings, ranks=2, strategy=name) for name in ("ddp", "fsdp"))
+    parts = {name: found["phases"]["rollout"]["parts"] for name, found in (("ddp", ddp), ("fsdp", fsdp))}
+    trained = ddp["model"]["trained"] * 4
+    assert parts["ddp"]["weight sync"] - parts["fsdp"]["weight sync"] == trained, "the clone"
+    assert 2 << 20 <= parts["fsdp"]["weight sync"] < trained, "a file, gathered and as it is written, or a unit"
+    assert "gathered units" not in parts["fsdp"]
 
 
 def test_servers_on_other_cards_are_counted_against_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from rlhf_core.testing import policy_context
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import save_base
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_plugin_vllm.server import free_port, server_command, server_environment
 
 PYTHON = os.environ.get("RLHF_VLLM_PYTHON", "")
 pytestmark = [
@@ -188,6 +189,43 @@ def test_grpo_trains_with_it_and_leaves_nothing_running(tmp_path: Path, lora: li
     assert "summary.json" in {p.name for p in run.iterdir()}
     time.sleep(1)
     assert not servers() - others
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Until a server answers."""
+    ends = time.monotonic() + 400
+    while time.monotonic() < ends:
+        assert server.poll() is None, log.read_text()[-4000:]
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"it does not answer: {log.read_text()[-4000:]}")
+
+
+@pytest.mark.parametrize("rank", [0, 4], ids=["full", "lora"])
+def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: int) -> None:
+    model, port, run, log = tmp_path / "model", free_port(), tmp_path / "run", tmp_path / "server.log"
+    policy = policy_context().policy
+    save_base(policy, model)
+    words = server_command(PYTHON, model, "float32", policy.context, rank, SERVER["arguments"])
+    environment = {**os.environ, **server_environment(tmp_path), **SERVER["environment"]}
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [*words, "--port", str(port)], env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        wait_for(f"http://127.0.0.1:{port}", server, log)
+        settings = ["strategy=fsdp", f"model.path={model}", f"rollout.urls=[http://127.0.0.1:{port}]"]
+        settings += ["rollout.python=null", *(["model.lora.r=4"] if rank else [])]
+        command = [*train_command(run, *settings), "--nproc", "2"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=800)
+        assert result.returncode == 0, result.stdout + result.stderr
+        report = json.loads((run / "summary.json").read_text())["reports"]["vllm"]
+        assert report["syncs"] == 3
+        assert report["canary_largest"] < 1e-4
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
 
 
 def running_requests(port: str) -> float:

@@ -16,6 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlhf_core.api import ModelConfig
+from rlhf_core.sdk import load_policy, save_model
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 _spec = importlib.util.spec_from_file_location("server_process", Path(__file__).with_name("server_process.py"))
 assert _spec is not None
@@ -74,6 +77,10 @@ def version_of(row: dict[str, Any]) -> str:
 
 def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def largest_gap(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
+    return max(float((one[name] - two[name]).abs().max()) for name in one)
 
 
 @pytest.fixture(scope="module")
@@ -140,13 +147,21 @@ def test_when_restarts_are_used_up_the_run_saves_says_so_and_resumes_to_the_same
     assert run.asked == undisturbed.asked
 
 
-def test_on_two_ranks_each_has_a_server_of_its_own_that_starts_with_the_whole_model(
+def test_on_two_ranks_each_has_a_server_of_its_own_and_one_that_is_killed_gets_its_version_from_shards(
     undisturbed: Run, tmp_path: Path
 ) -> None:
-    run = Run(tmp_path, "rollout.replicas=1")
+    run = Run(tmp_path / "ddp", "rollout.replicas=1")
     result = run.train("--nproc", "2")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert len({r["pid"] for r in servers.calls(tmp_path)}) == 2
+    assert len({r["pid"] for r in servers.calls(run.folder)}) == 2
     assert run.asked == undisturbed.asked
-    gap = max(float((run.weights[name] - undisturbed.weights[name]).abs().max()) for name in run.weights)
-    assert gap < 1e-4
+    assert largest_gap(run.weights, undisturbed.weights) < 1e-4
+    policy = load_policy(ModelConfig(path="pocket"))
+    save_model(policy.model, policy.tokenizer, tmp_path / "model")
+    divided = Run(tmp_path / "fsdp", "rollout.replicas=1", "strategy=fsdp", f"model.path={tmp_path / 'model'}")
+    servers.order(divided.folder, {"path": "generate", "after": 5, "do": "kill", "times": 1})
+    result = divided.train("--nproc", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len({r["pid"] for r in servers.calls(divided.folder)}) == 3, "one was started anew"
+    assert divided.asked == undisturbed.asked
+    assert largest_gap(divided.weights, run.weights) < 1e-6
