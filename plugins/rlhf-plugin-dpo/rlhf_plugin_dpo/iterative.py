@@ -88,9 +88,10 @@ class IterativeTrainer:
 
     def run(self) -> Mapping[str, Any]:
         """Train to the last iteration and return the summary."""
-        config = self.config
-        last = config.steps * self.length
-        return run_loop(self, self.session, LoopSchedule(last, 0, config.checkpoint_every, config.keep_checkpoints))
+        config, length = self.config, self.length
+        every = config.eval_every * length
+        schedule = LoopSchedule(config.steps * length, every, config.checkpoint_every, config.keep_checkpoints)
+        return run_loop(self, self.session, schedule)
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
@@ -107,16 +108,7 @@ class IterativeTrainer:
             self.before = self.evaluate(0)
             return 0
         self._restore(checkpoint)
-        self._evaluate_if_owed(checkpoint.step)
         return checkpoint.step
-
-    def _evaluate_if_owed(self, step: int) -> None:
-        """The evaluation after an iteration that was the last one when it was made, of a run that is longer now."""
-        iteration, place = divmod(step, self.length)
-        every = self.config.eval_every
-        due = place == 0 and every and iteration % every == 0 and iteration < self.config.steps
-        if due and self.session.owes_evaluation(step):
-            self.evaluate(step)
 
     def _with_supervised_term(self, loss: Any) -> Any:
         weight = self.config.sft.weight
@@ -140,8 +132,7 @@ class IterativeTrainer:
     def _collect(self, step: int, iteration: int, timer: Timer) -> dict[str, float]:
         """Sample and score a rollout batch, and make pairs of it; the same on every rank afterwards."""
         parts = self.parts
-        parts.weight_sync.sync(parts.learner.version)
-        batch = parts.collector.collect(step, parts.learner.version, self.session.rollout_events(step), timer)
+        batch = parts.collect(step, parts.learner.version, self.session.rollout_events(step), timer)
         with timer("reference"):
             collected = self._pairs_of_all_ranks(batch, iteration)
         self.pending += collected.pairs
@@ -257,9 +248,6 @@ class IterativeTrainer:
             **({"iteration/kl": sums["kl"] / sums["tokens"]} if sums["tokens"] else {}),
         }
         self.sums = {}
-        every = self.config.eval_every
-        if every and iteration % every == 0 and iteration < self.config.steps:
-            self.evaluate(step)
         synced = {} if self.parts.reference is None else self.parts.reference.sync(iteration)
         if synced and self.config.buffer != "current":
             self._renew_references()
@@ -279,7 +267,7 @@ class IterativeTrainer:
         count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
         if not parts.evaluator.has_work(count):
             return None
-        parts.weight_sync.sync(parts.learner.version)
+        parts.sync(parts.learner.version)
         return parts.evaluator.evaluate(step, parts.learner.version, count, partial(_win_metrics, self.before))
 
     def save(self, step: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.mixture import by_source
+from rlhf_core.errors import EngineUnavailable
 from rlhf_core.functional.comparison import win_rate
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Benchmark
@@ -109,11 +110,13 @@ class PolicyEvaluator:
             version: of the policy.
             count: held-out prompts; 0 runs the benchmarks only.
             more: further metrics of the evaluation, recorded with it.
+
+        Raises:
+            EngineUnavailable: on every rank, if the engine of one is gone.
         """
         with self.whole_weights():
             evaluation = self.run(version, count) if count and self.groups else None
-            with alone(self.session.strategy, "benchmarks"):
-                benchmark_metrics = self._run_benchmarks(version)
+            benchmark_metrics = self._benchmarks_on_first(version)
         if evaluation is None:
             self.session.metrics.log_eval(step, benchmark_metrics)
             return None
@@ -162,13 +165,29 @@ class PolicyEvaluator:
             metrics |= gold_metrics(source_rows, f"{source}/gold")
         return metrics
 
+    def _benchmarks_on_first(self, version: int) -> dict[str, float]:
+        """What rank 0's benchmarks give, on rank 0; if its engine is gone in one, all ranks say so."""
+        metrics: dict[str, float] = {}
+        lost: EngineUnavailable | None = None
+        with alone(self.session.strategy, "benchmarks"):
+            try:
+                metrics = self._run_benchmarks(version)
+            except EngineUnavailable as error:  # raised where the others hear of it, who wait for rank 0 here
+                lost = error
+        if self.has_benchmarks:
+            with engine_on_every_rank(self.session.strategy):
+                if lost is not None:
+                    raise lost
+        return metrics
+
     def _run_benchmarks(self, version: int) -> dict[str, float]:
         """Metrics of every benchmark, ``eval/NAME/...``; one that fails is counted and left out."""
         metrics: dict[str, float] = {}
         for benchmark in self.benchmarks:
             entry = self.session.components.of(benchmark)
             evaluate = partial(benchmark.evaluate, self.generator.engine, version)
-            result = self.session.hooks.call(f"evaluate() of {entry.label}", f"{entry.key}:evaluate", evaluate) or {}
+            label, key = f"evaluate() of {entry.label}", f"{entry.key}:evaluate"
+            result = self.session.hooks.call(label, key, evaluate, through=EngineUnavailable) or {}
             name = entry.key.removeprefix("benchmark/")
             metrics |= {f"eval/{name}/{key}": float(value) for key, value in result.items()}
         return metrics

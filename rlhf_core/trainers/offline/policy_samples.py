@@ -23,6 +23,7 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.sampler_policy import trained_names
 from rlhf_core.rollout.weight_sync import WeightSync
+from rlhf_core.strategy.engine_loss import engine_on_every_rank
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.policy_evaluator import (
@@ -126,11 +127,16 @@ class PolicySamples:
         return generator, RewardManager(reward, {}, self.config.max_missing_fraction, components.label)
 
     def run(self, step: int, version: int) -> dict[str, float]:
-        """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it."""
+        """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it.
+
+        Raises:
+            EngineUnavailable: on every rank, if the engine of one is gone.
+        """
         if not self.groups:
             return {}
         whole_weights = partial(self.strategy.gathered, self.module)
-        WeightSync(self.policy.model, whole_weights, None, self.generator.engine, self.trained).sync(version)
+        with engine_on_every_rank(self.strategy):
+            WeightSync(self.policy.model, whole_weights, None, self.generator.engine, self.trained).sync(version)
         with whole_weights():
             sampled = self._sample(version)
             references = self._references_without_adapter(sampled.rollouts)
@@ -156,7 +162,8 @@ class PolicySamples:
         """This rank's completions, with their scores."""
         share = self.groups[self.strategy.rank :: self.strategy.world_size]
         prompts = [g.prompt for g in share]
-        with self.session.work("sampling held-out prompts", len(share)) as advance:
+        work = self.session.work("sampling held-out prompts", len(share))
+        with engine_on_every_rank(self.strategy), work as advance:
             rollouts = (
                 self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
             )
