@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -14,7 +14,7 @@ from rlhf_core.data.mixture import by_source
 from rlhf_core.errors import EngineUnavailable
 from rlhf_core.functional.comparison import win_rate
 from rlhf_core.functional.statistics import mean
-from rlhf_core.protocols import Benchmark
+from rlhf_core.protocols import Benchmark, Collectives
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.trace import messages_of
 from rlhf_core.strategy.alone import alone
@@ -30,7 +30,8 @@ SAMPLES_KEPT = 8
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of one evaluation; ``golds`` (None without a gold score) and ``scores`` are aligned with ``texts``."""
+    """Result of one evaluation; ``golds`` (None without a gold score) and ``scores`` are aligned with ``texts``, which
+    are with ``media`` on rank 0 alone."""
 
     metrics: Mapping[str, float]
     texts: list[str]
@@ -58,6 +59,11 @@ class Evaluation:
             return None
         media = [tuple(Media(**one) for one in of_text) for of_text in state.get("media", ())]
         return cls(**{**state, "media": media})
+
+
+def for_each_rank(evaluation: Evaluation, ranks: Collectives) -> list[Evaluation]:
+    """What rank 0 sends to each: texts and sounds, which it writes, stay with it."""
+    return [evaluation, *[replace(evaluation, texts=[], media=())] * (ranks.world_size - 1)]
 
 
 class PolicyEvaluator:
@@ -140,7 +146,7 @@ class PolicyEvaluator:
         scores = self.rewards.score(prompts, rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)
         shards = gather_on_first(strategy, list(zip(rollouts, scores, golds)))
-        return scatter_from_first(strategy, lambda: [self._result(interleave_ranks(shards))] * strategy.world_size)
+        return scatter_from_first(strategy, lambda: for_each_rank(self._result(interleave_ranks(shards)), strategy))
 
     def _result(self, rows: Sequence[Any]) -> Evaluation:
         """What the (rollout, score, gold) rows of all prompts come to."""
