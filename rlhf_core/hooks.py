@@ -144,13 +144,16 @@ class HookBus:
             )
         return [result for result in results if result is not None]
 
-    def call(self, listener: str, key: str, function: Callable[[], T]) -> T | None:
+    def call(
+        self, listener: str, key: str, function: Callable[[], T], through: type[Exception] | tuple[()] = ()
+    ) -> T | None:
         """Call one listener (hook, monitor or tracker): ``StopRun`` is noted, any other exception logged and counted.
 
         Args:
             listener: identifier shown in errors.
             key: counts its exceptions in ``errors``.
             function: the call; its result is returned, None if it raised.
+            through: what is raised all the same, being no fault of the listener's.
 
         Raises:
             PluginError: it raised, and the bus is strict.
@@ -162,6 +165,8 @@ class HookBus:
             except StopRun as stop:
                 if self.stop_reason is None:
                     self.stop_reason = str(stop.reason) or f"{listener} gave no reason"
+            except through:
+                raise
             except Exception as error:
                 self._failed(listener, key, error)
         return None

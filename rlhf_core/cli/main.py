@@ -9,7 +9,7 @@ import click
 
 from rlhf_core import __version__
 from rlhf_core.cli.groups import OpenGroup
-from rlhf_core.launch.leave import leave, was_in_group
+from rlhf_core.launch.leave import has_to_leave, leave
 from rlhf_core.runs import deadline
 
 COMMANDS = {
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         _main(argv)
     except SystemExit as end:
-        if argv is None and was_in_group():
+        if argv is None and has_to_leave():
             leave(end.code if isinstance(end.code, int) else 1)
         raise
 

@@ -61,6 +61,8 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         code = main()
+    except KeyboardInterrupt:
+        code = 130
     except Exception:
         traceback.print_exc()
         code = 1

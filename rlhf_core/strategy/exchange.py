@@ -28,19 +28,27 @@ def scatter_from_first(ranks: Collectives, compute: Callable[[], Sequence[T]]) -
     Raises:
         OtherRankFailed: on the other ranks, where ``compute`` raised on rank 0.
     """
-    size = ranks.world_size
-    outgoing: Sequence[Any] = [None] * size
+    outgoing: Sequence[Any] = [None] * ranks.world_size
     if ranks.rank == 0:
         try:
-            outgoing = compute()
-            pickle.dumps(outgoing[1:])  # what cannot be sent fails here, while the others can still be told
+            values = compute()
+            outgoing = [values[0], *_pickled(values[1:])]  # what cannot be sent fails here, where others can be told
         except BaseException as error:
-            ranks.exchange_objects([Failed(f"{type(error).__name__}: {error}")] * size)
+            failed = pickle.dumps(Failed(f"{type(error).__name__}: {error}"))
+            ranks.exchange_objects([None, *[failed] * (ranks.world_size - 1)])
             raise
-    value = ranks.exchange_objects(outgoing)[0]
+    sent = ranks.exchange_objects(outgoing)[0]
+    value = sent if ranks.rank == 0 else pickle.loads(sent)
     if isinstance(value, Failed):
         raise OtherRankFailed(f"rank 0 failed: {value.error}")
     return value
+
+
+def _pickled(values: Sequence[Any]) -> list[bytes]:
+    """Each value, and what is for several ranks once."""
+    distinct = {id(value): value for value in values}
+    pickled = {key: pickle.dumps(value) for key, value in distinct.items()}
+    return [pickled[id(value)] for value in values]
 
 
 class Failed(NamedTuple):

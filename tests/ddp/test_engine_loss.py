@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import json
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -14,6 +17,7 @@ import torch
 from rlhf_core.errors import EngineUnavailable
 from rlhf_core.strategy.engine_loss import engine_on_every_rank
 
+from . import engine_loss
 from .test_runs_on_two_ranks import train, weights
 
 ENGINE = '''
@@ -22,31 +26,22 @@ from rlhf_core.api import ComponentConfig, EngineUnavailable
 from rlhf_core.sdk import NativeEngine
 
 class Failing:
-    """The native engine; the one of rank 1 is gone in its N-th call or its N-th update of the weights."""
+    """The native engine; the one of rank 1 is gone in its N-th call."""
 
     def __init__(self, engine):
-        self.engine, self.calls, self.updates = engine, 0, 0
+        self.engine, self.calls = engine, 0
 
     def generate(self, requests, sampling, policy_version):
         self.calls += 1
-        self.check(self.calls, "GONE_IN_CALL")
-        return self.engine.generate(requests, sampling, policy_version)
-
-    def check(self, count, name):
-        if os.environ["RANK"] == "1" and str(count) == os.environ.get(name):
+        if os.environ["RANK"] == "1" and str(self.calls) == os.environ.get("GONE_IN_CALL"):
             raise EngineUnavailable("no server is left", why="they ended", fix="start one")
-
-class Updated(Failing):
-    def update_weights(self, version, tensors):
-        self.updates += 1
-        self.check(self.updates, "GONE_IN_UPDATE")
+        return self.engine.generate(requests, sampling, policy_version)
 
 class FailingConfig(ComponentConfig):
     name: str = "failing"
 
     def build(self, ctx):
-        kind = Updated if "GONE_IN_UPDATE" in os.environ else Failing
-        return kind(NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context))
+        return Failing(NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context))
 '''
 RUN = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2"]
 RUN += ["--set", "trainer.steps=4", "--set", "trainer.rollout_batch_size=16", "--set", "trainer.group_size=4"]
@@ -65,34 +60,38 @@ def site(tmp_path: Path) -> str:
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all runs of ``engine_loss.py``, which two ranks made."""
+    folder = tmp_path_factory.mktemp("runs")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += ["-m", engine_loss.__name__, str(folder)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=env, check=True, timeout=250, cwd=Path(__file__).parents[2])
+    return folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("gone", "settings", "saved"),
-    [
-        ({"GONE_IN_CALL": "3"}, ["trainer.eval_samples=0"], 2),
-        ({"GONE_IN_CALL": "3"}, ["trainer.eval_samples=0", "trainer.dynamic_sampling.max_rounds=1"], 2),
-        ({"GONE_IN_CALL": "4"}, ["trainer.eval_samples=4", "trainer.eval_every=2"], 2),
-        ({"GONE_IN_UPDATE": "3"}, ["trainer.eval_samples=0"], 2),
-    ],
-    ids=["sampling", "dynamic sampling", "evaluation", "weight sync"],
-)
-def test_all_ranks_save_and_end_where_one_has_no_engine_left(
-    tmp_path: Path, site: str, gone: dict[str, str], settings: list[str], saved: int
-) -> None:
-    run, more = tmp_path / "run", [word for setting in settings for word in ("--set", setting)]
-    start = time.monotonic()
-    text = " ".join(train(run, *RUN, *more, code=1, PYTHONPATH=site, **gone).split())
-    assert time.monotonic() - start < 100, "nobody waited for the deadline"
-    assert f"no server is left; everything up to step {saved} is saved" in text
-    assert f"--resume {run}" in text
-    assert [p.name for p in (run / "checkpoints").iterdir()] == [f"step-{saved:06}"]
+@pytest.mark.parametrize("name", engine_loss.CASES)
+def test_all_ranks_save_and_end_where_one_has_no_engine_left(name: str, runs: Path) -> None:
+    case = engine_loss.CASES[name]
+    ends = [json.loads((runs / f"rank-{rank}.json").read_text())[name] for rank in range(2)]
+    saved = "" if case.saved is None else f"; everything up to step {case.saved} is saved"
+    for rank, end in enumerate(ends):
+        whose = "" if rank == case.rank else f"rank {case.rank}: "
+        assert end["error"].startswith(f"EngineUnavailable: {whose}no server is left{saved}\n")
+        assert end["seconds"] < engine_loss.DEADLINE_S / 2, "nobody waited for the deadline"
+        assert (f"--resume {runs / name}" in end["error"]) == (case.saved is not None)
+    steps = [int(p.name.removeprefix("step-")) for p in (runs / name / "checkpoints").iterdir()]
+    assert steps == ([] if case.saved is None else [case.saved])
 
 
 @pytest.mark.slow
 def test_such_a_run_resumes_to_the_weights_of_an_undisturbed_one(tmp_path: Path, site: str) -> None:
     settings = [*RUN, "--set", "trainer.eval_samples=0"]
     train(tmp_path / "whole", *settings, PYTHONPATH=site)
-    train(tmp_path / "run", *settings, code=1, PYTHONPATH=site, GONE_IN_CALL="3")
+    text = train(tmp_path / "run", *settings, code=1, PYTHONPATH=site, GONE_IN_CALL="3")
+    assert text.count("error: ") == text.count("no server is left; everything up to step 2 is saved") == 1
     train(tmp_path / "run", "--resume", str(tmp_path / "run"), "--nproc", "2", PYTHONPATH=site)
     one, two = weights(tmp_path / "run"), weights(tmp_path / "whole")
     assert all(torch.equal(one[name], two[name]) for name in one)

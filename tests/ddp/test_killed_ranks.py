@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.resume.runs import check_same, read_run
+from tests.resume.runs import Left, check_same, read_run
 
 RUN = {
     "threads": 1,
@@ -63,11 +63,24 @@ def left_running(faults: Path) -> list[str]:
 def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturbed(
     tmp_path: Path, faults: Path
 ) -> None:
+    check_killed(tmp_path, faults, BEGIN, KILLED)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_with_batches_in_flight_a_run_goes_on_as_if_undisturbed(tmp_path: Path, faults: Path) -> None:
+    words = [*BEGIN, "--set", "trainer.rollouts.max_staleness=1"]
+    wanted = check_killed(tmp_path, faults, words, [(1, 3, "backward")])
+    assert wanted.at(3)["staleness/max"] == wanted.at(4)["buffer/batches"] == 1
+
+
+def check_killed(tmp_path: Path, faults: Path, begin: list[str], killed: list[tuple[int, int, str]]) -> Left:
+    """Every kill ends the run with one message; it goes on to what the undisturbed run, which is returned, is."""
     whole, run, note = tmp_path / "whole", tmp_path / "run", faults / "note.json"
-    undisturbed = train(faults, *BEGIN, "--run-dir", str(whole))
+    undisturbed = train(faults, *begin, "--run-dir", str(whole))
     assert undisturbed.returncode == 0, undisturbed.stderr
-    for rank, step, where in KILLED:
-        words = ["--resume", str(run)] if run.exists() else [*BEGIN, "--run-dir", str(run)]
+    for rank, step, where in killed:
+        words = ["--resume", str(run)] if run.exists() else [*begin, "--run-dir", str(run)]
         done = train(faults, *words, fault=f"{rank}:{step}:{where}")
         seconds = time.time() - json.loads(note.read_text())["time"]
         assert json.loads(note.read_text())["where"] == where
@@ -84,6 +97,7 @@ def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturb
     wanted = read_run(whole)
     assert all(wanted.at(step)["grad_norm"] > 0 for step in range(1, 6)), "every step learns"
     check_same(wanted, read_run(run))
+    return wanted
 
 
 @pytest.mark.slow

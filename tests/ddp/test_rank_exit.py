@@ -33,6 +33,22 @@ sys.stdout.write("not flushed ")
 leave(3)
 """
 
+IN_TORCH = """
+import sys, threading, time
+import torch
+from rlhf_core.cli.main import main
+
+def work():
+    weight = torch.randn(300, 300, requires_grad=True)
+    while True:
+        (weight @ weight).sum().backward()
+
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.5)
+sys.argv = ["rlhf", "no-such-command"]
+main()
+"""
+
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -48,3 +64,10 @@ def test_the_process_group_is_left_but_never_destroyed() -> None:
 def test_a_rank_leaves_without_taking_the_interpreter_down() -> None:
     out = run(LEAVES)
     assert (out.returncode, out.stdout) == (3, "not flushed told at exit\n"), out.stderr
+
+
+def test_a_command_ends_with_its_own_code_while_a_daemon_thread_is_inside_torch() -> None:
+    """The interpreter would end that thread in the middle of C++, which aborts the process."""
+    out = run(IN_TORCH)
+    assert out.returncode == 2, out.stderr
+    assert "no-such-command" in out.stderr

@@ -296,18 +296,22 @@ def check_a_missing_part_is_refused(run: Path, damaged: Path, command: Command) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_batches_that_were_sampled_ahead_are_divided_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("several", "alone"),
+    [pytest.param(TWO[:2], ONE[:2], marks=pytest.mark.long, id="ddp"), pytest.param(TWO, ONE, id="fsdp")],
+)
+def test_batches_that_were_sampled_ahead_are_divided_anew(tmp_path: Path, several: list[str], alone: list[str]) -> None:
     """Two processes, cut back to a step with batches in flight, then one, cut back, then two."""
     begin = [*GRPO, "--set", "trainer.rollouts.max_staleness=2", "--set", "trainer.steps=6"]
     plain, two, one, again = (tmp_path / name for name in ("plain", "two", "one", "again"))
     assert train_here(*begin, "--run-dir", str(plain)) == 0
-    train(*begin, "--run-dir", str(two), "--nproc", "2")
+    train(*begin, "--run-dir", str(two), *several)
     check_alike(two, plain)
     cut_back(two, 2, one)
-    assert train_here("--resume", str(one), "--nproc", "1") == 0
+    assert train_here("--resume", str(one), *alone) == 0
     check_alike(one, plain)
     cut_back(one, 4, again)
-    train("--resume", str(again), "--nproc", "2")
+    train("--resume", str(again), *several)
     check_alike(again, plain)
     for run in (two, one, again):
         assert metric(run, "staleness/mean") == metric(plain, "staleness/mean")

@@ -15,7 +15,8 @@ import torch
 
 from rlhf_core.strategy.local import LocalStrategy
 
-from . import traffic
+from . import traffic, traffic_of_runs
+from .test_runs_on_two_ranks import rows, weights
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
@@ -35,6 +36,54 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*TORCHRUN, script, str(out)], env=env, check=True, timeout=250)
     return json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all runs of ``traffic_of_runs.py``, which two ranks made."""
+    folder = tmp_path_factory.mktemp("runs")
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = ["-m", traffic_of_runs.__name__, str(folder)]
+    subprocess.run([*TORCHRUN, *words], env=env, check=True, timeout=250, cwd=Path(__file__).parents[2])
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", traffic_of_runs.RUNS)
+def test_of_pairs_and_held_out_completions_a_rank_is_sent_its_own(name: str, runs: Path, tmp_path: Path) -> None:
+    zero, one = (json.loads((runs / f"rank-{rank}.json").read_text())[name] for rank in range(2))
+    of_zero, of_one = ({kind: [n for k, n in rank["received"] if k == kind] for kind in KINDS} for rank in (zero, one))
+    assert of_one["completions"] == []
+    assert len(of_zero["completions"]) == len(one["sampled"]), "rank 0 is sent each batch once"
+    if name == "sft":
+        assert max(of_one[""]) < min(zero["sampled"]), "no texts either"
+    if name == "frozen trunk":
+        features = traffic_of_runs.FEATURES
+        assert features < sum(of_one["tensors"]) < 1.1 * features, "each once, without its conversation"
+    if name == "iterative_dpo":
+        assert sum(of_one["pairs"]) < sum(one["trained"]) + 100 * len(one["trained"])
+    traffic_of_runs.train(traffic_of_runs.RUNS[name], tmp_path / "one", 1)
+    check_equal(tmp_path / "one", runs / name)
+
+
+KINDS = ("completions", "pairs", "tensors", "")
+
+
+def check_equal(one: Path, two: Path) -> None:
+    """The same examples and completions, metrics and weights to rounding."""
+    for samples in one.glob("samples.jsonl"):
+        assert samples.read_text() == (two / "samples.jsonl").read_text()
+    assert examples(one) == examples(two)
+    for a, b in zip(rows(one), rows(two), strict=True):
+        assert a == pytest.approx(b, abs=1e-4), a["step"]
+    first, second = weights(one), weights(two)
+    assert max(float((first[k] - second[k]).abs().max()) for k in first) < 1e-6
+
+
+def examples(run: Path) -> list[Any]:
+    """What the trace says of pairs, prompts and examples."""
+    traced = map(json.loads, (run / "trace.jsonl").read_text().splitlines())
+    return [row.get("names") or row.get("examples") or row.get("prompt_id") for row in traced]
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
+from rlhf_core.api import ModelConfig, PreferencePair, Prompt, Sample
 from rlhf_core.config.load import validate
 from rlhf_core.errors import ConfigError, RunDirError
 from rlhf_core.launch import precision
@@ -23,8 +26,13 @@ from rlhf_core.plan import Plan, make_plan, reload
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.sdk import Formatter, load_policy
+from rlhf_core.testing import make_context
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.offline.trainer import OfflineTrainer
+from rlhf_plugin_dpo.items import encode_pair, sides_of
+from rlhf_plugin_dpo.pair_module import PairModule
+from rlhf_plugin_rubric.rubric import load_rubric
 
 from .conftest import StopsAt, Train
 
@@ -96,6 +104,73 @@ def test_losses_are_those_of_float32_but_for_rounding(
     assert {t.dtype for t in other.values()} == {torch.float32}
     assert any(not torch.equal(other[name], other[name].bfloat16().float()) for name in other), "no copy in bfloat16"
     assert max(float((one[name] - other[name]).abs().max()) for name in one) < 2 * 4 * 1e-4, "two steps of AdamW each"
+
+
+BEFORE, WRONG = "Let me think.", "I do not know."
+TEXTS = [(f"What is the code of {name}?", f"The code is {name}.") for name in ("Ann", "Bob", "Cleo", "Dan")]
+
+
+def labelled(algo: str, place: Path) -> str:
+    """A file of examples, of which half are right."""
+    rows: list[dict[str, Any]] = []
+    for prompt, right in TEXTS * 5:
+        if algo == "kto":
+            rows.append({"prompt": prompt, "completion": right, "chosen": right, "rejected": WRONG})
+            continue
+        for text in (right, WRONG):
+            graded = dict.fromkeys(load_rubric("assistant").names, float(text == right))
+            steps = {"steps": [BEFORE, text], "labels": [True, text == right]}
+            rows.append({"prompt": prompt, **({"completion": text, "parts": graded} if "rubric" in algo else steps)})
+    file = place / f"{algo}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def gap(algo: str, final: Path) -> float:
+    """How much better than wrong answers right ones are, on average, by the model that was written: in scores, for kto
+    in nats more than before training."""
+    if algo == "kto":
+        return kto_margin(str(final)) - kto_margin("pocket")
+    name = "rubric_model" if algo == "rubric_model" else "prm"
+    chosen = validate(Registry(disabled=()), {"trainer": "grpo", "reward": {"name": name, "path": str(final)}}).reward
+    assert chosen is not None
+    prompts = [Prompt(f"p{n}", ({"role": "user", "content": prompt},)) for n, (prompt, _) in enumerate(TEXTS)]
+    before = "" if name == "rubric_model" else f"{BEFORE}\n"
+    right = [Sample(prompt, before + text) for prompt, (_, text) in zip(prompts, TEXTS)]
+    scores = chosen.build(make_context()).score([*right, *(Sample(prompt, before + WRONG) for prompt in prompts)])
+    values = [float(score.value) for score in scores]
+    return (sum(values[: len(right)]) - sum(values[len(right) :])) / len(right)
+
+
+def kto_margin(path: str) -> float:
+    """Logprob of right answers less that of wrong ones, on average."""
+    policy = load_policy(ModelConfig(path=path))
+    formatter = Formatter(policy.tokenizer, "auto")
+    pairs = [PreferencePair(prompt, ({"role": "user", "content": prompt},), right, WRONG) for prompt, right in TEXTS]
+    sums = PairModule(policy.model, 1.0).sums(sides_of([encode_pair(pair, formatter) for pair in pairs]), 8)
+    return (sum(sums[::2]) - sum(sums[1::2])) / len(pairs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["kto", "prm", "orm", "rubric_model"])
+def test_the_others_learn_in_bfloat16_too(
+    algo: str, train: Train, tmp_path: Path, seen: dict[str, set[torch.dtype]]
+) -> None:
+    chosen = {**SMALL, "max_steps": 12, "epochs": 20, "optimizer": {"learning_rate": 1e-3, "warmup_steps": 0}}
+    more = {"sample_prompts": 0} if algo == "kto" else {}
+    trainer = {"name": algo, "precision": "bf16", **chosen, **more}
+    train({"trainer": trainer, "dataset": {"name": "jsonl", "path": labelled(algo, tmp_path)}})
+    assert seen == {"layers": {torch.bfloat16}, "loss": {torch.float32}}
+    run = train.folder / "run"
+    rows = [row["loss"] for row in read_jsonl(run / "metrics.jsonl") if "grad_norm" in row]
+    assert all(map(math.isfinite, rows))
+    assert sum(rows[-3:]) < 0.9 * sum(rows[:3])
+    for file in run.rglob("*.safetensors"):
+        kept = [t for t in load_file(file).values() if t.is_floating_point()]
+        assert {t.dtype for t in kept} <= {torch.float32, torch.float64}, file
+    written = [t for file in (run / "final").rglob("*.safetensors") for t in load_file(file).values()]
+    assert any(not torch.equal(t, t.bfloat16().float()) for t in written), "no copy in bfloat16"
+    assert gap(algo, run / "final") > 0.05
 
 
 @pytest.mark.parametrize("algo", OFFLINE)

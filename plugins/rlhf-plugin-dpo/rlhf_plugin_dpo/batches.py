@@ -12,12 +12,13 @@ from rlhf_core.api import LossOutput, PairBatch
 from rlhf_core.sdk import Learner, micro_batches_of_size
 from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.pair_loss import TIE
+from rlhf_plugin_dpo.ranks import DealtPairs, deal, on_first, undealt
 
 
 def with_scales(items: Sequence[PairItem], beta_scale: float | None, sft: bool, conversation: bool) -> list[PairItem]:
     """Give every pair the step's beta and the weight of its supervised tokens."""
     tokens = sum(i.chosen.counted + (len(i.chosen.prompt_ids) - 1 if conversation else 0) for i in items)
-    scale = len(items) / tokens if sft else 0.0
+    scale = len(items) / tokens if sft and items else 0.0
     return [replace(i, beta_scale=beta_scale, nll_scale=scale) for i in items]
 
 
@@ -76,21 +77,49 @@ def prepare(
         beta_scale: see :func:`rlhf_plugin_dpo.schedule.beta_scale`.
         learner: its module is the pair module.
     """
-    sft = settings.sft
-    scaled = with_scales(items, beta_scale, sft.weight > 0, sft.weight > 0 and sft.on == "conversation")
+    scaled = scaled_by(items, settings, beta_scale)
     pairing = PAIRINGS.get(getattr(loss, "pairing", "pairs"))
-    return scaled if pairing is None else pairing(scaled, *policy_sums(scaled, learner, settings.micro_batch_size))
+    if pairing is None:
+        return scaled
+    strategy = learner.strategy
+    sums = policy_sums(scaled[strategy.rank :: strategy.world_size], learner, settings.micro_batch_size)
+    return pairing(scaled, *_sides_apart(strategy.gather_objects(sums)))
 
 
-def policy_sums(items: Sequence[PairItem], learner: Learner, micro_batch_size: int) -> tuple[list[float], list[float]]:
-    """Summed logprobs of chosen and rejected under the policy as it is, of the whole batch on every rank."""
-    strategy, world = learner.strategy, learner.strategy.world_size
+def scaled_by(items: Sequence[PairItem], settings: Any, beta_scale: float | None) -> list[PairItem]:
+    """:func:`with_scales`, as the trainer's ``sft`` has it."""
+    sft = settings.sft
+    return with_scales(items, beta_scale, sft.weight > 0, sft.weight > 0 and sft.on == "conversation")
+
+
+def paired(dealt: DealtPairs, items: Sequence[PairItem], settings: Any, loss: Any, learner: Learner) -> list[PairItem]:
+    """This rank's pairs as the loss is to see them, of a batch that rank 0 holds; all ranks call it together.
+
+    Args:
+        dealt: this rank's part of the batch.
+        items: the whole batch, with its scales, on rank 0; not looked at elsewhere.
+        settings: the trainer's ``micro_batch_size``.
+        loss: configuration of the loss.
+        learner: its module is the pair module.
+    """
+    pairing = PAIRINGS.get(getattr(loss, "pairing", "pairs"))
+    if pairing is None:
+        return dealt.pairs
+    shards = on_first(learner.strategy, policy_sums(dealt.pairs, learner, settings.micro_batch_size))
+    return deal(learner.strategy, pairing(items, *_sides_apart(shards)) if shards else []).pairs
+
+
+def policy_sums(items: Sequence[PairItem], learner: Learner, micro_batch_size: int) -> list[tuple[float, float]]:
+    """Summed logprobs (chosen, rejected) of this rank's pairs under the policy as it is; all ranks call it together."""
     cut = micro_batches_of_size(2 * micro_batch_size)
-    rank_sides = sides_of(items[strategy.rank :: world])
-    sums = learner.no_grad.rows(rank_sides, cut, lambda module, sides: module.side_sums(sides))
-    shards = strategy.gather_objects(sums)
-    rows = [shards[n % world][2 * (n // world) : 2 * (n // world) + 2] for n in range(len(items))]
-    return [r[0] for r in rows], [r[1] for r in rows]
+    sums = learner.no_grad.rows(sides_of(items), cut, lambda module, sides: module.side_sums(sides))
+    return list(zip(sums[::2], sums[1::2], strict=True))
+
+
+def _sides_apart(shards: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[float], list[float]]:
+    """Sums of chosen and of rejected sides of a whole batch, from every rank's pairs."""
+    rows = undealt(shards)
+    return [chosen for chosen, _ in rows], [rejected for _, rejected in rows]
 
 
 class SupervisedTerm:

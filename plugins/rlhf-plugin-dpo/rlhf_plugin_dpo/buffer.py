@@ -39,7 +39,7 @@ class PairBuffer:
         """One update's pairs: fresh seeded permutations of the buffer, one after the other, cut into batches.
 
         Args:
-            count: pairs per update; of a smaller buffer all are taken.
+            count: pairs per update; of a smaller buffer all are taken, of an empty one none.
             place: number of the update within its iteration, from 0.
             key: seeds the permutations.
         """

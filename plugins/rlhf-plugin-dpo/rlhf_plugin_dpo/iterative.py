@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,26 +33,49 @@ from rlhf_core.sdk import (
     score_metrics,
     summarize_online_run,
 )
-from rlhf_plugin_dpo.batches import SupervisedTerm, prepare
+from rlhf_plugin_dpo.batches import SupervisedTerm, paired, scaled_by
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
 from rlhf_plugin_dpo.items import PairItem, Side, sides_of
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.pair_module import PairModule
+from rlhf_plugin_dpo.ranks import deal, from_first, on_first, undealt
 from rlhf_plugin_dpo.schedule import beta_scale
 
 
 @dataclass(frozen=True)
 class CollectedPairs:
-    """Rollouts of all ranks, and the pairs that were made of them."""
+    """What the rollouts of all ranks came to."""
 
     rollouts: Sequence[Rollout]
+    """On rank 0, which traces them; empty elsewhere."""
     scores: Sequence[Score]
     pairs: Sequence[PairItem]
+    """Made of the rollouts; on rank 0, which holds the buffer; empty elsewhere."""
+    count: int
+    """Of the pairs."""
     dropped: Counter[str]
     """Groups that gave no pair, by reason."""
     kl_sum: float
     kl_tokens: float
+    metrics: Mapping[str, float]
+    """Of the rollouts."""
+
+
+def collected_for_each(shards: Sequence[Any]) -> list[CollectedPairs]:
+    """What rank 0 sends to each rank, from every rank's (rollouts, scores, pairs, dropped groups, KL)."""
+    rollouts, pairs = [r for shard in shards for r in shard[0]], [p for shard in shards for p in shard[2]]
+    every = CollectedPairs(
+        rollouts=rollouts,
+        scores=[s for shard in shards for s in shard[1]],
+        pairs=pairs,
+        count=len(pairs),
+        dropped=sum((shard[3] for shard in shards), Counter[str]()),
+        kl_sum=sum(shard[4][0] for shard in shards),
+        kl_tokens=sum(shard[4][1] for shard in shards),
+        metrics=rollout_metrics(rollouts),
+    )
+    return [every, *[replace(every, rollouts=(), pairs=())] * (len(shards) - 1)]
 
 
 class IterativeTrainer:
@@ -77,7 +100,7 @@ class IterativeTrainer:
         self.before: Evaluation | None = None
         self.buffer = PairBuffer(config.buffer, config.buffer_iterations)
         self.pending: list[PairItem] = []
-        """Pairs of the iteration that is being collected."""
+        """Pairs of the iteration that is being collected; like the buffer's on rank 0 alone."""
         self.sums: dict[str, float] = {}
         """Sums over the rollouts of the iteration: reward, scores, kl, tokens, pairs."""
 
@@ -88,9 +111,10 @@ class IterativeTrainer:
 
     def run(self) -> Mapping[str, Any]:
         """Train to the last iteration and return the summary."""
-        config = self.config
-        last = config.steps * self.length
-        return run_loop(self, self.session, LoopSchedule(last, 0, config.checkpoint_every, config.keep_checkpoints))
+        config, length = self.config, self.length
+        every = config.eval_every * length
+        schedule = LoopSchedule(config.steps * length, every, config.checkpoint_every, config.keep_checkpoints)
+        return run_loop(self, self.session, schedule)
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
@@ -107,16 +131,7 @@ class IterativeTrainer:
             self.before = self.evaluate(0)
             return 0
         self._restore(checkpoint)
-        self._evaluate_if_owed(checkpoint.step)
         return checkpoint.step
-
-    def _evaluate_if_owed(self, step: int) -> None:
-        """The evaluation after an iteration that was the last one when it was made, of a run that is longer now."""
-        iteration, place = divmod(step, self.length)
-        every = self.config.eval_every
-        due = place == 0 and every and iteration % every == 0 and iteration < self.config.steps
-        if due and self.session.owes_evaluation(step):
-            self.evaluate(step)
 
     def _with_supervised_term(self, loss: Any) -> Any:
         weight = self.config.sft.weight
@@ -138,10 +153,9 @@ class IterativeTrainer:
             self._end_iteration(step, iteration + 1)
 
     def _collect(self, step: int, iteration: int, timer: Timer) -> dict[str, float]:
-        """Sample and score a rollout batch, and make pairs of it; the same on every rank afterwards."""
+        """Sample and score a rollout batch, and make pairs of it, which rank 0 keeps."""
         parts = self.parts
-        parts.weight_sync.sync(parts.learner.version)
-        batch = parts.collector.collect(step, parts.learner.version, self.session.rollout_events(step), timer)
+        batch = parts.collect(step, parts.learner.version, self.session.rollout_events(step), timer)
         with timer("reference"):
             collected = self._pairs_of_all_ranks(batch, iteration)
         self.pending += collected.pairs
@@ -150,35 +164,29 @@ class IterativeTrainer:
         parts.rewards.check(every_score)
         scores = [float(s.value or 0.0) for s in collected.scores if s.ok]
         kl, tokens = collected.kl_sum, collected.kl_tokens
-        self._add(reward=sum(scores), scores=len(scores), kl=kl, tokens=tokens, pairs=len(collected.pairs))
+        self._add(reward=sum(scores), scores=len(scores), kl=kl, tokens=tokens, pairs=collected.count)
         metrics = {
             **score_metrics(collected.scores),
-            **rollout_metrics(collected.rollouts),
+            **collected.metrics,
             **batch.metrics,
-            "pairs": float(len(collected.pairs)),
+            "pairs": float(collected.count),
             **{name: float(n) for name, n in collected.dropped.items()},
             **({"kl": kl / tokens} if tokens else {}),
         }
-        advantages = [None] * len(collected.rollouts)
-        full = self.config.trace_prompts
-        rows = prompt_rows(batch.groups, collected.rollouts, collected.scores, advantages, full)
-        self.session.trace(step, "pairs", [*rows, {"event": "pairs", "names": [p.name for p in collected.pairs]}])
+        if self.session.main:
+            advantages = [None] * len(collected.rollouts)
+            full = self.config.trace_prompts
+            rows = prompt_rows(batch.groups, collected.rollouts, collected.scores, advantages, full)
+            self.session.trace(step, "pairs", [*rows, {"event": "pairs", "names": [p.name for p in collected.pairs]}])
         return metrics
 
     def _pairs_of_all_ranks(self, batch: RolloutBatch, iteration: int) -> CollectedPairs:
-        """Each rank makes the pairs of its own groups."""
+        """Each rank makes the pairs of its own groups; rank 0 is sent them all, and tells what they come to."""
         references = self._rollout_references(batch.rollouts)
         pairs, dropped = self._pairs(batch, references, iteration)
         kl = measure_kl(batch.rollouts, references) if references is not None else (0.0, 0.0)
-        shards = self.strategy.gather_objects((batch.rollouts, batch.scores, pairs, dropped, kl))
-        return CollectedPairs(
-            rollouts=[r for shard in shards for r in shard[0]],
-            scores=[s for shard in shards for s in shard[1]],
-            pairs=[p for shard in shards for p in shard[2]],
-            dropped=sum((shard[3] for shard in shards), Counter[str]()),
-            kl_sum=sum(shard[4][0] for shard in shards),
-            kl_tokens=sum(shard[4][1] for shard in shards),
-        )
+        shards = on_first(self.strategy, (batch.rollouts, batch.scores, pairs, dropped, kl))
+        return from_first(self.strategy, collected_for_each(shards) if shards else [])
 
     def _rollout_references(self, rollouts: Sequence[Rollout]) -> list[Any] | None:
         """Reference logprobs ``[T]`` of each rollout, at the sampler's temperature; None without a reference."""
@@ -200,7 +208,8 @@ class IterativeTrainer:
         if references is None or config.reference_free or need == "unused":
             return [pair for pair, _, _ in chosen], dropped
         if config.sampling.temperature != 1:  # ``references`` are at the sampler's
-            return self._with_references([pair for pair, _, _ in chosen]), dropped
+            pairs = [pair for pair, _, _ in chosen]
+            return [pair.with_refs(*sums) for pair, sums in zip(pairs, self._reference_sums(pairs))], dropped
         return [
             pair.with_refs(
                 summed(references[best], pair.chosen, config.ld_alpha),
@@ -209,8 +218,8 @@ class IterativeTrainer:
             for pair, best, worst in chosen
         ], dropped
 
-    def _with_references(self, items: Sequence[PairItem]) -> list[PairItem]:
-        """Pairs with their logprobs under the reference policy as it is now; each rank gives its own, maybe none."""
+    def _reference_sums(self, items: Sequence[PairItem]) -> list[tuple[float, float]]:
+        """Logprobs (chosen, rejected) under the reference policy as it is now, of this rank's pairs, maybe none."""
         reference, config = self.parts.reference, self.config
         assert reference is not None
 
@@ -218,7 +227,7 @@ class IterativeTrainer:
             return PairModule(module.model, config.ld_alpha, paths=self.inputs.options).side_sums(sides)
 
         sums = reference.rows(sides_of(items), micro_batches_of_size(2 * config.micro_batch_size), compute)
-        return [item.with_refs(*sums[2 * n : 2 * n + 2]) for n, item in enumerate(items)]
+        return list(zip(sums[::2], sums[1::2], strict=True))
 
     def _count(self, scores: Sequence[Score], dropped: Counter[str]) -> None:
         counts = self.session.counts
@@ -231,18 +240,18 @@ class IterativeTrainer:
             self.sums[name] = self.sums.get(name, 0.0) + value
 
     def _update(self, step: int, iteration: int, place: int, timer: Timer) -> dict[str, float]:
-        """One update on pairs of the buffer; none if there are no pairs at all."""
+        """One update on pairs of the buffer, of which each rank is sent its own; none if there are no pairs at all."""
         config, learner = self.config, self.parts.learner
-        if not self.buffer.items:
-            self.session.counts["updates_without_pairs"] += 1
-            return {"updates_without_pairs": 1.0}
-        batch = self.buffer.draw(config.pair_batch_size, place, (self.ctx.seed, iteration))
         number = iteration * config.updates + place + 1
         scale = beta_scale(config.beta_schedule, number, config.steps * config.updates)
-        self.session.hooks.fire("rlhf_batch_ready", BatchReady(step, len(batch), sum(i.tokens for i in batch)))
+        batch = scaled_by(self.buffer.draw(config.pair_batch_size, place, (self.ctx.seed, iteration)), config, scale)
+        dealt = deal(self.strategy, batch)
+        if not dealt.size:
+            self.session.counts["updates_without_pairs"] += 1
+            return {"updates_without_pairs": 1.0}
+        self.session.hooks.fire("rlhf_batch_ready", BatchReady(step, dealt.size, dealt.tokens))
         with timer("update"):
-            items = prepare(batch, config, self.ctx.config.loss, scale, learner)
-            metrics = learner.update(items[self.strategy.rank :: self.strategy.world_size])
+            metrics = learner.update(paired(dealt, batch, config, self.ctx.config.loss, learner))
         self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in batch], "metrics": metrics}])
         return metrics
 
@@ -252,14 +261,11 @@ class IterativeTrainer:
         row = {
             "iteration": float(iteration),
             "iteration/pairs": sums["pairs"],
-            "iteration/buffer": float(len(self.buffer.items)),
+            "iteration/buffer": self.strategy.sum_over_ranks([float(len(self.buffer.items))])[0],
             **({"iteration/reward": sums["reward"] / sums["scores"]} if sums["scores"] else {}),
             **({"iteration/kl": sums["kl"] / sums["tokens"]} if sums["tokens"] else {}),
         }
         self.sums = {}
-        every = self.config.eval_every
-        if every and iteration % every == 0 and iteration < self.config.steps:
-            self.evaluate(step)
         synced = {} if self.parts.reference is None else self.parts.reference.sync(iteration)
         if synced and self.config.buffer != "current":
             self._renew_references()
@@ -267,10 +273,12 @@ class IterativeTrainer:
 
     def _renew_references(self) -> None:
         """Compare the pairs that stay in the buffer with the reference policy of the next iteration."""
-        items, rank, world = self.buffer.items, self.strategy.rank, self.strategy.world_size
-        if items and items[0].chosen.ref is not None:
-            shards = self.strategy.gather_objects(self._with_references(items[rank::world]))
-            self.buffer.replace([shards[n % world][n // world] for n in range(len(items))])
+        items = self.buffer.items
+        compared = items if items and items[0].chosen.ref is not None else []
+        dealt = deal(self.strategy, compared)
+        if dealt.size:
+            sums = undealt(on_first(self.strategy, self._reference_sums(dealt.pairs)))
+            self.buffer.replace([item.with_refs(*refs) for item, refs in zip(compared, sums, strict=True)])
 
     def evaluate(self, step: int) -> Evaluation | None:
         """Held-out completions, their scores and gold scores, against those before training; and the benchmarks."""
@@ -279,7 +287,7 @@ class IterativeTrainer:
         count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
         if not parts.evaluator.has_work(count):
             return None
-        parts.weight_sync.sync(parts.learner.version)
+        parts.sync(parts.learner.version)
         return parts.evaluator.evaluate(step, parts.learner.version, count, partial(_win_metrics, self.before))
 
     def save(self, step: int) -> None:
@@ -294,8 +302,9 @@ class IterativeTrainer:
         state = checkpoint.state
         self.parts.checkpoint.load_state_dict(state["online"])
         self.before = Evaluation.from_state(state["before"])
-        self.buffer.load_state_dict(state["buffer"])
-        self.pending = unpack(state["pending"])
+        if self.session.main:
+            self.buffer.load_state_dict(state["buffer"])
+            self.pending = unpack(state["pending"])
         self.sums = dict(state["sums"] if "sums" in state else state["tally"])  # its name in version 0.1
         self.parts.checkpoint.restore_components(checkpoint)
 

@@ -73,15 +73,19 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
             fix="--set strategy=ddp, --set trainer.train_trunk=lora, or fewer examples (dataset.limit)",
         )
     rows = rows[:MOST_KEPT]
-    batches = list(by_beginning(rows, ROW_TOKENS))[strategy.rank :: strategy.world_size]
+    batches = [[rows[i] for i in batch] for batch in by_beginning(rows, ROW_TOKENS)]
+    of_rank = [batches[rank :: strategy.world_size] for rank in range(strategy.world_size)]
     if has_no_weights(net):
-        net.cached_features.update(divided_features(net, [[rows[i] for i in batch] for batch in batches], strategy))
+        net.cached_features.update(divided_features(net, of_rank[strategy.rank], strategy))
         gc.collect()  # shards hold on to each other
     else:
-        for batch in batches:
-            net.keep([rows[i] for i in batch])
-    for features in strategy.gather_objects(net.cached_features):
-        net.cached_features.update(features)
+        for batch in of_rank[strategy.rank]:
+            net.keep(batch)
+    if strategy.world_size > 1:
+        features = [net.cached_features[row] for batch in of_rank[strategy.rank] for row in batch]
+        shards = strategy.gather_objects(torch.stack(features) if features else ())  # every rank knows whose they are
+        for rank, features_NH in enumerate(shards):
+            net.cached_features.update(zip((row for batch in of_rank[rank] for row in batch), features_NH, strict=True))
 
 
 def divided_features(

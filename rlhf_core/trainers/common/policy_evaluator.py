@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
 
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.mixture import by_source
+from rlhf_core.errors import EngineUnavailable
 from rlhf_core.functional.comparison import win_rate
 from rlhf_core.functional.statistics import mean
-from rlhf_core.protocols import Benchmark
+from rlhf_core.protocols import Benchmark, Collectives
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.trace import messages_of
 from rlhf_core.strategy.alone import alone
@@ -29,7 +30,8 @@ SAMPLES_KEPT = 8
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of one evaluation; ``golds`` (None without a gold score) and ``scores`` are aligned with ``texts``."""
+    """Result of one evaluation; ``golds`` (None without a gold score) and ``scores`` are aligned with ``texts``, which
+    are with ``media`` on rank 0 alone."""
 
     metrics: Mapping[str, float]
     texts: list[str]
@@ -57,6 +59,11 @@ class Evaluation:
             return None
         media = [tuple(Media(**one) for one in of_text) for of_text in state.get("media", ())]
         return cls(**{**state, "media": media})
+
+
+def for_each_rank(evaluation: Evaluation, ranks: Collectives) -> list[Evaluation]:
+    """What rank 0 sends to each: texts and sounds, which it writes, stay with it."""
+    return [evaluation, *[replace(evaluation, texts=[], media=())] * (ranks.world_size - 1)]
 
 
 class PolicyEvaluator:
@@ -109,11 +116,13 @@ class PolicyEvaluator:
             version: of the policy.
             count: held-out prompts; 0 runs the benchmarks only.
             more: further metrics of the evaluation, recorded with it.
+
+        Raises:
+            EngineUnavailable: on every rank, if the engine of one is gone.
         """
         with self.whole_weights():
             evaluation = self.run(version, count) if count and self.groups else None
-            with alone(self.session.strategy, "benchmarks"):
-                benchmark_metrics = self._run_benchmarks(version)
+            benchmark_metrics = self._benchmarks_on_first(version)
         if evaluation is None:
             self.session.metrics.log_eval(step, benchmark_metrics)
             return None
@@ -137,7 +146,7 @@ class PolicyEvaluator:
         scores = self.rewards.score(prompts, rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)
         shards = gather_on_first(strategy, list(zip(rollouts, scores, golds)))
-        return scatter_from_first(strategy, lambda: [self._result(interleave_ranks(shards))] * strategy.world_size)
+        return scatter_from_first(strategy, lambda: for_each_rank(self._result(interleave_ranks(shards)), strategy))
 
     def _result(self, rows: Sequence[Any]) -> Evaluation:
         """What the (rollout, score, gold) rows of all prompts come to."""
@@ -162,13 +171,29 @@ class PolicyEvaluator:
             metrics |= gold_metrics(source_rows, f"{source}/gold")
         return metrics
 
+    def _benchmarks_on_first(self, version: int) -> dict[str, float]:
+        """What rank 0's benchmarks give, on rank 0; if its engine is gone in one, all ranks say so."""
+        metrics: dict[str, float] = {}
+        lost: EngineUnavailable | None = None
+        with alone(self.session.strategy, "benchmarks"):
+            try:
+                metrics = self._run_benchmarks(version)
+            except EngineUnavailable as error:  # raised where the others hear of it, who wait for rank 0 here
+                lost = error
+        if self.has_benchmarks:
+            with engine_on_every_rank(self.session.strategy):
+                if lost is not None:
+                    raise lost
+        return metrics
+
     def _run_benchmarks(self, version: int) -> dict[str, float]:
         """Metrics of every benchmark, ``eval/NAME/...``; one that fails is counted and left out."""
         metrics: dict[str, float] = {}
         for benchmark in self.benchmarks:
             entry = self.session.components.of(benchmark)
             evaluate = partial(benchmark.evaluate, self.generator.engine, version)
-            result = self.session.hooks.call(f"evaluate() of {entry.label}", f"{entry.key}:evaluate", evaluate) or {}
+            label, key = f"evaluate() of {entry.label}", f"{entry.key}:evaluate"
+            result = self.session.hooks.call(label, key, evaluate, through=EngineUnavailable) or {}
             name = entry.key.removeprefix("benchmark/")
             metrics |= {f"eval/{name}/{key}": float(value) for key, value in result.items()}
         return metrics

@@ -60,7 +60,8 @@ def run_loop(trainer: Stepper, session: RunSession, schedule: LoopSchedule) -> M
         with watched("build", "building the components of the run"):
             first = trainer.start(checkpoint)
         last = _walk(trainer, session, schedule, first)
-        with watched("evaluation", "the last evaluation, or writing the final model"):
+        ending = watched("evaluation", "the last evaluation, or writing the final model")
+        with ending, _saved_without_engine(trainer, session, last, unchanged=True):
             return trainer.finish(last)
 
 
@@ -74,15 +75,17 @@ def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: 
             with watched("update", "the whole step"), _saved_without_engine(trainer, session, step - 1):
                 trainer.step(step)
         if eval_every and step % eval_every == 0 and step < last and (step > first or session.owes_evaluation(step)):
-            with watched("evaluation", "the evaluation"), _saved_without_engine(trainer, session, step):
-                trainer.evaluate(step)
+            with watched("evaluation", "the evaluation"), _saved_without_engine(trainer, session, step, unchanged=True):
+                trainer.evaluate(step)  # which trains nothing
         if session.boundary(step, last, schedule.checkpoint_every, trainer.save):
             return step
     return last
 
 
 @contextlib.contextmanager
-def _saved_without_engine(trainer: Stepper, session: RunSession, step: int) -> Iterator[None]:
+def _saved_without_engine(
+    trainer: Stepper, session: RunSession, step: int, *, unchanged: bool = False
+) -> Iterator[None]:
     """Save the last whole step where the rollout engine is gone, and the run is unchanged since.
 
     All ranks write the checkpoint together, so all must have left the step at the same point; else the last one on
@@ -92,6 +95,7 @@ def _saved_without_engine(trainer: Stepper, session: RunSession, step: int) -> I
         trainer: writes the checkpoint.
         session: the run's.
         step: steps that are finished.
+        unchanged: whatever is inside changes nothing of the run.
 
     Raises:
         EngineUnavailable: says what was saved.
@@ -100,7 +104,7 @@ def _saved_without_engine(trainer: Stepper, session: RunSession, step: int) -> I
         yield
     except EngineUnavailable as error:
         together = error.on_every_rank or session.strategy.world_size == 1
-        if not (error.unchanged and together):
+        if not ((unchanged or error.unchanged) and together):
             raise
         with watched("checkpoint", "writing the checkpoint"):
             trainer.save(step)

@@ -23,11 +23,14 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.sampler_policy import trained_names
 from rlhf_core.rollout.weight_sync import WeightSync, weights_to_sample
+from rlhf_core.strategy.engine_loss import engine_on_every_rank
+from rlhf_core.strategy.exchange import gather_on_first, scatter_from_first
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.policy_evaluator import (
     Evaluation,
     before_and_after,
+    for_each_rank,
     gold_metrics,
     gold_rows,
     interleave_ranks,
@@ -126,28 +129,26 @@ class PolicySamples:
         return generator, RewardManager(reward, {}, self.config.max_missing_fraction, components.label)
 
     def run(self, step: int, version: int) -> dict[str, float]:
-        """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it."""
+        """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it.
+
+        Raises:
+            EngineUnavailable: on every rank, if the engine of one is gone.
+        """
         if not self.groups:
             return {}
         whole_weights = partial(self.strategy.gathered, self.module)
         engine = self.generator.engine
-        WeightSync(self.policy.model, whole_weights, None, engine, self.trained, self.strategy).sync(version)
+        with engine_on_every_rank(self.strategy):
+            WeightSync(self.policy.model, whole_weights, None, engine, self.trained, self.strategy).sync(version)
         of_policy = self.reference is not None and self.frozen is None
         with (whole_weights if of_policy else weights_to_sample(engine, whole_weights))():
             sampled = self._sample(version)
             references = self._references_without_adapter(sampled.rollouts)
         if self.frozen is not None:
             references = self._references_on_shards(self.frozen, sampled.rollouts)
-        rows = self._of_all_ranks(sampled, references)
-        rollouts = [row.rollout for row in rows]
-        metrics = {**rollout_metrics(rollouts), **gold_metrics(rows, "gold"), **kl_metrics(rows)}
-        metrics |= score_metrics([row.score for row in rows if row.score is not None])
-        golds = [float(row.gold["value"]) for row in rows if row.gold is not None]
-        evaluation = Evaluation(
-            {f"eval/{k}": v for k, v in metrics.items()},
-            [r.text for r in rollouts],
-            golds if len(golds) == len(rows) else None,
-            media=[r.media for r in rollouts],
+        shards = gather_on_first(self.strategy, self._rows(sampled, references))
+        evaluation = scatter_from_first(
+            self.strategy, lambda: for_each_rank(evaluation_of(interleave_ranks(shards)), self.strategy)
         )
         self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
         self.before, self.after = (evaluation if step == 0 else self.before), evaluation
@@ -158,18 +159,18 @@ class PolicySamples:
         """This rank's completions, with their scores."""
         share = self.groups[self.strategy.rank :: self.strategy.world_size]
         prompts = [g.prompt for g in share]
-        with self.session.work("sampling held-out prompts", len(share)) as advance:
+        work = self.session.work("sampling held-out prompts", len(share))
+        with engine_on_every_rank(self.strategy), work as advance:
             rollouts = (
                 self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
             )
         scores = [None] * len(share) if self.rewards is None else self.rewards.score(prompts, rollouts)
         return RankSamples(prompts, rollouts, scores)
 
-    def _of_all_ranks(self, sampled: RankSamples, references: References) -> list[SampledRow]:
-        """One row per prompt, in order, over all ranks."""
+    def _rows(self, sampled: RankSamples, references: References) -> list[SampledRow]:
+        """One row per prompt of this rank."""
         golds = gold_rows(self.datasets, sampled.prompts, sampled.rollouts)
-        rows = [SampledRow(*row) for row in zip(sampled.rollouts, sampled.scores, golds, references, strict=True)]
-        return interleave_ranks(self.strategy.gather_objects(rows))
+        return [SampledRow(*row) for row in zip(sampled.rollouts, sampled.scores, golds, references, strict=True)]
 
     def _references_without_adapter(self, rollouts: Sequence[Rollout]) -> References:
         """Logprobs under the policy without its adapter, whose weights are whole; None each where it has none."""
@@ -199,6 +200,20 @@ class PolicySamples:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore it."""
         self.before = Evaluation.from_state(state["before"])
+
+
+def evaluation_of(rows: Sequence[SampledRow]) -> Evaluation:
+    """What the completions of all held-out prompts, in their order, come to."""
+    rollouts = [row.rollout for row in rows]
+    metrics = {**rollout_metrics(rollouts), **gold_metrics(rows, "gold"), **kl_metrics(rows)}
+    metrics |= score_metrics([row.score for row in rows if row.score is not None])
+    golds = [float(row.gold["value"]) for row in rows if row.gold is not None]
+    return Evaluation(
+        {f"eval/{k}": v for k, v in metrics.items()},
+        [r.text for r in rollouts],
+        golds if len(golds) == len(rows) else None,
+        media=[r.media for r in rollouts],
+    )
 
 
 def kl_metrics(rows: Sequence[SampledRow]) -> dict[str, float]:

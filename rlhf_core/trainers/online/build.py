@@ -18,10 +18,13 @@ from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
 from rlhf_core.models.slices import has_no_weights, read_weights
 from rlhf_core.policy.forward_check import ForwardCheck
 from rlhf_core.policy.structure import base_model
-from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, RunOptimizer, Strategy
+from rlhf_core.protocols import Collectives, CriticAdvantage, Loss, RolloutEngine, RunOptimizer, Strategy
 from rlhf_core.rollout.weight_sync import WeightSync, keeps_own_weights, weights_to_sample
+from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.checkpoint_manager import Checkpoint
-from rlhf_core.strategy.engine_loss import sampling_on_every_rank
+from rlhf_core.runs.events import EventSink
+from rlhf_core.runs.timer import Timer
+from rlhf_core.strategy.engine_loss import engine_on_every_rank, sampling_on_every_rank
 from rlhf_core.strategy.group import new_group
 from rlhf_core.trainers.common.generation import RolloutGenerator
 from rlhf_core.trainers.common.learner import Learner
@@ -32,6 +35,7 @@ from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolic
 from rlhf_core.trainers.common.rewards import RewardManager
 from rlhf_core.trainers.online.advantages import AdvantageStep
 from rlhf_core.trainers.online.checkpoint import OnlineCheckpoint, PolicyWeights
+from rlhf_core.trainers.online.collect_now import collect_now, publish
 from rlhf_core.trainers.online.collector import CollectorSettings, RolloutCollector
 from rlhf_core.trainers.online.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.trainers.online.inputs import OnlineInputs
@@ -136,7 +140,26 @@ class RolloutTrainingParts:
     checkpoint: OnlineCheckpoint
     whole_weights: Callable[[], AbstractContextManager[None]]
     weight_sync: WeightSync
-    """To be synced before rollouts are collected or the policy is evaluated."""
+    strategy: Collectives
+
+    def sync(self, version: int) -> None:
+        """Let what samples have the policy as it is now, before it is evaluated; all ranks call it together.
+
+        Raises:
+            EngineUnavailable: on every rank, if the engine of one is gone.
+        """
+        publish(self.weight_sync, version, self.strategy)
+
+    def collect(self, number: int, version: int, events: EventSink, timer: Timer) -> RolloutBatch:
+        """Sample with the policy as it is now, and score; all ranks call it together, first of all in a step.
+
+        Arguments as of :meth:`~rlhf_core.trainers.online.collector.RolloutCollector.collect`.
+
+        Raises:
+            ScoreError: too many scores are missing.
+            EngineUnavailable: on every rank, if the engine of one is gone.
+        """
+        return collect_now(self.collector, self.weight_sync, self.strategy, number, version, events, timer)
 
 
 def build_rollout_training(
@@ -174,9 +197,9 @@ def build_rollout_training(
     to_sample = weights_to_sample(generator.engine, whole_weights)
     evaluator = build_evaluator(config, ctx, inputs, generator, rewards, to_sample)
     session.counts.update({} if checkpoint else inputs.datasets.counts)
-    settings = collector_settings(config, inputs)
+    settings, together = collector_settings(config, inputs), sampling_on_every_rank(strategy, to_sample)
     return RolloutTrainingParts(
-        collector=RolloutCollector(inputs.prompts, generator, rewards, strategy, settings, to_sample),
+        collector=RolloutCollector(inputs.prompts, generator, rewards, strategy, settings, together),
         rewards=rewards,
         learner=learner,
         reference=reference_policy(config, inputs, prepared, strategy),
@@ -184,6 +207,7 @@ def build_rollout_training(
         checkpoint=OnlineCheckpoint(session.checkpoints, strategy, weights, learner, inputs.prompts, inputs.held),
         whole_weights=whole_weights,
         weight_sync=WeightSync(inputs.policy.model, whole_weights, None, generator.engine, names, strategy),
+        strategy=strategy,
     )
 
 
@@ -325,9 +349,11 @@ def _build_scheduler(
         collector = RolloutCollector(inputs.prompts, generator, rewards, ctx.strategy, settings, together)
         return RolloutScheduler(collector, buffer, None, weight_sync, session, config.steps)
     timeout = config.rollouts.timeout_s
-    comm = new_group(ctx.strategy, timeout, settings.shares_groups or weight_sync.needs_ranks)
-    collector = RolloutCollector(inputs.prompts, generator, rewards, comm, settings, nullcontext)
+    exchanges = settings.shares_groups or weight_sync.needs_ranks
+    comm = new_group(ctx.strategy, timeout, exchanges)
+    on_every_rank = partial(engine_on_every_rank, comm) if exchanges else nullcontext
+    collector = RolloutCollector(inputs.prompts, generator, rewards, comm, settings, on_every_rank)
     model = None if sampler is None else sampler.model
-    worker = RolloutWorker(collector.collect, weight_sync, model, timeout, comm)
+    worker = RolloutWorker(collector.collect, weight_sync, model, timeout, comm, on_every_rank)
     session.components.attach("the rollout worker", worker)
     return RolloutScheduler(collector, buffer, worker, weight_sync, session, config.steps)

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -56,6 +57,8 @@ class RolloutWorker:
             engine has weights of its own.
         timeout_s: longest wait for one batch.
         ranks: collectives of this thread.
+        on_every_rank: context of what asks the engine, which all ranks leave with the loss of an engine, or none; does
+            nothing where the ranks' threads exchange nothing.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class RolloutWorker:
         model: Any | None,
         timeout_s: float,
         ranks: Collectives | None = None,
+        on_every_rank: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.collect, self.weight_sync, self.timeout_s, self.ranks = collect, weight_sync, timeout_s, ranks
+        self.on_every_rank = on_every_rank
         self._requests: queue.Queue[BatchRequest | None] = queue.Queue()
         self._ready = threading.Condition()
         self._finished: dict[int, RolloutBatch] = {}
@@ -144,7 +149,8 @@ class RolloutWorker:
 
     def _make(self, request: BatchRequest, idle_s: float) -> RolloutBatch:
         if request.weights is not None:
-            self.weight_sync.load(request.version, request.weights, self.ranks)
+            with self.on_every_rank():
+                self.weight_sync.load(request.version, request.weights, self.ranks)
         timer, log_of_events = Timer(), EventLog()
         timer.seconds["worker_wait"] = idle_s
         batch = self.collect(request.number, request.version, log_of_events, timer)

@@ -17,6 +17,7 @@ from rlhf_core.runs.events import replay
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.timer import Timer
 from rlhf_core.strategy.engine_loss import engine_on_every_rank
+from rlhf_core.trainers.online.collect_now import collect_now, publish
 from rlhf_core.trainers.online.collector import RolloutCollector
 from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
@@ -189,7 +190,7 @@ class RolloutScheduler:
         count = self.buffer.num_to_request(self.steps - step + 1)
         weights: Snapshot | None = None
         if self.in_flight and (count or self.buffer.unfinished()):
-            with timer("weight_sync"):
+            with timer("weight_sync"), engine_on_every_rank(self.session.strategy):
                 self.weight_sync.sync(version)
         elif count and self.worker is not None:
             weights = self.weight_sync.snapshot(version)
@@ -207,21 +208,11 @@ class RolloutScheduler:
 
     def _made_here(self, number: int, step: int, version: int, timer: Timer) -> RolloutBatch:
         """A batch, sampled now; one that cannot be is not counted as requested."""
+        events, comm = self.session.rollout_events(step), self.session.strategy
         try:
-            self._sync(version)
-            return self.collector.collect(number, version, self.session.rollout_events(step), timer)
-        except EngineUnavailable as error:
+            return collect_now(self.collector, self.weight_sync, comm, number, version, events, timer)
+        except EngineUnavailable:
             self.buffer.cancel(number)
-            error.unchanged = error.unchanged or error.prompts_put_back  # a step samples before it trains
-            raise
-
-    def _sync(self, version: int) -> None:
-        """Publish the policy; an engine that takes it nowhere, on any rank, has changed nothing."""
-        try:
-            with engine_on_every_rank(self.session.strategy):
-                self.weight_sync.sync(version)
-        except EngineUnavailable as error:
-            error.unchanged = True
             raise
 
     def _evict(self, step: int, version: int) -> int:
@@ -249,7 +240,9 @@ class RolloutScheduler:
         if entry.batch is not None:
             return entry
         assert self.worker is not None
-        return self.buffer.deliver(entry.number, self.worker.wait(entry.number, entry.version))
+        with engine_on_every_rank(self.session.strategy):
+            batch = self.worker.wait(entry.number, entry.version)
+        return self.buffer.deliver(entry.number, batch)
 
     def drain(self) -> None:
         """Wait until nothing is being sampled."""
@@ -264,7 +257,7 @@ class RolloutScheduler:
     def sync_policy(self, version: int) -> None:
         """Let what samples next in this thread (an evaluation) have the policy as it is now."""
         self.drain()
-        self._sync(version)
+        publish(self.weight_sync, version, self.session.strategy)
 
     def _metrics(self, entry: BufferEntry, version: int, evicted_prompts: int) -> dict[str, float]:
         if not self.buffer.max_staleness:

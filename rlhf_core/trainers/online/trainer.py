@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import EngineUnavailable
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.timer import Timer
@@ -169,11 +168,7 @@ class OnlineTrainer:
         if not parts.evaluator.has_work(count):
             return None
         parts.scheduler.sync_policy(parts.learner.version)
-        try:
-            return parts.evaluator.evaluate(step, parts.learner.version, count)
-        except EngineUnavailable as error:
-            error.unchanged = True  # an evaluation trains nothing
-            raise
+        return parts.evaluator.evaluate(step, parts.learner.version, count)
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is there."""
