@@ -204,8 +204,9 @@ def _timed_pair(
 
 
 def _seconds(work: Callable[[], Any], device: torch.device) -> float:
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()  # for what was asked of it before
     began = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    wait()
     return time.perf_counter() - began

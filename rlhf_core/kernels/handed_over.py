@@ -10,10 +10,6 @@ import torch
 def on_device(values: Any, device: torch.device, dtype: torch.dtype = torch.long) -> torch.Tensor:
     """Values of the host as a tensor on a device.
 
-    ``torch.tensor(values, device="cuda")`` copies from pageable memory and waits until the device has done all that it
-    was given before; from pinned memory the copy is one more thing in its queue. Torch keeps the pinned memory until
-    the copy is done.
-
     Args:
         values: whatever ``torch.tensor`` takes.
         device: where the tensor is to be.
@@ -21,4 +17,15 @@ def on_device(values: Any, device: torch.device, dtype: torch.dtype = torch.long
     """
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype, device=device)
-    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+    return handed_over(torch.tensor(values, dtype=dtype), device)
+
+
+def handed_over(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the host on a device.
+
+    A plain copy to CUDA comes from pageable memory and waits until the device has done all that it was given before;
+    from pinned memory the copy is one more thing in its queue. Torch keeps the pinned memory until the copy is done.
+    """
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

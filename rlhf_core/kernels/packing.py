@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from rlhf_core.kernels.handed_over import on_device
 from rlhf_core.kernels.padded import Ids
 from rlhf_core.kernels.row_attention import computed_in, way_for
 from rlhf_core.kernels.segments import Segment, attend_by_segment
@@ -101,12 +102,12 @@ def row_hidden(trunk: torch.nn.Module, row: Row) -> torch.Tensor:
     mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device).as_subclass(Segments)
     mask.segments, mask.prepared = row.segments, {}
     out = trunk(
-        input_ids=torch.tensor([row.ids], device=device),
-        position_ids=torch.tensor([row.positions], device=device),
+        input_ids=on_device([row.ids], device),
+        position_ids=on_device([row.positions], device),
         attention_mask=mask,
         use_cache=False,
     )
-    return out.last_hidden_state[0, torch.tensor(row.predicting, device=device)]
+    return out.last_hidden_state[0, on_device(row.predicting, device)]
 
 
 def attend(
