@@ -80,8 +80,8 @@ def lacking(*packages: str) -> None:
     """
     if missing := [name for name in packages if find_spec(name) is None]:
         raise SystemExit(
-            f"{' and '.join(missing)} not installed in this environment; run with the Python of one that has "
-            f"{' and '.join(packages)} beside the toolkit"
+            f"this environment has no {' and no '.join(missing)}; run with the Python of one that has "
+            f"{', '.join(packages)} beside the toolkit"
         )
     model = os.environ.get("RLHF_VLLM_MODEL")
     if not model or not Path(model, "config.json").is_file():
