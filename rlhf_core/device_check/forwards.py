@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from rlhf_core.device_check.report import Comparison, guarded
+from rlhf_core.kernels.row_attention import WAYS, only_way, taken_ways
 from rlhf_core.models.precision import Precision, set_precision
 from rlhf_core.policy.forward_check import NATS, Finding, Result, compare_paths, plain_result, within_rounding
 from rlhf_core.policy.forward_options import ALL, PLAIN, ForwardOptions
@@ -42,6 +43,8 @@ def compare_forwards(loaded: LoadedModel, device: torch.device, precision: Preci
     for name, options in _paths(possible):
         what = f"forward {precision}: {name}"
         yield from guarded(what, partial(_one_path, what, model, samples, options, plain))
+    if possible.packing:
+        yield from guarded(f"forward {precision}: ways to pack", partial(_each_way, precision, model, samples, plain))
     del plain
     elsewhere = possible if device.type == "cpu" else _possible_on_cpu(loaded, precision)
     for name in ALL.without(*possible.names).names:
@@ -77,10 +80,32 @@ def _one_path(
     what: str, model: Any, samples: Sequence[TrainingSample], options: ForwardOptions, plain: Result
 ) -> Iterator[Comparison]:
     device = next(model.parameters()).device
-    finding = compare_paths(model, samples, options, plain=plain)
+    with taken_ways() as taken:
+        finding = compare_paths(model, samples, options, plain=plain)
     agrees = within_rounding(finding, compute_dtype(model))
     took, plainly = _timed_pair(model, samples, options, device)
-    yield Comparison(what, "agrees" if agrees else "differs", _differences(finding), took, plainly / took)
+    detail = _differences(finding) + (f", attention: {', '.join(sorted(taken))}" if taken else "")
+    yield Comparison(what, "agrees" if agrees else "differs", detail, took, plainly / took)
+
+
+def _each_way(
+    precision: Precision, model: Any, samples: Sequence[TrainingSample], plain: Result
+) -> Iterator[Comparison]:
+    """Packed attention by every way with one call, that which a run takes among them; none where a run takes none."""
+    options = PLAIN.alone("packing")
+    with taken_ways() as taken:
+        _run(model, samples, options)
+    if all(choice.way is None and not choice.refused for choice in taken.values()):
+        return
+    for way in WAYS:
+        what = f"forward {precision}: packing by {way.name}"
+        with only_way(way.name), taken_ways() as taken:
+            _run(model, samples, options)
+            refused = [why for choice in taken.values() for why in choice.refused]
+            if refused:
+                yield Comparison(what, "not run", "; ".join(refused))
+            else:
+                yield from guarded(what, partial(_one_path, what, model, samples, options, plain))
 
 
 def _waits(what: str, model: Any, samples: Sequence[TrainingSample], options: ForwardOptions) -> Iterator[Comparison]:
@@ -179,8 +204,9 @@ def _timed_pair(
 
 
 def _seconds(work: Callable[[], Any], device: torch.device) -> float:
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()  # for what was asked of it before
     began = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    wait()
     return time.perf_counter() - began

@@ -66,8 +66,10 @@ def _supervised(train: _Trainings, ranks: int) -> Iterator[Comparison]:
         for other in (RESUMED, *(_title(name, ranks) for name in names)):
             yield Comparison(other, "not run", f"needs the {what}")
         return
-    yield Comparison(what, "measured", f"{STEPS} steps of sft", plain.seconds)
+    yield Comparison(what, "measured", f"{STEPS} steps of sft in float32", plain.seconds)
     yield train.resumed(RESUMED, plain, plain, "bit for bit")
+    if train.device.type == "cuda":
+        yield from train.rounded(plain)
     for name in names:
         yield from train.compared(name, ranks, plain)
 
@@ -146,8 +148,11 @@ class _Trainings:
         ]
         self.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def __call__(self, name: str, strategy: str, ranks: int) -> _Run:
+    def __call__(self, name: str, strategy: str, ranks: int, precision: str = "fp32") -> _Run:
+        """In float32: AdamW makes a whole step of a gradient that is nothing but rounding, and that of bfloat16, which
+        is a run's default on CUDA, would hide what is looked for."""
         settings = {
+            "precision": precision,
             "max_steps": STEPS,
             "batch_size": 8,
             "micro_batch_size": 2,
@@ -210,6 +215,19 @@ class _Trainings:
             return self._compared(what, plain, self._run(name, ["--resume", str(self.folder / name), *other]), exactly)
         except Exception as error:
             return failure(what, error)
+        finally:
+            self._remove(name)
+
+    def rounded(self, plain: _Run) -> Iterator[Comparison]:
+        """The same training in bfloat16, a run's default on CUDA, which changes weights otherwise by its rounding."""
+        what, name = "training in bfloat16", "bf16"
+        try:
+            run = self(name, "single", 1, name)
+            gap = difference(plain.weights(), run.weights(), self._start())
+            said = "other weights by name or by shape" if gap is None else f"float32's change to {gap:.1g} of its norm"
+            yield Comparison(what, "differs" if gap is None else "measured", said, run.seconds)
+        except Exception as error:
+            yield failure(what, error)
         finally:
             self._remove(name)
 

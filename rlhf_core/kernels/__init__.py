@@ -7,6 +7,7 @@ file               fast                                             plain equiva
 ================== ================================================ ==========================================
 matmul             ``use_matmul_backend("onednn")``                 ``use_matmul_backend("torch")``
 packing            ``packed_hidden``                                ``padded.padded_hidden``
+row_attention      ``way_for``                                      ``segments.attend_by_segment``
 prefix_sharing     ``shared_hidden``                                ``padded.padded_hidden``
 last_token         ``last_token_hidden``                            ``padded_last``, same file
 chunked_head       ``head_logprobs``                                ``plain_head_logprobs``, same file

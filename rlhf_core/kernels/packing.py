@@ -4,13 +4,12 @@ A row holds *segments*. Each attends causally to itself and, with prefix sharing
 continues: the prompt of G completions is one segment, every completion another. Everything in a decoder but its
 attention works on single tokens, so that only attention has to know the segments: :func:`attend` runs it segment by
 segment on exactly their tokens (no mask as large as the row squared, no cache, so activation checkpointing works), or
-in one call where the device has an operator for it (:mod:`rlhf_core.kernels.varlen`).
+in one call where the device has an operator for it (:mod:`rlhf_core.kernels.row_attention`).
 
 It is registered with transformers as an attention implementation that is ``sdpa`` for every other forward. The
 segments travel as the attention mask, a 4-D tensor that transformers hands to every layer as it is.
 
-Suffixes: ``_N`` tokens of the row, ``_S`` positions of one segment, ``_K`` keys it sees, ``_A`` heads, ``_D`` head
-size, ``_H`` hidden.
+Suffixes: ``_N`` tokens of the row, ``_A`` heads, ``_D`` head size, ``_H`` hidden.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
+from rlhf_core.kernels.handed_over import on_device
 from rlhf_core.kernels.padded import Ids
+from rlhf_core.kernels.row_attention import computed_in, way_for
+from rlhf_core.kernels.segments import Segment, attend_by_segment
 from rlhf_core.kernels.trunk_and_head import trunk_and_head
-from rlhf_core.kernels.varlen import Layout, Segment, attend_row, computed_in, layout, possible
 
 NAME = "rlhf_packed"
 CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
@@ -35,8 +35,8 @@ class Segments(torch.Tensor):
 
     segments: tuple[Segment, ...]
     """In the order in which they lie, without a gap; a prompt is one of them, or some side by side."""
-    row: Layout | None = None
-    """The same on the device; made by the first layer that wants it."""
+    prepared: dict[tuple[str, int | None], Any]
+    """The same on the device, by the way of attending and the window; made by the first layer that wants it."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ def row_hidden(trunk: torch.nn.Module, row: Row) -> torch.Tensor:
     """Hidden states ``[len(row.predicting), H]`` at the places of a row that predict."""
     device = next(trunk.parameters()).device
     mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device).as_subclass(Segments)
-    mask.segments = row.segments
+    mask.segments, mask.prepared = row.segments, {}
     out = trunk(
-        input_ids=torch.tensor([row.ids], device=device),
-        position_ids=torch.tensor([row.positions], device=device),
+        input_ids=on_device([row.ids], device),
+        position_ids=on_device([row.positions], device),
         attention_mask=mask,
         use_cache=False,
     )
-    return out.last_hidden_state[0, torch.tensor(row.predicting, device=device)]
+    return out.last_hidden_state[0, on_device(row.predicting, device)]
 
 
 def attend(
@@ -137,51 +137,14 @@ def attend(
     if unknown or options.get("dropout"):
         raise NotImplementedError(f"packed attention has no {', '.join(unknown) or 'dropout'}")
     window = options.get("sliding_window")
-    if possible(query, key, value):
-        mask.row = mask.row or layout(mask.segments, query.device)
-        dtype = computed_in(query)
-        query, key, value = (x.to(dtype) for x in (query, key, value))
-        return attend_row(query, key, value, mask.row, options.get("scaling"), window), None
-    lengths = [stop - start for start, stop in (segment.own for segment in mask.segments)]
-    # A slice of the row would get a gradient as long as the row, for every segment; split gives each its own length.
-    queries, keys, values = (row.split(lengths, dim=2) for row in (query, key, value))
-    first = {segment.own[0]: n for n, segment in enumerate(mask.segments)}
-    last = {segment.own[1]: n for n, segment in enumerate(mask.segments)}
-    out: list[torch.Tensor] = []
-    for n, segment in enumerate(mask.segments):
-        start, stop = segment.prompt
-        seen = [n] if start == stop else [*range(first[start], last[stop] + 1), n]
-        out.append(
-            _attend_segment(
-                queries[n], [keys[i] for i in seen], [values[i] for i in seen], options.get("scaling"), window
-            )
-        )
-    return torch.cat(out, dim=2).transpose(1, 2).contiguous(), None
-
-
-def _attend_segment(
-    query_SD: torch.Tensor,
-    keys: list[torch.Tensor],
-    values: list[torch.Tensor],
-    scaling: float | None,
-    window: int | None,
-) -> torch.Tensor:
-    """Attention of one segment ``[1, A, S, D]`` to its prompt, if there is one, and itself."""
-    key_KD, value_KD = (row[0] if len(row) == 1 else torch.cat(row, dim=2) for row in (keys, values))
-    own, seen = query_SD.shape[2], key_KD.shape[2]
-    before = seen - own
-    grouped = query_SD.shape[1] != key_KD.shape[1]
-    reach = None if window is None or window >= seen else window
-    if not before and reach is None:
-        return F.scaled_dot_product_attention(
-            query_SD, key_KD, value_KD, is_causal=True, scale=scaling, enable_gqa=grouped
-        )
-    mask_SK = torch.ones((own, seen), dtype=torch.bool, device=key_KD.device).tril_(before)
-    if reach is not None:
-        mask_SK = mask_SK.triu_(before - reach + 1)
-    return F.scaled_dot_product_attention(
-        query_SD, key_KD, value_KD, attn_mask=mask_SK, scale=scaling, enable_gqa=grouped
-    )
+    way = way_for(query, key, value, window)
+    if way is None:
+        return attend_by_segment(query, key, value, mask.segments, options.get("scaling"), window), None
+    if (way.name, window) not in mask.prepared:
+        mask.prepared[way.name, window] = way.prepare(mask.segments, window, query.device)
+    dtype = computed_in(query)
+    query, key, value = (x.to(dtype) for x in (query, key, value))
+    return way.attend(query, key, value, mask.prepared[way.name, window], options.get("scaling"), window), None
 
 
 def register() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
+from rlhf_core.kernels.handed_over import on_device
 from rlhf_core.kernels.trunk_and_head import base_model, trunk_and_head
 
 Ids = Sequence[Sequence[int]]
@@ -20,13 +21,13 @@ Ids = Sequence[Sequence[int]]
 def pad_right(rows: Ids, device: torch.device) -> torch.Tensor:
     """Return ``ids_BL``; the filler 0 is an arbitrary valid id that nothing looks at."""
     width = max(1, max(map(len, rows)))
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.long, device=device)
+    return on_device([[*row, *[0] * (width - len(row))] for row in rows], device)
 
 
 def pad_rows(rows: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-pad; return ``(ids_BL, mask_BL)``, the mask int64 and made from the lengths."""
     ids_BL = pad_right(rows, device)
-    sizes_B = torch.tensor([len(row) for row in rows], device=device)
+    sizes_B = on_device([len(row) for row in rows], device)
     return ids_BL, (torch.arange(ids_BL.shape[1], device=device)[None, :] < sizes_B[:, None]).long()
 
 
@@ -36,7 +37,7 @@ def row_places(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor
     They come from the sizes on the host: for the places of a mask a device would have to be waited for.
     """
     pairs = [(b, t) for b, size in enumerate(sizes) for t in range(size)]
-    table = torch.tensor(pairs, dtype=torch.long, device=device).reshape(-1, 2)
+    table = on_device(pairs, device).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
 
@@ -57,7 +58,7 @@ def predicting(prompts: Ids, completions: Ids, device: torch.device) -> tuple[to
     pairs = [
         (b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions, strict=True)) for t in range(len(c))
     ]
-    table = torch.tensor(pairs, dtype=torch.long, device=device).reshape(-1, 2)
+    table = on_device(pairs, device).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from rlhf_core.kernels.handed_over import on_device
 from rlhf_core.kernels.padded import Ids, pad_right, row_places
 from rlhf_core.kernels.trunk_and_head import trunk_and_head
 
@@ -33,8 +34,8 @@ def shared_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> tor
     trunk = trunk_and_head(model).trunk
     device = next(model.parameters()).device
     unique, prompt_of = distinct(prompts)
-    prompt_of_B = torch.tensor(prompt_of, device=device)
-    lengths_P = torch.tensor([len(p) for p in unique], device=device)
+    prompt_of_B = on_device(prompt_of, device)
+    lengths_P = on_device([len(p) for p in unique], device)
     width = max(map(len, unique))
     real_PL = torch.arange(width, device=device)[None, :] >= (width - lengths_P)[:, None]
     hidden_PLH, cache = _run_prompts(trunk, unique, real_PL)
@@ -51,7 +52,7 @@ def _run_prompts(trunk: Any, unique: list[tuple[int, ...]], real_PL: torch.Tenso
     from transformers import DynamicCache
 
     width = real_PL.shape[1]
-    ids_PL = torch.tensor([[0] * (width - len(p)) + list(p) for p in unique], device=real_PL.device)
+    ids_PL = on_device([[0] * (width - len(p)) + list(p) for p in unique], real_PL.device)
     out = trunk(
         input_ids=ids_PL,
         attention_mask=real_PL.long(),

@@ -18,6 +18,7 @@ from rlhf_core.kernels.chunked_head import (
     logits_logprobs,
     plain_head_logprobs,
 )
+from rlhf_core.kernels.handed_over import on_device
 from rlhf_core.kernels.packing import packed_hidden
 from rlhf_core.kernels.padded import Ids, pad_rows, padded_hidden, padded_logits, row_places
 from rlhf_core.kernels.prefix_sharing import distinct, shared_hidden
@@ -99,7 +100,7 @@ def completion_logprobs(
     mask_BT, targets_N = _targets(completions, next(model.parameters()).device)
     wanted = _wanted(completions, masks)
     places = row_places([len(c) for c in completions], targets_N.device)
-    wanted_N = None if wanted is None else torch.tensor(wanted, dtype=torch.long, device=targets_N.device)
+    wanted_N = None if wanted is None else on_device(wanted, targets_N.device)
     options: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
     hidden_NH: torch.Tensor | None = None
     if not structure(model).split:
@@ -131,9 +132,9 @@ def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
 
 def _targets(completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """``mask_BT`` of the grid, from the lengths, and ``targets_N``, the tokens row after row."""
-    sizes_B = torch.tensor([len(c) for c in completions], device=device)
+    sizes_B = on_device([len(c) for c in completions], device)
     mask_BT = torch.arange(max(map(len, completions)), device=device)[None, :] < sizes_B[:, None]
-    return mask_BT, torch.tensor([t for c in completions for t in c], dtype=torch.long, device=device)
+    return mask_BT, on_device([t for c in completions for t in c], device)
 
 
 def _wanted(completions: Ids, masks: Masks | None) -> list[int] | None:

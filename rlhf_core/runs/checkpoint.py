@@ -138,7 +138,8 @@ def set_rng_state(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+        for card, of_card in enumerate(state["cuda"][: torch.cuda.device_count()]):  # saved where there were more
+            torch.cuda.set_rng_state(of_card, card)
 
 
 @contextlib.contextmanager

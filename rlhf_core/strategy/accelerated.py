@@ -114,7 +114,8 @@ class AcceleratedStrategy:
     def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
         """Clip the global norm; returns the norm before clipping."""
         parameters = [p for p in module.parameters() if p.grad is not None]
-        return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+        with self._waiting("adding gradients"):  # on a GPU the first number that is read waits for them
+            return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
 
     def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
         """Add each value over ranks."""
@@ -170,8 +171,8 @@ class AcceleratedStrategy:
         with self._waiting(what):
             if dist.get_backend() == "gloo":
                 dist.monitored_barrier(timeout=timedelta(seconds=self.timeout_s))
-            else:
-                dist.barrier()
+            else:  # NCCL guesses a card by the rank otherwise, which need not be this rank's
+                dist.barrier(device_ids=[self.device.index] if self.device.index is not None else None)
 
     def alone(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Rank 0 works; the others wait for it at the end, however long it takes."""

@@ -40,6 +40,8 @@ ATTEMPT = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 """Of the launcher's: the store may hold what ranks of an earlier one said."""
 ASKED, FRAMES, THREADS = f"rlhf/stacks/{ATTEMPT}", 12, 4
 """Key under which stacks are asked for; how many frames and threads are shown."""
+EARLY_S, LAST_S = STACKS_S + 2 * BEAT_S, 2 * BEAT_S
+"""Before its deadline a wait that nobody may survive asks for stacks, and says what it knows."""
 NAME = "peers"
 """Of the thread that speaks and listens."""
 LOST = ("timed out", "timeout", "connection", "gloo", "nccl", "socket", "peer")
@@ -58,6 +60,14 @@ class Heard(NamedTuple):
     """When this rank heard it (monotonic seconds)."""
     process: str = ""
     """:func:`this_process` of that rank; empty if it is not known."""
+
+
+class Awaited(NamedTuple):
+    """A wait for the other ranks."""
+
+    what: str
+    began: float
+    timeout_s: float
 
 
 class Peers:
@@ -79,6 +89,10 @@ class Peers:
         self.heard = {other: Heard(0, "not heard of yet", 0.0, began) for other in range(world_size) if other != rank}
         self._warned: set[int] = set()
         self._stacks: dict[int, str] = {}
+        self.ended_at_deadline = dist.is_initialized() and dist.get_backend() == "nccl"
+        """A collective that is late ends this process, without an error that could say anything: NCCL's watchdog."""
+        self._awaited: Awaited | None = None
+        self._told: Awaited | None = None
         self._over, self._asking, self._wake = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._exchange, name=NAME, daemon=True)
         self._thread.start()
@@ -135,6 +149,7 @@ class Peers:
                 for other in self.heard:
                     self._listen(other)
                 self._exchange_stacks()
+                self._tell_if_overdue()
                 failures = 0
             except RuntimeError:  # the launcher, and its store, are gone, or slow for a moment
                 failures += 1
@@ -153,6 +168,37 @@ class Peers:
         for other in self.heard if self._asking.is_set() else ():
             if other not in self._stacks and self.store.check([f"{ASKED}/{other}"]):
                 self._stacks[other] = self.store.get(f"{ASKED}/{other}").decode()
+
+    @contextlib.contextmanager
+    def awaiting(self, what: str, timeout_s: float) -> Iterator[None]:
+        """While the main thread waits; shortly before the deadline who is missing is said, if nobody could later."""
+        self._awaited = Awaited(what, time.monotonic(), timeout_s)
+        try:
+            yield
+        finally:
+            self._awaited = None
+
+    def _tell_if_overdue(self) -> None:
+        awaited = self._awaited
+        if not self.ended_at_deadline or awaited is None or awaited is self._told:
+            return
+        left = awaited.began + awaited.timeout_s - time.monotonic()
+        if left > EARLY_S:
+            return
+        self._asking.set()
+        if len(self._stacks) > len(self.heard) or left < LAST_S:
+            self._told = awaited
+            known = {r: self._stacks.get(r, "did not say") for r in range(self.world_size)}
+            stacks = "\n".join(f"rank {r}: {stack}" for r, stack in known.items())
+            log.error(
+                "rank %d has waited %.0f s for the others (%s); at %.0f s NCCL ends this process\n%s\n%s",
+                self.rank,
+                awaited.timeout_s - left,
+                awaited.what,
+                awaited.timeout_s,
+                self.describe(),
+                stacks,
+            )
 
     def _listen(self, other: int) -> None:
         key = f"rlhf/rank/{other}"
@@ -225,7 +271,8 @@ def waiting(what: str, rank: int, peers: Peers | None, timeout_s: float) -> Iter
     """
     began = time.monotonic()
     try:
-        yield
+        with contextlib.nullcontext() if peers is None else peers.awaiting(what, timeout_s):
+            yield
     except RuntimeError as error:
         if isinstance(error, DeadlineExceeded) or not any(word in str(error).lower() for word in LOST):
             raise

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from rlhf_core.plan import library_versions
-from scripts.bench._processor import processor, product_gflops
+from scripts.bench._processor import cards, processor, product_gflops
 
 ROOT = Path(__file__).parents[2]
 RECORD = ("step_time", "pocket_step", "rollout", "cost_curves")
@@ -43,6 +43,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "processor": processor(),
+        **({"cards": cards()} if cards() else {}),
         "product_gflops_of_one_core": product_gflops(),
         "versions": library_versions(),
     }

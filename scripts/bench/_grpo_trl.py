@@ -1,10 +1,12 @@
 """TRL's side of a comparison: its GRPOTrainer on the same work, step by step.
 
-    python -m scripts.bench._grpo_trl CASE MODEL_FOLDER SCRATCH_FOLDER STEPS
+    python -m scripts.bench._grpo_trl CASE MODEL_FOLDER SCRATCH_FOLDER STEPS [vllm share=SHARE] [bf16]
 
 Settings that would slow TRL down without being part of the work are off: gradient checkpointing (its default),
 completion logging, evaluation and saving. Mixed precision, its default, is on in the bfloat16 case only.
-Completions get their lengths from the case's table: the end of the text is impossible before and certain then.
+Completions get their lengths from the case's table: the end of the text is impossible before and certain then. With
+``vllm`` they are sampled by vLLM in the process, which has SHARE of the card and sleeps during updates, and end where
+they end.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -81,6 +84,20 @@ class Steps(TrainerCallback):
         self.gate.step_done(parts=parts, tokens_generated=tokens, tokens_trained=tokens)
 
 
+def with_vllm(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of TRL for vLLM in its process, if one of the words is ``vllm``."""
+    if "vllm" not in words:
+        return {}
+    share = next(float(word.removeprefix("share=")) for word in words if word.startswith("share="))
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": share,
+        "vllm_enable_sleep_mode": torch.cuda.is_available(),
+        "vllm_importance_sampling_correction": False,
+    }
+
+
 def main() -> None:
     """Run until told to stop."""
     work, model, folder, steps = find(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
@@ -88,7 +105,8 @@ def main() -> None:
     config = GRPOConfig(
         output_dir=folder,
         use_cpu=not torch.cuda.is_available(),
-        bf16=work.dtype == "bfloat16",
+        bf16=work.dtype == "bfloat16" or "bf16" in sys.argv[5:],
+        **with_vllm(sys.argv[5:]),
         gradient_checkpointing="trl" in work.checkpointed,
         model_init_kwargs={"dtype": "float32"},
         per_device_train_batch_size=work.micro_batch,

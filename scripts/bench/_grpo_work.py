@@ -80,12 +80,18 @@ def find(case: str) -> Work:
     prompts, group, length = map(int, case.split("x"))
     return Work(
         f"{prompts} prompts x {group} completions of {length} tokens",
-        PROBLEMS[:prompts],
+        numbered(prompts),
         group,
         length,
         length,
         micro_batch=min(8, prompts * group),
     )
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """So many prompts: the problems, then the same with a number before them."""
+    more = tuple(f"Problem {n}. {PROBLEMS[n % len(PROBLEMS)]}" for n in range(len(PROBLEMS), count))
+    return (*PROBLEMS[:count], *more)
 
 
 def variety(text: str) -> float:

@@ -1,4 +1,4 @@
-"""One training run in this process with its live tensor bytes counted, phase by phase; for :mod:`.memory_plan`."""
+"""One training run in this process with its memory counted, phase by phase; for :mod:`.memory_plan`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rlhf_core.memory.live import LiveBytes
+from scripts.bench._memory_truth import CardMemory, LiveTensors, Truth
 
 PHASES = {
     "update": (
@@ -33,14 +33,17 @@ PHASES = {
 
 
 class Phases:
-    """The peak of each phase."""
+    """The peaks of each phase, by what is counted."""
 
-    def __init__(self, live: LiveBytes) -> None:
-        self.live, self.peaks, self.stack = live, dict.fromkeys(["other", *PHASES], 0), ["other"]
+    def __init__(self, truth: Truth) -> None:
+        self.truth, self.stack = truth, ["other"]
+        self.peaks: dict[str, dict[str, int]] = {}
 
     def _note(self) -> None:
-        self.peaks[self.stack[-1]] = max(self.peaks[self.stack[-1]], self.live.peak)
-        self.live.begin()
+        for kind, peak in self.truth.peaks().items():
+            of_phases = self.peaks.setdefault(kind, dict.fromkeys(["other", *PHASES], 0))
+            of_phases[self.stack[-1]] = max(of_phases[self.stack[-1]], peak)
+        self.truth.begin()
 
     def wrapped(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, as a part of a phase."""
@@ -72,22 +75,6 @@ class Phases:
                     stack.enter_context(patch.object(cls, method, self.wrapped(phase, getattr(cls, method))))
             yield
             self._note()
-
-
-@contextmanager
-def resizes_seen(live: LiveBytes) -> Iterator[None]:
-    """FSDP frees what it gathered by giving its storage no size, which is no operation."""
-    import torch
-
-    resize = torch.UntypedStorage.resize_
-
-    def resize_and_count(self: torch.UntypedStorage, size: int) -> Any:
-        out = resize(self, size)
-        live.resized(self)
-        return out
-
-    with patch.object(torch.UntypedStorage, "resize_", resize_and_count):
-        yield
 
 
 IMPORTED = (
@@ -126,35 +113,49 @@ def import_everything() -> None:
         weightless_model(ModelConfig(path="pocket"))
 
 
-def plan_and_measure(names: Mapping[str, str], settings: Sequence[str], ranks: int = 1) -> dict[str, dict[str, int]]:
+def plan_and_measure(
+    names: Mapping[str, str], settings: Sequence[str], ranks: int = 1, device: str = "cpu"
+) -> dict[str, dict[str, int]]:
     """Planned and measured bytes of each phase of a run, of the rank that has most.
 
-    Every process is forked from this one, which has imported what they need.
+    On a CPU every process is forked from this one, which has imported what they need; with CUDA each starts anew.
 
     Args:
         names: short options, such as ``{"algo": "grpo", "model": "pocket"}``.
         settings: as ``--set`` takes them.
-        ranks: processes, on gloo.
+        ranks: processes, on gloo; with CUDA, on NCCL and a card each.
+        device: ``cpu`` or ``cuda``.
+
+    Returns:
+        ``plan`` and ``measured``, on a card also ``reserved``; by phase.
 
     Raises:
         RuntimeError: one of them failed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        planned = plan(names, settings, ranks, Path(folder))
+        planned = plan(names, settings, ranks, Path(folder), device)
         port = str(_free_port())
-        forked([partial(_measure_rank, Path(folder), rank, ranks, port) for rank in range(ranks)])
+        in_processes([partial(_measure_rank, Path(folder), rank, ranks, port, device) for rank in range(ranks)], device)
         every = [json.loads(Path(folder, f"peaks-{rank}.json").read_text()) for rank in range(ranks)]
-    return {"plan": planned, "measured": {phase: max(rank[phase] for rank in every) for phase in every[0]}}
+    return {"plan": planned, **of_all_ranks(every)}
 
 
-def plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder: Path) -> dict[str, int]:
+def of_all_ranks(every: Sequence[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+    """What each phase takes on the rank where it takes most, by what is counted."""
+    return {kind: {phase: max(rank[kind][phase] for rank in every) for phase in every[0][kind]} for kind in every[0]}
+
+
+def plan(
+    names: Mapping[str, str], settings: Sequence[str], ranks: int, folder: Path, device: str = "cpu"
+) -> dict[str, int]:
     """Planned bytes of each phase of a run, which is created in a folder; arguments as :func:`plan_and_measure`."""
-    import_everything()
-    forked([partial(_plan, names, settings, ranks, folder)])
+    if device == "cpu":
+        import_everything()
+    in_processes([partial(_plan, names, settings, ranks, folder, device)], device)
     return json.loads((folder / "planned.json").read_text())
 
 
-def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder: Path) -> None:
+def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder: Path, device: str) -> None:
     """Plan a run, and create it."""
     from rlhf_core.cli.options import open_plugins, resolve_options
     from rlhf_core.context import BuildContext
@@ -170,17 +171,19 @@ def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder:
     run_plan = plan_run(registry, hooks, config, ranks)
     preflight(registry, config, ranks)
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks)
-    planned = plan_for(footprint(ctx, on_cpu=True), placement_of(ctx), on_cpu=True)
+    on_cpu = device == "cpu"
+    planned = plan_for(footprint(ctx, on_cpu=on_cpu), placement_of(ctx), on_cpu=on_cpu)
     RunDir(folder / "run").create(run_plan, environment())
     Path(folder, "planned.json").write_text(json.dumps({name: phase.total for name, phase in planned.phases.items()}))
 
 
-def _measure_rank(folder: Path, rank: int, ranks: int, port: str) -> None:
+def _measure_rank(folder: Path, rank: int, ranks: int, port: str, device: str) -> None:
     """One rank of a run that was planned."""
     if ranks > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
         os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    Path(folder, f"peaks-{rank}.json").write_text(json.dumps(measure(folder / "run")))
+    truth = LiveTensors() if device == "cpu" else CardMemory(rank)
+    Path(folder, f"peaks-{rank}.json").write_text(json.dumps(measure(folder / "run", truth)))
 
 
 def _free_port() -> int:
@@ -189,10 +192,13 @@ def _free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def forked(works: Sequence[Callable[[], None]]) -> None:
-    """Run each in a process of its own, and wait; where one fails the others are ended."""
-    fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=work) for work in works]
+def in_processes(works: Sequence[Callable[[], None]], device: str = "cpu") -> None:
+    """Run each in a process of its own, and wait; where one fails the others are ended.
+
+    A forked process cannot use CUDA where its parent has asked for it, be it only whether it is there.
+    """
+    context: Any = multiprocessing.get_context("fork" if device == "cpu" else "spawn")
+    processes = [context.Process(target=work) for work in works]
     for process in processes:
         process.start()
     try:
@@ -206,8 +212,8 @@ def forked(works: Sequence[Callable[[], None]]) -> None:
         raise RuntimeError(f"process {failed[0]} of {len(works)} failed; its output is above")
 
 
-def measure(run_dir: Path) -> dict[str, int]:
-    """Live tensor bytes at the peak of each phase of a planned run on this rank."""
+def measure(run_dir: Path, truth: Truth) -> dict[str, dict[str, int]]:
+    """Peaks of each phase of a planned run on this rank, by what is counted."""
     from rlhf_core.hooks import load_hooks
     from rlhf_core.launch.process import run_plan
     from rlhf_core.plan import Plan, reload
@@ -218,8 +224,7 @@ def measure(run_dir: Path) -> dict[str, int]:
     plan = Plan.read(run_dir / "plan.json")
     config = reload(registry, plan)
     registry.freeze()
-    with LiveBytes() as live, resizes_seen(live):
-        phases = Phases(live)
-        with phases.active():
-            run_plan(plan, config, registry, hooks, run_dir, resume=False)
+    phases = Phases(truth)
+    with truth.counting(), phases.active():
+        run_plan(plan, config, registry, hooks, run_dir, resume=False)
     return phases.peaks

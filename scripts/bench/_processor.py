@@ -25,6 +25,21 @@ def processor() -> str:
     return f"{_name()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
+def cards() -> list[str]:
+    """Every card that torch sees, by name and memory.
+
+    Example:
+        ["NVIDIA H100 80GB HBM3, 79 GiB"]
+    """
+    every = (torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count()))
+    return [f"{card.name}, {card.total_memory / 2**30:.0f} GiB" for card in every]
+
+
+def device_name() -> str:
+    """Where a run computes: the first card, else the processor."""
+    return next(iter(cards()), None) or processor()
+
+
 def _name() -> str:
     try:
         lines = CPUINFO.read_text().splitlines()

@@ -10,7 +10,8 @@ The 135M model is written as safetensors first, which sharded ranks read
 by parts; its rows have smaller batches (``SMALLER``), need RLHF_SMOLLM2_GGUF and are left out without. Rows of several
 processes are two ranks on gloo, of which the larger is measured. Writes ``docs/bench/memory_plan.md`` besides the
 record; ``--missing`` goes on with rows that were not measured, ``--only "135M: sft"`` measures some.
-``python -m scripts.bench.memory_plan`` plans recorded rows anew and measures nothing.
+``python -m scripts.bench.memory_plan`` plans recorded rows anew and measures nothing. On cards the same rows are
+measured by :mod:`scripts.bench.memory_plan_cuda`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhf_core.launch.memory import readable
-from scripts.bench._memory_run import forked, plan, plan_and_measure
+from scripts.bench._memory_run import in_processes, plan, plan_and_measure
 
 PHASES = ("load", "rollout", "update", "checkpoint")
 OFFLINE = (
@@ -138,7 +139,7 @@ def equal_rows() -> dict[str, str]:
 def safetensors_folder() -> str:
     """The 135M model, written for this benchmark as other models lie on disk."""
     folder = tempfile.mkdtemp(prefix="memory-plan-135m-")
-    forked([partial(_write_safetensors, os.environ["RLHF_SMOLLM2_GGUF"], folder)])
+    in_processes([partial(_write_safetensors, os.environ["RLHF_SMOLLM2_GGUF"], folder)])
     return folder
 
 
@@ -161,10 +162,11 @@ def names_of(model: str, row: Row) -> dict[str, str]:
 def run(model: str, row: Row) -> dict[str, Any]:
     """Plan and measurement of one run, and the relative error of the plan's peak."""
     found = plan_and_measure(names_of(model, row), settings_of(model, row), row.layout.ranks)
-    return {**found, "reference": row.reference, **_errors(found)}
+    return {**found, "reference": row.reference, **errors(found)}
 
 
-def _errors(found: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+def errors(found: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """Relative errors of a plan: of its peak, and of each phase that was measured."""
     planned, measured = found["plan"], found["measured"]
     both = [name for name in PHASES[1:] if name in planned and name in measured]
     phases = {name: _error(planned[name], measured[name]) for name in both}
@@ -183,7 +185,7 @@ def plan_again(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as place:
             planned = plan(names_of(model, row), settings_of(model, row), row.layout.ranks, Path(place))
         results["plan"] = planned
-        case |= {"planned_at": at, "results": {**results, **_errors(results)}}
+        case |= {"planned_at": at, "results": {**results, **errors(results)}}
         print(f"{name}: {results['peak_error']:+.1%} -> {case['results']['peak_error']:+.1%}", flush=True)
     path.write_text(json.dumps(record, indent=2) + "\n")
     finish({name: case["results"] for name, case in record["cases"].items()}, folder)
@@ -209,14 +211,18 @@ def finish(results: Mapping[str, Any], folder: Path) -> None:
     ]
     wanted = [f"{model}: {name}" for model in MODELS for name in rows()]
     for name in (name for name in wanted if name in results):
-        row = results[name]
-        planned, measured = max(row["plan"].values()), max(row["measured"].values())
-        errors = [f"{row['phase_errors'][p]:+.1%}" if p in row["phase_errors"] else "" for p in PHASES[1:]]
-        cells = [name, row["reference"], readable(planned), readable(measured), f"{row['peak_error']:+.1%}", *errors]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(table_row(name, results[name]))
     if not_measured := [name for name in wanted if name not in results]:
         lines += ["", f"Not measured yet: {'; '.join(not_measured)}."]
     (folder / "memory_plan.md").write_text("\n".join(lines) + "\n")
+
+
+def table_row(name: str, row: Mapping[str, Any], *more: str) -> str:
+    """A line of the table."""
+    planned, measured = max(row["plan"].values()), max(row["measured"].values())
+    by_phase = [f"{row['phase_errors'][p]:+.1%}" if p in row["phase_errors"] else "" for p in PHASES[1:]]
+    peaks = [readable(planned), readable(measured), f"{row['peak_error']:+.1%}"]
+    return "| " + " | ".join([name, row["reference"], *peaks, *by_phase, *more]) + " |"
 
 
 if __name__ == "__main__":

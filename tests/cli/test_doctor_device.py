@@ -166,6 +166,18 @@ def test_other_weights_differ_and_a_strategy_that_ends_fails(tmp_path: Path, mon
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"single"}, "what was compared is removed"
 
 
+def test_trainings_are_compared_in_float32_and_a_card_makes_one_in_bfloat16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = trained(monkeypatch, bf16=1.1)
+    rows = list(runs.compare_runs("pocket", torch.device("cuda"), 2, tmp_path))
+    rounded = next(row for row in rows if row.what == "training in bfloat16")
+    assert (rounded.verdict, rounded.detail) == ("measured", "float32's change to 0.1 of its norm")
+    precisions = [[w for w in words if "precision=" in w] for words in asked if "--resume" not in words]
+    assert precisions == [["trainer.precision=fp32"], ["trainer.precision=bf16"], *[["trainer.precision=fp32"]] * 2]
+    assert "training in bfloat16" not in verdicts_of(tmp_path), "a CPU computes in float32"
+
+
 def test_a_training_that_changes_nothing_compares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(monkeypatch, single=0.0, resumed=0.0, ddp=0.0, fsdp=0.0)
     assert set(verdicts_of(tmp_path).values()) == {"measured", "failed"}

@@ -1,126 +1,256 @@
-"""The layout for torch's operator for sequences of different length, by a plain operator that does what that does.
+"""What operators for sequences of different length are given, by plain ones that do what those document.
 
-The operator itself needs a GPU: `rlhf doctor --device cuda` compares it with the plain forward there.
+The operators themselves need a GPU: `rlhf doctor --device cuda` compares them with the plain forward there.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import inspect
+import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.attention.varlen as torch_varlen
 import torch.nn.functional as F
 
-from rlhf_core.kernels import packing, varlen
-from rlhf_core.kernels.packing import Segment, Segments, attend, pack, packed_hidden
+from rlhf_core.device_check import forwards
+from rlhf_core.kernels import packing, row_attention, varlen
+from rlhf_core.kernels.packing import pack, packed_hidden
+from rlhf_core.kernels.row_attention import BY_SEGMENT, WAYS, Kind, Way
+from rlhf_core.kernels.segments import Segment, attend_by_segment
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.policy.structure import structure
 
+CPU = torch.device("cpu")
 PROMPTS = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 5), (7, 8), (1, 2, 3, 4, 5)]
 COMPLETIONS = [(6, 7, 8), (9,), (5, 6, 7, 8, 9, 10), (11, 12)]
+TORCH, FLASH, FLEX = WAYS
+KIND = Kind(CPU, torch.bfloat16, 4, 2, 8, windowed=True, deterministic=False)
+SIGNATURE = inspect.signature(torch_varlen.varlen_attn)
 
 
-def plain_varlen(
+def sequences(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    cu_seq_q: torch.Tensor,
-    cu_seq_k: torch.Tensor,
-    max_q: int,
-    max_k: int,
-    *,
+    starts: tuple[torch.Tensor, torch.Tensor],
+    longest: tuple[int, int],
     scale: float | None,
-    window_size: tuple[int, int],
-    enable_gqa: bool,
+    window: tuple[int, int],
+    last: bool = True,
 ) -> torch.Tensor:
-    """As documented for ``torch.nn.attention.varlen.varlen_attn``: sequence by sequence, the last query sees the last
-    key."""
-    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
-    assert window_size[1] == 0, "causal"
-    sizes_q, sizes_k = cu_seq_q.diff().tolist(), cu_seq_k.diff().tolist()
-    assert (max(sizes_q), max(sizes_k)) == (max_q, max_k)
+    """Sequence by sequence; the last query sees the last key, or the first query the first key."""
+    assert all(each.dtype == torch.int32 for each in starts)
+    assert all(x.is_contiguous() for x in (query, key, value))
+    sizes_q, sizes_k = (each.diff().tolist() for each in starts)
+    assert (max(sizes_q), max(sizes_k)) == longest
     out: list[torch.Tensor] = []
     for q, k, v in zip(query.split(sizes_q), key.split(sizes_k), value.split(sizes_k), strict=True):
-        behind = torch.arange(len(q))[:, None] + len(k) - len(q) - torch.arange(len(k))[None]
-        seen = (behind >= 0) & (behind <= window_size[0] if window_size[0] >= 0 else True)
+        shift = len(k) - len(q) if last else 0
+        behind = torch.arange(len(q))[:, None] + shift - torch.arange(len(k))[None]
+        seen = (behind >= -window[1]) & (behind <= window[0] if window[0] >= 0 else True)
+        grouped = q.shape[1] != k.shape[1]
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        got = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=enable_gqa)
-        out.append(got[0].transpose(0, 1))
+        out.append(F.scaled_dot_product_attention(q, k, v, seen, scale=scale, enable_gqa=grouped)[0].transpose(0, 1))
     return torch.cat(out)
 
 
+def plain_torch(*arguments: Any, **options: Any) -> torch.Tensor:
+    """As ``torch.nn.attention.varlen.varlen_attn`` documents."""
+    given = SIGNATURE.bind(*arguments, **options).arguments
+    query, key = given["query"], given["key"]
+    assert given.get("enable_gqa", False) or query.shape[1] == key.shape[1]
+    starts, longest = (given["cu_seq_q"], given["cu_seq_k"]), (given["max_q"], given["max_k"])
+    assert given["window_size"][1] == 0, "causal"
+    return sequences(query, key, given["value"], starts, longest, given["scale"], given["window_size"])
+
+
+def plain_flash(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    deterministic: bool = False,
+    last: bool = True,
+) -> torch.Tensor:
+    """As ``flash_attn.flash_attn_varlen_func`` 2.4.1 and later documents: a query at ``i`` sees keys from ``i + keys -
+    queries - left`` to ``i + keys - queries + right``, and none after itself where it is causal."""
+    assert deterministic == torch.are_deterministic_algorithms_enabled()
+    assert not dropout_p
+    left, right = window_size
+    right = 0 if causal else right
+    starts = cu_seqlens_q, cu_seqlens_k
+    return sequences(q, k, v, starts, (max_seqlen_q, max_seqlen_k), softmax_scale, (left, right), last)
+
+
+def before_2_1(*arguments: Any, **options: Any) -> torch.Tensor:
+    """flash-attn before 2.1: the first query sees the first key."""
+    return plain_flash(*arguments, **options, last=False)
+
+
+def install_flash(monkeypatch: pytest.MonkeyPatch, function: Any = plain_flash) -> None:
+    module: Any = ModuleType("flash_attn")
+    module.flash_attn_varlen_func = function
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    forget()
+
+
+def forget() -> None:
+    row_attention.first_way.cache_clear()
+    row_attention.refusal.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_tried() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+@pytest.mark.parametrize("way", [TORCH, FLASH], ids=lambda way: way.name)
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("key_heads", [4, 2])
-def test_one_call_attends_as_a_call_per_segment(share: bool, window: int | None, key_heads: int) -> None:
+def test_one_call_attends_as_a_call_per_segment(
+    way: Way, share: bool, window: int | None, key_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_varlen, "varlen_attn", plain_torch)
+    install_flash(monkeypatch)
     torch.manual_seed(0)
     row = pack(PROMPTS, COMPLETIONS, share)
     tokens = len(row.ids)
     found: list[list[torch.Tensor]] = []
     made = [torch.randn(1, heads, tokens, 8) for heads in (4, key_heads, key_heads)]
     upstream = torch.randn(1, tokens, 4, 8)
-    mask = torch.ones((1, 1, 1, 1), dtype=torch.bool).as_subclass(Segments)
-    mask.segments = row.segments
     for once in (False, True):
         query, key, value = (x.clone().requires_grad_() for x in made)
         if once:
-            rows = varlen.layout(row.segments, torch.device("cpu"))
+            rows = way.prepare(row.segments, window, CPU)
             assert (rows.key_places_K is None) is not share
-            out = varlen.attend_row(query, key, value, rows, 0.3, window, plain_varlen)
+            out = way.attend(query, key, value, rows, 0.3, window)
         else:
-            out, _ = attend(SimpleNamespace(), query, key, value, mask, scaling=0.3, sliding_window=window)
+            out = attend_by_segment(query, key, value, row.segments, 0.3, window)
         (out * upstream).sum().backward()
         found.append([out.detach(), *(x.grad for x in (query, key, value) if x.grad is not None)])
     assert [x.shape for x in found[0]] == [x.shape for x in found[1]]
     assert max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)) < 1e-5
 
 
-def test_a_model_takes_it_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
+def test_flash_attn_is_told_where_results_are_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_flash(monkeypatch)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert row_attention.refusal(FLASH, KIND._replace(deterministic=True)) is None, "plain_flash asserts it"
 
-    def counted(*arguments: Any, **options: Any) -> torch.Tensor:
-        calls.append(1)
-        return plain_varlen(*arguments, **options)
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_a_model_takes_it_where_it_runs(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_varlen, "varlen_attn", plain_torch)
+    install_flash(monkeypatch)
+    prepared: list[Any] = []
+
+    def prepare(*arguments: Any) -> Any:
+        prepared.append(way.prepare(*arguments))
+        return prepared[-1]
+
+    attended: list[Any] = []
+
+    def attend(*arguments: Any) -> Any:
+        attended.append(arguments[3])
+        return way.attend(*arguments)
 
     model = load_policy(ModelConfig(path="pocket")).model.eval()
     assert structure(model).pack
     with torch.no_grad():
         by_segment = packed_hidden(model, PROMPTS, COMPLETIONS, True)
-        monkeypatch.setattr(packing, "possible", lambda query, key, value: True)
-        monkeypatch.setattr(varlen, "_operator", lambda: counted)
+        monkeypatch.setattr(packing, "way_for", lambda *_: Way(way.name, prepare, attend))
         at_once = packed_hidden(model, PROMPTS, COMPLETIONS, True)
-    assert len(calls) == model.config.num_hidden_layers
-    assert not torch.equal(at_once, torch.zeros_like(at_once))
+    assert len(attended) == model.config.num_hidden_layers
+    assert len(prepared) == 1, "once for all layers"
+    assert all(each is prepared[0] for each in attended)
     assert float((at_once - by_segment).abs().max()) < 1e-4
 
 
-def test_it_is_not_taken_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_taken_where_it_cannot_run() -> None:
     """Neither on a CPU, nor on a device whose build lacks it: it is tried, not believed."""
-    kind = (torch.device("cpu"), torch.bfloat16, 4, 4, 8)
     heads = torch.zeros((1, 4, 3, 8), dtype=torch.bfloat16)
-    assert not varlen.possible(heads, heads, heads)
-    varlen._runs.cache_clear()
-    assert not varlen._runs(*kind), "the operator is CUDA's alone"
-    varlen._runs.cache_clear()
-    monkeypatch.setattr(varlen, "_operator", lambda: plain_varlen)
+    with row_attention.taken_ways() as taken:
+        assert row_attention.way_for(heads, heads, heads, None) is None
+    assert list(taken) == [BY_SEGMENT]
+    assert row_attention.refusal(TORCH, KIND) is not None, "the operator is CUDA's alone"
+    assert "flash_attn" in str(row_attention.refusal(FLASH, KIND))
+    assert row_attention.refusal(FLEX, KIND) is not None, "torch refuses its backward on a CPU"
+    assert row_attention.first_way(KIND, tuple(way.name for way in WAYS)).way is None
+
+
+def test_the_first_that_agrees_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "rlhf.models")
+    every = tuple(way.name for way in WAYS)
+    install_flash(monkeypatch, before_2_1)
+    assert row_attention.first_way(KIND, every).way is None, "it runs, and attends to other tokens"
+    assert "flash-attn: differs by" in caplog.text
+    install_flash(monkeypatch)
     with torch.inference_mode():
-        assert varlen._runs(*kind), "whoever scores first does not decide for who trains"
-    varlen._runs.cache_clear()
+        assert row_attention.first_way(KIND, every).way is FLASH, "whoever scores first does not decide for who trains"
+    monkeypatch.setattr(torch_varlen, "varlen_attn", plain_torch)
+    forget()
+    caplog.clear()
+    for _ in range(2):
+        assert row_attention.first_way(KIND, every).way is TORCH
+    assert [record.getMessage() for record in caplog.records] == [
+        "attention of packed rows on cpu in torch.bfloat16: torch's varlen_attn"
+    ]
+    assert row_attention.first_way(KIND, (FLASH.name,)).way is FLASH
+
+
+def test_a_trial_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_flash(monkeypatch)
+    before = torch.get_rng_state()
+    assert row_attention.refusal(FLASH, KIND) is None
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_autocast_decides_the_number_type() -> None:
     """Under ``trainer.precision=bf16`` rotary embeddings leave float32, and attention computes in bfloat16."""
     heads = torch.zeros(1)
-    assert varlen.computed_in(heads) == torch.float32
+    assert row_attention.computed_in(heads) == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
-        assert varlen.computed_in(heads) == torch.bfloat16
+        assert row_attention.computed_in(heads) == torch.bfloat16
 
 
 def test_segments_of_a_row() -> None:
-    rows = varlen.layout([Segment((0, 2)), Segment((2, 3), (0, 2)), Segment((3, 6), (0, 2))], torch.device("cpu"))
+    rows = varlen.layout([Segment((0, 2)), Segment((2, 3), (0, 2)), Segment((3, 6), (0, 2))], CPU)
     assert rows.query_starts.tolist() == [0, 2, 3, 6]
     assert rows.key_starts.tolist() == [0, 2, 5, 10]
     assert rows.key_places_K is not None
     assert rows.key_places_K.tolist() == [0, 1, 0, 1, 2, 0, 1, 3, 4, 5]
+
+
+def test_the_device_check_compares_every_way_and_names_the_one_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU with flash-attn and a torch before `varlen_attn`."""
+    loaded = load_policy(ModelConfig(path="pocket"))
+    monkeypatch.setattr(row_attention, "DEVICES", ("cpu",))
+    install_flash(monkeypatch)
+    rows = {row.what: row for row in forwards.compare_forwards(loaded, CPU, "bf16")}
+    assert rows["forward bf16: packing"].verdict == "agrees"
+    assert rows["forward bf16: packing"].detail.endswith(f"attention: {FLASH.name}")
+    others = {what: row for what, row in rows.items() if "packing by" in what}
+    assert {what: row.verdict for what, row in others.items()} == {
+        f"forward bf16: packing by {TORCH.name}": "not run",
+        f"forward bf16: packing by {FLASH.name}": "agrees",
+        f"forward bf16: packing by {FLEX.name}": "not run",
+    }
+    assert "CPU" in others[f"forward bf16: packing by {FLEX.name}"].detail, "why it does not run"
+    fp32 = {row.what: row for row in forwards.compare_forwards(loaded, CPU, "fp32")}
+    assert fp32["forward fp32: packing"].detail.endswith(f"attention: {BY_SEGMENT}")
+    assert not any("packing by" in what for what in fp32)

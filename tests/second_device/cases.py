@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.flex_attention import BlockMask
 
 from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.context import BuildContext
 from rlhf_core.device_check.forwards import possible_here, random_samples
+from rlhf_core.kernels.row_attention import WAYS, Way
+from rlhf_core.kernels.segments import Segment
 from rlhf_core.memory.sizes import sizes_of
 from rlhf_core.memory.update import _parts
 from rlhf_core.models.config import ModelConfig
@@ -179,3 +182,18 @@ def test_on_cuda_alone_one_kernel_makes_the_step(monkeypatch: pytest.MonkeyPatch
         optimizer.load_state_dict(other.state_dict())
         assert all(group["fused"] == optimizer.inner.defaults["fused"] for group in optimizer.inner.param_groups)
         stepped(optimizer)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("window", [None, 3])
+def test_what_packed_attention_prepares_is_made_without_waiting(way: Way, window: int | None) -> None:
+    """The operators need CUDA; what they are given, for all layers, is made of numbers that the host has."""
+    with accelerator() as device:
+        prepared = way.prepare([Segment((0, 5)), Segment((5, 7), (0, 5)), Segment((7, 140), (0, 5))], window, DEVICE)
+        tensors = [value for value in vars(prepared).values() if isinstance(value, torch.Tensor)]
+        assert len(tensors) >= 3
+        assert all(isinstance(tensor, There) for tensor in tensors)
+        if isinstance(prepared, BlockMask):
+            edges = [cell.cell_contents for cell in prepared.mask_mod.__closure__ or ()]
+            assert [type(edge) for edge in edges] == [There] * 3
+        assert not device.waits

@@ -116,7 +116,8 @@ class Fsdp(OnRanks):
         """
         shards = [_local(p.grad) for p in module.parameters() if p.grad is not None]
         norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in shards]
-        squares = float(torch.stack(norms).square().sum()) if norms else 0.0
+        with self.ranks._waiting("adding gradients"):  # on a GPU the first number that is read waits for them
+            squares = float(torch.stack(norms).square().sum()) if norms else 0.0
         norm = math.sqrt(self.ranks.sum_over_ranks([squares])[0] / self.replicas)
         if shards and math.isfinite(norm) and norm > max_norm:
             torch._foreach_mul_(shards, max_norm / (norm + 1e-6))  # pyright: ignore[reportPrivateImportUsage]

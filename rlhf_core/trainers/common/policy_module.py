@@ -14,6 +14,7 @@ import torch
 
 from rlhf_core.batches import TokenBatch
 from rlhf_core.contracts import contract_error
+from rlhf_core.kernels.handed_over import handed_over, on_device
 from rlhf_core.kernels.padded import Ids, pad_values, row_places
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
@@ -75,7 +76,7 @@ class PolicyModule(torch.nn.Module):
             full = np.zeros((len(rows), width), dtype)
             for i, row in enumerate(rows):
                 full[i, : len(row)] = row
-            return torch.from_numpy(full).to(device)
+            return handed_over(torch.from_numpy(full), device)
 
         def optional(name: str) -> torch.Tensor | None:
             rows = [getattr(i, name) for i in samples]
@@ -228,7 +229,7 @@ def by_episode(out: CompletionLogprobs, samples: Sequence[TrainingSample]) -> Co
     if not any(i.contexts for i in samples):
         return out
     device, sizes = out.mask_BT.device, [len(i.completion_ids) for i in samples]
-    mask_BT = torch.arange(max(sizes), device=device)[None, :] < torch.tensor(sizes, device=device)[:, None]
+    mask_BT = torch.arange(max(sizes), device=device)[None, :] < on_device(sizes, device)[:, None]
     places = row_places([len(c) for c in prompts_and_completions(samples)[1]], device)
 
     def grid(values_PT: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -157,7 +157,9 @@ class RolloutCollector:
 
     def _sample(self, groups: Sequence[PromptGroup], tag: object, call: _Call, start: int = 0) -> list[RolloutGroup]:
         """This rank's completions and their scores; ``start`` is the number of each prompt's first completion."""
-        with call.timer("rollout"), self.whole_weights():
+        # with several ranks the rest of "rollout" is gathering weights, and waiting for the ranks that come later
+        sampled = call.timer("sampling") if self.comm.world_size > 1 else nullcontext()
+        with call.timer("rollout"), self.whole_weights(), sampled:
             sampling = self.settings.sampling
             rollouts = self.generator.sample(groups, sampling, call.version, tag=tag) if groups else []
         rollouts = [replace(r, group_index=r.group_index + start) for r in rollouts] if start else rollouts

@@ -1,0 +1,80 @@
+"""What `rlhf memory plan` says against what torch's allocator gave out on cards, in the same run, phase by phase.
+
+    RLHF_BENCH_MODEL=./Qwen2.5-0.5B-Instruct python -m scripts.bench memory_plan_cuda
+
+The rows are those of :mod:`scripts.bench.memory_plan`, with the smaller batches of its larger model, and FSDP with its
+reference offloaded (C). The truth is ``torch.cuda.max_memory_allocated`` of each phase on the card that has most; what
+was reserved is beside it. Rows of two processes need two cards and are left out with one. Each process starts anew, so
+that a row takes half a minute more than its run. Writes ``docs/bench/memory_plan_cuda.md`` besides the record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.launch.memory import readable
+from scripts.bench import memory_plan
+from scripts.bench._memory_run import plan_and_measure
+from scripts.bench.memory_plan import ALGORITHMS, FSDP, PHASES, Layout, Row, equal_rows, errors, settings_of, table_row
+
+ON_CUDA = "strategy.device=cuda"
+OFFLOADED = "C, offloaded"
+
+
+def rows() -> dict[str, Row]:
+    """Those of a CPU, and what needs CUDA."""
+    more = {
+        f"{algo}, FSDP, offload": Row(algo, Layout(2, (*FSDP, "strategy.offload=true"), OFFLOADED))
+        for algo in ALGORITHMS
+    }
+    return {**memory_plan.rows(), **more}
+
+
+def cases() -> dict[str, Callable[[], Any]]:
+    """Every row that this machine has cards for; none without a card, or without a model in RLHF_BENCH_MODEL."""
+    import torch
+
+    model, cards = os.environ.get("RLHF_BENCH_MODEL"), torch.cuda.device_count()
+    if model is None or not cards:
+        return {}
+    title = Path(model).name
+    return {f"{title}: {name}": partial(run, model, row) for name, row in rows().items() if row.layout.ranks <= cards}
+
+
+def arguments(model: str, row: Row) -> tuple[dict[str, str], tuple[str, ...], int, str]:
+    """As :func:`scripts.bench._memory_run.plan_and_measure` takes them."""
+    given = {key: equal_rows().get(name, name) for key, name in ALGORITHMS[row.algo][0].items()}
+    names = {"algo": row.algo, "model": model, **given}
+    return names, (*settings_of("135M", row), ON_CUDA), row.layout.ranks, "cuda"
+
+
+def run(model: str, row: Row) -> dict[str, Any]:
+    """Plan and measurement of one run, and the relative error of the plan's peak."""
+    import torch
+
+    found = plan_and_measure(*arguments(model, row))
+    return {**found, "card": torch.cuda.get_device_name(), "reference": row.reference, **errors(found)}
+
+
+def finish(results: Mapping[str, Any], folder: Path) -> None:
+    """Write the table; none where nothing was measured."""
+    if not results:
+        return
+    lines = [
+        "Plan and memory that torch's allocator gave out on the card that has most, by",
+        "`python -m scripts.bench memory_plan_cuda`; raw numbers are in",
+        "[memory_plan_cuda.json](memory_plan_cuda.json).",
+        "",
+        "| run | reference | plan, peak | measured, peak | error |"
+        + "".join(f" error of {phase} |" for phase in PHASES[1:])
+        + " reserved, peak | card |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        table_row(name, row, readable(max(row["reserved"].values())), row["card"]) for name, row in results.items()
+    ]
+    (folder / "memory_plan_cuda.md").write_text("\n".join(lines) + "\n")

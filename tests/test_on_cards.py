@@ -1,0 +1,70 @@
+"""What only cards have, by torch's functions replaced: NCCL's deadline, generators of several cards, copies to them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from rlhf_core.kernels.handed_over import on_device
+from rlhf_core.runs import checkpoint
+from rlhf_core.strategy import peers as peers_module
+from rlhf_core.strategy.peers import Peers, waiting
+
+
+@pytest.mark.parametrize("nccl", [True, False])
+def test_who_is_missing_is_said_before_nccl_ends_the_process(
+    nccl: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its watchdog ends the process at the deadline; gloo raises, and then it is said."""
+    monkeypatch.setattr(peers_module, "BEAT_S", 0.05)
+    monkeypatch.setattr(peers_module, "EARLY_S", 0.8)
+    monkeypatch.setattr(peers_module, "LAST_S", 0.2)
+    store = dist.HashStore()  # pyright: ignore
+    here, other = Peers(store, 0, 2), Peers(store, 1, 2)
+    here.ended_at_deadline = nccl
+    try:
+        with waiting("adding gradients", 0, here, 1.0):
+            time.sleep(0.1)
+        assert not caplog.records, "it came in time"
+        with waiting("adding gradients", 0, here, 1.0):
+            time.sleep(1.0)
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == nccl
+        if nccl:
+            assert "s for the others (adding gradients); at 1 s NCCL ends this process" in said[0]
+            assert "rank 1 is in" in said[0]
+            assert said[0].count("test_on_cards.py") == 2, "both stacks"
+    finally:
+        here.close()
+        other.close()
+
+
+def test_generators_of_more_cards_than_there_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[int, str] = {}
+    state = {**checkpoint.rng_state(), "cuda": ["of card 0", "of card 1"]}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda of_card, card: given.update({card: of_card}))
+    checkpoint.set_rng_state(state)
+    assert given == {0: "of card 0"}
+
+
+def test_values_go_to_a_card_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From pageable memory torch's copy waits for all that the card has still to do."""
+    calls: list[tuple[str, object]] = []
+
+    def pinned(self: torch.Tensor) -> torch.Tensor:
+        calls.append(("pinned", self.tolist()))
+        return self
+
+    def to(self: torch.Tensor, device: torch.device, non_blocking: bool = False) -> torch.Tensor:
+        calls.append((str(device), non_blocking))
+        return self
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    assert on_device([1, 2], torch.device("cuda", 1), torch.int32).dtype == torch.int32
+    assert calls == [("pinned", [1, 2]), ("cuda:1", True)]
