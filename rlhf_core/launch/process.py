@@ -140,7 +140,8 @@ def set_up_torch(config: RunConfig) -> None:
         ahead = getattr(getattr(config.trainer, "rollouts", None), "max_staleness", 0) > 0
         # sampling ahead and learning share the cores
         torch.set_num_threads(max(1, initial_threads() // (2 if ahead else 1)))
-    if config.deterministic:  # cuBLAS reads it when it is first used, and repeats its results with it alone
+    if config.deterministic and torch.cuda.is_available():
+        # cuBLAS reads it when it is first used, and repeats its results with it alone
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     # every buffer is written before it is read

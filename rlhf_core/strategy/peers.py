@@ -171,7 +171,13 @@ class Peers:
 
     @contextlib.contextmanager
     def awaiting(self, what: str, timeout_s: float) -> Iterator[None]:
-        """While the main thread waits; shortly before the deadline who is missing is said, if nobody could later."""
+        """While the main thread waits; shortly before the deadline who is missing is said, if nobody could later.
+
+        Other threads have groups of gloo, whose waits end with an error.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         self._awaited = Awaited(what, time.monotonic(), timeout_s)
         try:
             yield
