@@ -54,7 +54,11 @@ class Skeleton:
             id(owner): [Slot(owner, leaf, shapes[id(p)]) for leaf, p in owner._parameters.items() if p is not None]
             for owner in self.model.modules()
         }
-        self._units = list(self._cut(self.model, _holders(self.model)))
+        self._empty: dict[str, torch.nn.Parameter] = {}
+        self._ready: tuple[torch.device, torch.dtype] | None = None
+        self._value: Value | None = None
+        self._hooks: list[Any] = []
+        self._watch(list(self._cut(self.model, _holders(self.model))))
 
     def __call__(self, value: Value, device: torch.device, dtype: torch.dtype, *args: Any, **kwargs: Any) -> Any:
         """The model's output, without gradient.
@@ -66,37 +70,53 @@ class Skeleton:
             args: of the model.
             kwargs: of the model.
         """
-        for part in self.model.modules():
-            part._buffers.update({n: None if b is None else b.to(device) for n, b in part._buffers.items()})
-        self._drop([slot for slots in self._slots.values() for slot in slots], dtype)
-        hooks: list[Any] = []
+        self._prepare(device, dtype)
+        self._value = value
         try:
-            for unit in self._units:
-                before = partial(self._fill, unit.slots, value)
-                hooks.append(unit.module.register_forward_pre_hook(lambda *_, fill=before: fill()))
-                after = partial(self._drop, unit.slots, dtype)
-                hooks.append(unit.module.register_forward_hook(lambda *_, drop=after: drop()))
             with torch.no_grad():
                 return self.model(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
+            self._drop([slot for unit in self._units for slot in unit.slots])
             if len(self._units) == 1 or "meta" not in str(error):
                 raise
         finally:
-            for hook in hooks:
-                hook.remove()
-            self._drop([slot for slots in self._slots.values() for slot in slots], dtype)
-        self._units = [Unit(self.model, [slot for unit in self._units for slot in unit.slots])]
-        return self(value, device, dtype, *args, **kwargs)  # a module's weight is used by another one
+            self._value = None
+        # a module uses the weight of another one, which is not called
+        self._watch([Unit(self.model, [slot for unit in self._units for slot in unit.slots])])
+        return self(value, device, dtype, *args, **kwargs)
 
-    def _fill(self, slots: list[Slot], value: Value) -> None:
-        weights = {name: torch.nn.Parameter(value(name), requires_grad=False) for name in {s.name for s in slots}}
+    def _watch(self, units: list[Unit]) -> None:
+        """Let the call of each unit's module have its weights."""
+        for hook in self._hooks:
+            hook.remove()
+        self._units, self._hooks = units, []
+        for unit in units:
+            before, after = partial(self._fill, unit.slots), partial(self._drop, unit.slots)
+            self._hooks.append(unit.module.register_forward_pre_hook(lambda *_, fill=before: fill()))
+            self._hooks.append(unit.module.register_forward_hook(lambda *_, drop=after: drop()))
+
+    def _prepare(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Buffers where the weights will be; of the weights their number type alone."""
+        if self._ready == (device, dtype):
+            return
+        for part in self.model.modules():
+            part._buffers.update({n: None if b is None else b.to(device) for n, b in part._buffers.items()})
+        tensors = {name: torch.empty(shape, device="meta", dtype=dtype) for name, shape in self._shapes.items()}
+        self._empty = {name: torch.nn.Parameter(t, requires_grad=False) for name, t in tensors.items()}
+        self._drop([slot for unit in self._units for slot in unit.slots])
+        self._ready = (device, dtype)
+
+    def _fill(self, slots: list[Slot]) -> None:
+        assert self._value is not None
+        weights: dict[str, torch.nn.Parameter] = {}
         for slot in slots:
+            if slot.name not in weights:
+                weights[slot.name] = torch.nn.Parameter(self._value(slot.name), requires_grad=False)
             slot.owner._parameters[slot.leaf] = weights[slot.name]
 
-    def _drop(self, slots: list[Slot], dtype: torch.dtype) -> None:
+    def _drop(self, slots: list[Slot]) -> None:
         for slot in slots:
-            empty = torch.empty(self._shapes[slot.name], device="meta", dtype=dtype)
-            slot.owner._parameters[slot.leaf] = torch.nn.Parameter(empty, requires_grad=False)
+            slot.owner._parameters[slot.leaf] = self._empty[slot.name]
 
     def _cut(self, module: torch.nn.Module, holders: set[int]) -> Iterator[Unit]:
         """The units of a part of the model."""
