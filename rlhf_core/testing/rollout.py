@@ -47,7 +47,7 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
     try:
         requests = make_requests(ctx.policy.tokenizer)
         publish(engine, ctx.policy.model)
-        require(list(generate([], SAMPLING, 0)) == [], config, "no requests, no rollouts", "something else came")
+        require(list(generate([], SAMPLING, 7)) == [], config, "no requests, no rollouts", "something else came")
         whole = list(generate(requests, SAMPLING, 7))
         check_answers(config, requests, whole)
         check_determinism(config, generate, requests, whole)

@@ -23,26 +23,51 @@ FAR = 1e-5
 Weights = dict[str, torch.Tensor]
 
 
-class PolicyAndCritic(torch.nn.Module):
-    """A policy and a critic of two layers, the same every time; returns ``[N, 1]`` of rows ``[N, 3]``."""
+class Layer(torch.nn.Module):
+    """Of a decoder: what a strategy shards by itself."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.policy, self.critic = _layers(0), _layers(1)
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, hidden_N4: torch.Tensor) -> torch.Tensor:
+        """With a residual stream."""
+        return hidden_N4 + torch.tanh(self.linear(hidden_N4))
+
+
+class Decoder(torch.nn.Module):
+    """Two layers between what stays with the root; ``[N, 3] -> [N, 1]``."""
+
+    _no_split_modules = ("Layer",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+        self.layers = torch.nn.ModuleList([Layer(), Layer()])
+
+    def forward(self, rows_N3: torch.Tensor) -> torch.Tensor:
+        """A number of each row."""
+        hidden_N4 = self.first(rows_N3)
+        for layer in self.layers:
+            hidden_N4 = layer(hidden_N4)
+        return self.head(hidden_N4)
+
+
+class PolicyAndCritic(torch.nn.Module):
+    """A policy and a critic, the same every time; returns ``[N, 1]`` of rows ``[N, 3]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy, self.critic = Decoder(), Decoder()
+        random = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                if not parameter.is_meta:
+                    parameter.copy_(torch.randn(parameter.shape, generator=random) / 2)
 
     def forward(self, rows_N3: torch.Tensor) -> torch.Tensor:
         """What a loss is made of."""
         return self.policy(rows_N3).square() + 3 * self.critic(rows_N3).square()
-
-
-def _layers(seed: int) -> torch.nn.Sequential:
-    layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-    random = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in layers.parameters():
-            if not parameter.is_meta:
-                parameter.copy_(torch.randn(parameter.shape, generator=random) / 2)
-    return layers
 
 
 def plan() -> OptimizerPlan:
