@@ -142,7 +142,8 @@ class WeightReceiver(Protocol):
 
     An engine without it samples from the policy object that it was built with. One whose attribute ``in_flight`` is
     true is called while another thread is in its ``generate``, whose completions go on with the new weights and say
-    so in ``Rollout.versions`` (ADR 0020).
+    so in ``Rollout.versions`` (ADR 0020). ``generate`` raises where another version is asked for than the one
+    that was sent; with ``in_flight`` a newer one may answer.
     """
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:

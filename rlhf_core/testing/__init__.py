@@ -25,6 +25,7 @@ from rlhf_core.testing.rollout import check_rollout
 from rlhf_core.testing.samples import make_context, make_rollouts, make_samples
 from rlhf_core.testing.scoring import check_reward, check_verifier
 from rlhf_core.testing.strategy import check_strategy
+from rlhf_core.testing.strategy_ranks import check_strategy_on_ranks
 from rlhf_core.testing.study import check_study
 from rlhf_core.testing.tracker import check_tracker
 from rlhf_core.testing.trainer import check_trainer
@@ -44,6 +45,7 @@ __all__ = [
     "check_reward",
     "check_rollout",
     "check_strategy",
+    "check_strategy_on_ranks",
     "check_study",
     "check_tool",
     "check_tracker",

@@ -15,23 +15,27 @@ from rlhf_core.testing.config import built, check_config
 from rlhf_core.testing.policies import policy_context
 from rlhf_core.testing.purity import left_alone
 from rlhf_core.testing.report import require
+from rlhf_core.testing.rollout_weights import TOLERANCE, Asked, check_weights, logprob_gap, publish
 from rlhf_core.types import FinishReason, Rollout, RolloutRequest, SamplingParams
 
 SAMPLING = SamplingParams(max_tokens=12, temperature=1.5)
-TOLERANCE = 0.02
-"""Largest difference of a logprob from the policy's own forward, in nats; other kernels round differently."""
 
 
 def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
     """Check a rollout engine: one rollout per request, in order, with the prompt, seed and version of its request;
     a completion depends on its prompt and seed alone; its logprobs are the policy's at the temperature; limits, stop
-    strings and greedy decoding are kept; turns of a stream, if it has streams, are those of ``generate``. Takes some
+    strings and greedy decoding are kept; turns of a stream, if it has streams, are those of ``generate``; ``on_ended``
+    adds up.
+
+    An engine with ``update_weights`` is sent versions of other weights, and has to sample from the one asked for, raise
+    for one that it was not sent, leave the tensors and the policy alone, and say with ``in_flight`` which version
+    sampled which tokens; ``release_memory`` changes no completion. One without has to follow the policy. Takes some
     seconds.
 
     Args:
         config: the engine's configuration.
-        ctx: passed to ``build``; None makes one with the built-in model. The logprobs are compared where
-            ``ctx.policy.model`` is a torch module.
+        ctx: passed to ``build``; None makes one with the built-in model. Logprobs and weights are checked where
+            ``ctx.policy.model`` is a torch module; of one with adapters these alone are sent.
 
     Raises:
         AssertionError: a property does not hold.
@@ -43,22 +47,17 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
     try:
         requests = make_requests(ctx.policy.tokenizer)
         publish(engine, ctx.policy.model)
-        require(list(generate([], SAMPLING, 0)) == [], config, "no requests, no rollouts", "something else came")
+        require(list(generate([], SAMPLING, 7)) == [], config, "no requests, no rollouts", "something else came")
         whole = list(generate(requests, SAMPLING, 7))
         check_answers(config, requests, whole)
         check_determinism(config, generate, requests, whole)
         check_logprobs(config, ctx.policy.model, whole)
         check_sampling(config, generate, requests, whole, ctx.policy.tokenizer)
         check_stream(config, engine, requests, whole)
+        check_weights(config, engine, ctx.policy.model, Asked(requests, SAMPLING, whole))
     finally:
         for _ in range(2 if callable(getattr(engine, "close", None)) else 0):
             engine.close()
-
-
-def publish(engine: Any, model: Any) -> None:
-    """Give an engine that holds weights of its own the policy's, as the version that is asked for."""
-    if callable(getattr(engine, "update_weights", None)) and isinstance(model, torch.nn.Module):
-        engine.update_weights(7, {n: p.detach() for n, p in model.named_parameters() if p.requires_grad})
 
 
 def make_requests(tokenizer: Any) -> list[RolloutRequest]:
@@ -134,15 +133,8 @@ def check_logprobs(config: ComponentConfig, model: Any, rollouts: Sequence[Rollo
     """The engine's logprobs are those that a trainer computes."""
     if not isinstance(model, torch.nn.Module):
         return
-    training = model.training
-    model.eval()
     for rollout in rollouts:
-        ids = torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]], device=next(model.parameters()).device)
-        with torch.inference_mode():
-            logits_TV = model(ids).logits[0, len(rollout.prompt_ids) - 1 : -1].float()
-        chosen_T = ids[0, len(rollout.prompt_ids) :, None]
-        own_T = torch.log_softmax(logits_TV / SAMPLING.temperature, -1).gather(-1, chosen_T)[:, 0]
-        gap = float((own_T.cpu() - torch.tensor(rollout.logprobs_T)).abs().max())
+        gap = logprob_gap(model, [rollout], SAMPLING.temperature)
         require(
             gap <= TOLERANCE,
             config,
@@ -150,7 +142,6 @@ def check_logprobs(config: ComponentConfig, model: Any, rollouts: Sequence[Rollo
             f"{rollout.prompt_id}#{rollout.group_index}: up to {gap:.3f} nats apart",
             "log_softmax(logits / temperature) over the whole vocabulary, of the sampled token",
         )
-    model.train(training)
 
 
 def check_sampling(

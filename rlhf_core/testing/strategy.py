@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import math
+import tempfile
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +16,21 @@ from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import RlhfError
 from rlhf_core.strategy.checked import checked_strategy
+from rlhf_core.strategy.optimizer import prepare_training
 from rlhf_core.strategy.protocols import ModuleRelease, OptimizerOwner, TensorGathering
 from rlhf_core.strategy.whole_weights import like, use_whole_weights
 from rlhf_core.testing.config import check_config
 from rlhf_core.testing.report import require
 from rlhf_core.testing.samples import make_context
 from rlhf_core.testing.strategy_optimizer import check_own_optimizer
+from rlhf_core.testing.strategy_parts import (
+    PolicyAndCritic,
+    check_forwards,
+    check_group,
+    check_loading,
+    check_lone_work,
+    plan,
+)
 
 
 def check_strategy(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
@@ -27,7 +38,8 @@ def check_strategy(config: ComponentConfig, ctx: BuildContext | None = None) -> 
     are never enlarged; values over ranks are the rank's own; weights and optimizer state survive saving. One that makes
     the optimizer itself makes AdamW's steps, clips part by part, and leaves a step out whose norm is not finite.
 
-    Several ranks need as many processes: run a short training with ``--nproc 2`` besides.
+    Besides, of what it has: forwards on shards, weights read after ``prepare``, collectives of a second thread, work of
+    rank 0 alone. :func:`check_strategy_on_ranks` checks several ranks.
 
     Args:
         config: the strategy's configuration.
@@ -51,11 +63,22 @@ def check_strategy(config: ComponentConfig, ctx: BuildContext | None = None) -> 
         check_states(config, strategy, prepared)
         if issubclass(type(strategy), ModuleRelease):
             check_release(config, strategy)
+        check_parts(config, strategy)
     except RlhfError as error:
         require(False, config, "a strategy keeps its contract", str(error))
     finally:
         if callable(close := getattr(strategy, "close", None)):
             close()
+
+
+def check_parts(config: ComponentConfig, strategy: Any) -> None:
+    """What it may have besides."""
+    module, _ = prepare_training(strategy, PolicyAndCritic(), plan())
+    check_forwards(config, strategy, module)
+    check_loading(config, strategy)
+    check_group(config, strategy)
+    with tempfile.TemporaryDirectory() as folder:
+        check_lone_work(config, strategy, Path(folder))
 
 
 def plain_module() -> torch.nn.Module:
@@ -164,5 +187,5 @@ def check_look_ups(
             right[name] = same_shape and torch.equal(gathered[name], weights[name])
 
     use_whole_weights(strategy, inner, look_up)
-    every = right.keys() == weights.keys() and all(right.values())
+    every = strategy.rank > 0 or (right.keys() == weights.keys() and all(right.values()))
     require(every, config, "whole_tensor() and whole_shape() give each weight, and its shape", f"{right}")

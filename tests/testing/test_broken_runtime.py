@@ -44,6 +44,10 @@ STRATEGY = {
     "optimizer": "survives saving",
     "prepare": "prepare.. of strategy 'broken' raised OutOfMemoryError",
     "lacks": "no barrier",
+    "forward": "sharded_forward.. equals one of the whole weights",
+    "loading": "has, once it is prepared and read, the weights of its files",
+    "group": "never meet those of another thread",
+    "alone": "comes out on every rank",
 }
 BENCHMARK = {
     "seeds": "share a seed",

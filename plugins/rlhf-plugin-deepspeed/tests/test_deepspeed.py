@@ -31,6 +31,12 @@ from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 for stage, offload in ((1, False), (2, True), (3, False), (3, True)):
     check_strategy(DeepSpeedConfig(stage=stage, offload=offload, offload_weights=offload and stage == 3, device="cpu"))
 """
+ON_RANKS = """
+from rlhf_core.testing import check_strategy_on_ranks
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+for stage in (2, 3):
+    check_strategy_on_ranks(DeepSpeedConfig(stage=stage, device="cpu"))
+"""
 BRANCHES = """
 import torch
 from rlhf_core.api import PluginError
@@ -92,6 +98,15 @@ def context(trainer: Any = None, **model: Any) -> Any:
 )
 def test_every_stage_keeps_the_contract_on_one_process() -> None:
     done = subprocess.run([sys.executable, "-c", CONTRACT], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[deepspeed]'"
+)
+def test_it_keeps_the_contract_on_two_ranks() -> None:
+    done = subprocess.run([sys.executable, "-c", ON_RANKS], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
 
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from rlhf_core.api import ConfigError, ModelConfig, OnlineTrainerConfig
 from rlhf_core.sdk import decoder_layers, load_policy
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.testing import check_strategy
+from rlhf_core.testing import check_strategy, check_strategy_on_ranks
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.unpaired_config import KtoConfig
@@ -36,6 +36,11 @@ def context(world_size: int = 2, trainer: Any = None, lora: Any = None) -> Any:
 
 def test_it_keeps_the_contract_on_one_process() -> None:
     check_strategy(FsdpConfig(device="cpu"))
+
+
+@pytest.mark.slow
+def test_it_keeps_the_contract_on_two_ranks() -> None:
+    check_strategy_on_ranks(FsdpConfig(device="cpu"))
 
 
 @torch.no_grad()

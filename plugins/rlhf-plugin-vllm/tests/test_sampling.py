@@ -28,8 +28,9 @@ def test_runs_that_sample_ahead_keep_no_copy_of_the_policy_for_it() -> None:
     assert keeps_own_weights(VllmConfig(urls=("http://127.0.0.1:1",)))
 
 
-def test_the_engine_conforms(serve: Callable[..., Any]) -> None:
-    check_rollout(VllmConfig(urls=(serve().url,)))
+@pytest.mark.parametrize("in_flight", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_engine_conforms(in_flight: bool, serve: Callable[..., Any]) -> None:
+    check_rollout(VllmConfig(urls=(serve().url,), in_flight=in_flight))
 
 
 def test_completions_are_the_native_engines_in_order(

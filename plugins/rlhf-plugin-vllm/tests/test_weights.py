@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from rlhf_core.api import BuildContext, ModelError, RlhfError, RolloutRequest, SamplingParams, UserError
 from rlhf_core.sdk import LoadedModel, NativeEngine
-from rlhf_core.testing import policy_context
+from rlhf_core.testing import check_rollout, policy_context
+from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import save_base
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.weight_files import write_buckets
@@ -140,6 +141,12 @@ def test_under_lora_only_the_adapter_is_sent(
     server.adapter = None  # as after a restart: the name of the adapter is unknown there
     assert engine.generate(request_of(ctx), GREEDY, 1)[0].completion_ids == got.completion_ids
     assert engine.fleet.counts == {"taken_out": 1, "brought_back": 1}
+
+
+@pytest.mark.slow
+def test_the_engine_conforms_under_lora(ctx: BuildContext, serve: Callable[..., Any]) -> None:
+    policy = lora_policy(ctx.policy)
+    check_rollout(VllmConfig(urls=(serve(policy, lora_rank=8).url,)), ctx.with_(policy=policy))
 
 
 def test_servers_that_take_no_weights_are_bad_input(
