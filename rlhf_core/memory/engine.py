@@ -51,8 +51,6 @@ class EngineFacts:
     """Of the device in all, free or not."""
     ranks: int
     """Processes of the run."""
-    unit: int = 0
-    """The largest decoder layer, or embedding or head, in the number type that the policy computes in."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,6 @@ class EngineMemory:
     """Place -> bytes on a device that no rank uses, such as ``card 2``; counted against no rank."""
     is_estimate: bool = False
     """No run has measured it."""
-    from_shards: bool = False
-    """Where ranks divide the weights it is given them one by one, on rank 0 (``write_weights``): never whole."""
     refusal: ConfigError | None = None
     """Why it cannot start with these settings, whatever else the device holds."""
 
@@ -96,11 +92,15 @@ def says_memory(run: RunConfig) -> bool:
 def engine_memory(run: RunConfig, facts: EngineFacts) -> EngineMemory | None:
     """Of the run's engine; None where it samples from the policy itself.
 
-    Raises:
-        ConfigError: a setting cannot be read.
+    One with a setting that cannot be read has the error as its refusal, and nothing of it is counted.
     """
     engine: Any = run.rollout
-    return engine.memory(facts) if says_memory(run) else None
+    if not says_memory(run):
+        return None
+    try:
+        return engine.memory(facts)
+    except ConfigError as error:
+        return EngineMemory({}, refusal=error)
 
 
 def accepted_by_engine(facts: EngineFacts) -> Callable[[RunConfig], bool]:

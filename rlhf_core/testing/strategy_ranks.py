@@ -85,6 +85,8 @@ def _wait(config: ComponentConfig, processes: list[subprocess.Popen[bytes]], fol
         if any(codes):
             raise AssertionError(_said(config, codes, folder))
         if all(code == 0 for code in codes):
+            early = [rank for rank in range(len(codes)) if not (folder / f"report-{rank}").is_file()]
+            require(not early, config, "a rank ends when all is checked", f"ranks {early} ended before")
             return
         time.sleep(0.05)
     places = [_text(folder / f"stage-{rank}") or "starting" for rank in range(len(processes))]
