@@ -51,6 +51,8 @@ class EngineFacts:
     """Of the device in all, free or not."""
     ranks: int
     """Processes of the run."""
+    unit: int = 0
+    """The largest decoder layer, or embedding or head, in the number type that the policy computes in."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class EngineMemory:
     """Place -> bytes on a device that no rank uses, such as ``card 2``; counted against no rank."""
     is_estimate: bool = False
     """No run has measured it."""
+    from_shards: bool = False
+    """Where ranks divide the weights it is given them one by one, on rank 0 (``write_weights``): never whole."""
     refusal: ConfigError | None = None
     """Why it cannot start with these settings, whatever else the device holds."""
 

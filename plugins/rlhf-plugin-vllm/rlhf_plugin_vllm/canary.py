@@ -111,7 +111,24 @@ class Canary:
 
     def tokens(self, sent: Sent, rollouts: Sequence[Rollout]) -> list[CanaryToken]:
         """Every token of some completions, with its logprobs of both sides."""
-        return [token for rollout in rollouts for token in self._tokens(sent, rollout)]
+        rows = [(*rollout.prompt_ids, *rollout.completion_ids) for rollout in rollouts]
+        logits = self._logits(sent, rows)
+        return [token for rollout, logits_TV in zip(rollouts, logits) for token in self._tokens(rollout, logits_TV)]
+
+    def _logits(self, sent: Sent, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """``[T, V]`` of each row. All are computed together, so that each weight is taken once: padding comes last,
+        where nothing sees it."""
+        dtype: torch.dtype = getattr(torch, sent.dtype)
+        device = self.device or next(iter(sent.tensors.values())).device
+
+        def weight(name: str) -> torch.Tensor:
+            held = sent.tensors if name in sent.tensors else self._frozen
+            return held[name].detach().to(device, dtype)
+
+        longest = max(map(len, rows))
+        ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
+        output = self.skeleton(weight, device, dtype, ids, use_cache=False)
+        return [output.logits[n, : len(row)] for n, row in enumerate(rows)]
 
     def _arrival(self, sent: Sent, tokens: Sequence[CanaryToken]) -> Arrival:
         """What is known of an engine; one that comes later than others is measured by the noise of theirs."""
@@ -122,20 +139,12 @@ class Canary:
             self._arrivals[key] = Arrival(tokens, least_noise(sent.dtype), noise)
         return self._arrivals[key]
 
-    def _tokens(self, sent: Sent, rollout: Rollout) -> list[CanaryToken]:
-        """A completion's tokens with their logprobs of both sides."""
-        dtype: torch.dtype = getattr(torch, sent.dtype)
-        device = self.device or next(iter(sent.tensors.values())).device
-
-        def weight(name: str) -> torch.Tensor:
-            held = sent.tensors if name in sent.tensors else self._frozen
-            return held[name].detach().to(device, dtype)
-
+    def _tokens(self, rollout: Rollout, logits_TV: torch.Tensor) -> list[CanaryToken]:
+        """A completion's tokens with their logprobs of both sides; logits of its prompt and itself."""
         whole, start = (*rollout.prompt_ids, *rollout.completion_ids), len(rollout.prompt_ids)
-        ids = torch.tensor([whole], device=device)
-        output = self.skeleton(weight, device, dtype, ids, use_cache=False)
-        logits_TV = output.logits[0, start - 1 : -1].float() / self.sampling.temperature
-        logprobs_TV, token_T1 = torch.log_softmax(logits_TV, -1), ids[0, start:, None]
+        logits_TV = logits_TV[start - 1 : -1].float() / self.sampling.temperature
+        token_T1 = torch.tensor(rollout.completion_ids, device=logits_TV.device)[:, None]
+        logprobs_TV = torch.log_softmax(logits_TV, -1)
         trainer_T = logprobs_TV.gather(-1, token_T1)[:, 0].tolist()
         spread_TV = logprobs_TV.exp().scatter_add(-1, token_T1, logprobs_TV.new_full(token_T1.shape, -1.0))
         spread_T = spread_TV.norm(dim=-1).tolist()
