@@ -96,7 +96,7 @@ def test_each_span_has_the_logprobs_of_its_version(ctx: BuildContext, engine: Vl
     model, encode = ctx.policy.model, ctx.policy.tokenizer.encode
     weights = [moved(model, 0)]
     engine.update_weights(0, weights[0])
-    requests = [RolloutRequest(f"p{n}", tuple(encode(f"What is {n}?")), 0, n) for n in range(256)]
+    requests = [RolloutRequest(f"p{n}", tuple(encode(f"What is {n}?")), 0, n) for n in range(512)]
     with ThreadPoolExecutor(1) as pool:
         sampling = pool.submit(engine.generate, requests, SAMPLING, 0)
         while len(weights) < 5 and under_way(engine, sampling):
@@ -120,7 +120,7 @@ def test_grpo_trains_while_completions_go_on(tmp_path: Path) -> None:
     settings = ["rollout.name=vllm", "rollout.in_flight=true", f"rollout.python={PYTHON}", "trainer.steps=4"]
     settings += ["trainer.rollouts.max_staleness=2", "trainer.eval_samples=0", "trainer.gold_samples=0", "threads=1"]
     settings += ["trainer.group_size=4", "trainer.rollout_batch_size=32", "trainer.sampling.temperature=2"]
-    settings += ["rollout.max_concurrent=3"]  # sampling takes longer than learning
+    settings += ["rollout.max_concurrent=1"]  # sampling takes longer than learning
     settings += ["trainer.sampling.max_tokens=128", f"rollout.arguments={json.dumps(ARGUMENTS)}"]
     settings += [f"rollout.environment.{name}='{value}'" for name, value in ENVIRONMENT.items()]
     words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
