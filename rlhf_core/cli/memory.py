@@ -83,7 +83,7 @@ def plan(
     quiet_libraries()
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
     place = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
-    report = make_report(ctx, place, limit, prompt_tokens, reply_tokens, host)
+    report = make_report(ctx, place, limit, prompt_tokens, reply_tokens, host, ranks_per_node)
     if as_json:
         emit_json(report.as_json())
     else:

@@ -160,8 +160,14 @@ def refusal(way: Way, kind: Kind) -> str | None:
     try:
         for rows in ([(0, 1), (1, 3)], [(0, 2 * BLOCK), (2 * BLOCK, 2 * BLOCK + 5), (2 * BLOCK + 5, 3 * BLOCK + 7)]):
             segments = [Segment(own, rows[0] if n else (0, 0)) for n, own in enumerate(rows)]
-            # whoever asks first, and however it computes, the answer is that for training
-            with torch.inference_mode(False), torch.enable_grad(), torch.autocast(kind.device.type, enabled=False):
+            # whoever asks first, and however it computes, the answer is that for training; a checkpointed layer that
+            # asks keeps none of the trial's tensors, and is not computed again for them
+            with (
+                torch.inference_mode(False),
+                torch.enable_grad(),
+                torch.autocast(kind.device.type, enabled=False),
+                torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
+            ):
                 if (gap := _gap(way, kind, segments, window)) > TOLERANCE:
                     return f"differs by {gap:.1g}"
     except Exception as error:  # whatever this build, device or head size lacks: by segment works everywhere

@@ -210,15 +210,16 @@ def fewest_ranks(
     on_cpu: bool,
     bucket: int = BUCKET,
     host: int | None = None,
+    on_machine: int = Placement.ranks_per_node,
 ) -> int | None:
     """The smallest power of two of ranks on which a strategy fits, and main memory of ``host`` bytes holds what lies
-    there of a machine's ranks; None where no number does."""
+    there of a machine's ranks, at most ``on_machine``; None where no number does."""
     ranks = 1
     while ranks <= MOST_RANKS:
         of = "single" if ranks == 1 and name == "ddp" else name
         place = Placement(of, ranks, ranks_per_node, bucket=bucket)
         plan = plan_for(found, place, on_cpu=on_cpu)
-        if plan.peak <= limit and (host is None or plan.host_peak * min(ranks, ranks_per_node) <= host):
+        if plan.peak <= limit and (host is None or plan.host_peak * min(ranks, on_machine) <= host):
             return ranks
         ranks *= 2
     return None

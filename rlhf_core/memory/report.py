@@ -107,6 +107,7 @@ def make_report(
     prompt: int | None = None,
     reply: int | None = None,
     host: int | None = None,
+    on_machine: int | None = None,
 ) -> Report:
     """Plan a run.
 
@@ -117,6 +118,7 @@ def make_report(
         prompt: see :func:`rlhf_core.memory.footprint.footprint`.
         reply: likewise.
         host: bytes of main memory of each machine; None takes this machine's where ``limit`` is this machine's.
+        on_machine: most ranks of a machine, which share it; None takes 8.
 
     Raises:
         UserError: model, sizes or settings that cannot be.
@@ -127,7 +129,7 @@ def make_report(
     most = capacity // (place.ranks if on_cpu else 1) if limit is None else limit
     if host is None and limit is None:
         host = available_ram()
-    beside = None if on_cpu else host
+    beside, on_machine = None if on_cpu else host, on_machine or Placement.ranks_per_node
 
     def check(model: ModelSize) -> None:
         check_placement(place, model)
@@ -154,7 +156,7 @@ def make_report(
             for name in several
         },
         advice=None,
-        host_limit=None if beside is None else beside // min(place.ranks, place.ranks_per_node),
+        host_limit=None if beside is None else beside // min(place.ranks, on_machine),
     )
     return replace(report, advice=_advice(report, ctx, lambda run: planned(found_for(run))))
 

@@ -126,6 +126,7 @@ CASES = {
     "weight sync": Case({"update": 3}, 2, grpo("Updated")),
     "benchmark": Case({"call": 3}, 1, {**grpo(eval_every=1), "benchmarks": [{"name": "asking"}]}, rank=0),
     "sampled ahead": Case({"call": 3}, None, grpo(**AHEAD)),
+    "evaluation beside what is sampled ahead": Case({"call": 3}, None, grpo(**AHEAD, eval_samples=4, eval_every=1)),
     "dynamic sampling ahead": Case({"call": 3}, None, grpo(**AHEAD, dynamic_sampling={"max_rounds": 1})),
     "weight sync ahead": Case({"update": 3}, None, grpo("Updated", **AHEAD)),
     "weight sync ahead of dynamic sampling": Case(

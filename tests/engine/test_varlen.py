@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.attention.varlen as torch_varlen
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from rlhf_core.device_check import forwards
 from rlhf_core.kernels import packing, row_attention, varlen
@@ -218,6 +219,24 @@ def test_a_trial_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> Non
     before = torch.get_rng_state()
     assert row_attention.refusal(FLASH, KIND) is None
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_checkpointed_layer_may_be_the_first_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial's backward would compute the layer again, and its tensors be counted among the layer's."""
+    install_flash(monkeypatch)
+    monkeypatch.setattr(row_attention, "DEVICES", ("cpu",))
+    forget()
+    row = torch.randn(1, KIND.heads, 3, KIND.head_size, dtype=KIND.dtype, requires_grad=True)
+    taken: list[Way | None] = []
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        key = x[:, : KIND.key_heads] * 2
+        taken.append(row_attention.way_for(x, key, key, None))
+        return (x * x).sum()
+
+    checkpoint(layer, row, use_reentrant=False).backward()
+    assert taken == [FLASH, FLASH], "forward and the forward that backward makes again"
+    assert torch.equal(row.grad, 2 * row.detach())
 
 
 def test_autocast_decides_the_number_type() -> None:

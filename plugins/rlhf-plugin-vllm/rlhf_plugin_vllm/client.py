@@ -144,7 +144,8 @@ class Client:
             return None
 
     def _answer(self, verb: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> httpx.Response:
-        """The whole answer. httpx's own limit is one of silence, so the time is looked at with every part that comes.
+        """The whole answer. httpx's own limit is one of silence, so the time is looked at with every part that comes:
+        an answer that stops half-way ends after twice the time at most.
 
         Raises:
             httpx.ReadTimeout: it is not whole in time.

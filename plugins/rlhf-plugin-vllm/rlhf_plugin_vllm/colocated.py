@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlhf_core.api import BuildContext, ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
-from rlhf_core.sdk import NativeEngine, has_no_weights
+from rlhf_core.sdk import NativeEngine, ShardedForward
 from rlhf_plugin_vllm.answers import body_of, rollout_of, versions_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling
-from rlhf_plugin_vllm.connect import save_start
+from rlhf_plugin_vllm.connect import frozen_weights, save_start
 from rlhf_plugin_vllm.in_process import InProcess
-from rlhf_plugin_vllm.skeleton import FrozenOnDisk
 from rlhf_plugin_vllm.weight_files import WeightFiles
 
 if TYPE_CHECKING:
@@ -47,12 +46,13 @@ class ColocatedEngine:
         self.check_request, self.ends, self.tokenizer = native.check, native.ends, policy.tokenizer
         dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
-        frozen = FrozenOnDisk(policy.model) if has_no_weights(policy.model) else None
-        self.canary = Canary(policy, native.context, 1.0 if sampling is None else sampling.temperature, frozen)
         self.on_ended: Callable[[int], None] | None = None
         """Told how many more completions have ended."""
         self.files = WeightFiles(policy.model, None)
         try:
+            frozen = frozen_weights(policy.model, self.files, divided=isinstance(ctx.strategy, ShardedForward))
+            temperature = 1.0 if sampling is None else sampling.temperature
+            self.canary = Canary(policy, native.context, temperature, frozen)
             folder = self.files.folder / "model"
             empty = save_start(policy, folder, self.files)
             self.vllm = InProcess(config, folder, dtype, native.context, self.files.rank, empty=empty)

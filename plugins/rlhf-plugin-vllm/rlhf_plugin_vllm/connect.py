@@ -114,12 +114,12 @@ def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
     return False
 
 
-def frozen_weights(model: Any, files: WeightFiles) -> Mapping[str, torch.Tensor] | None:
+def frozen_weights(model: Any, files: WeightFiles, *, divided: bool) -> Mapping[str, torch.Tensor] | None:
     """What is not trained and is in no version, for the canary; None where the policy stays whole.
 
     Where a strategy is about to divide the policy, it is looked up in files: nothing may keep it whole.
     """
-    if not files.place.shared:
+    if not divided:
         return None
     if not files.rank:
         return {}

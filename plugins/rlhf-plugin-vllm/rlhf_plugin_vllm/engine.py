@@ -68,7 +68,7 @@ class VllmEngine:
         self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, place)
         try:
             self._borrows = borrows(config.urls, ctx.rank)
-            frozen = {} if self._borrows else frozen_weights(policy.model, self.files)
+            frozen = {} if self._borrows else frozen_weights(policy.model, self.files, divided=divided)
             device = ctx.strategy.device if divided else None
             temperature = 1.0 if sampling is None else sampling.temperature
             self.canary = Canary(policy, native.context, temperature, frozen, device)

@@ -136,7 +136,7 @@ class BorrowedFleet(Fleet):
                 replica.put_back()
                 try:
                     self.check(replica, published)
-                except ServerGone as error:
+                except (ServerGone, Refused) as error:
                     replica.take_out(str(error))
                     continue
                 self.counts["brought_back"] += 1

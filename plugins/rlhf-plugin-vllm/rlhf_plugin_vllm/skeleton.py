@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rlhf_core.sdk import decoder_layers, has_no_weights, read_elements
 
@@ -58,6 +61,8 @@ class Skeleton:
         self._ready: tuple[torch.device, torch.dtype] | None = None
         self._value: Value | None = None
         self._hooks: list[Any] = []
+        self._tried = False
+        """A call has shown that no weight is used outside of the call of its unit."""
         self._watch(list(self._cut(self.model, _holders(self.model))))
 
     def __call__(self, value: Value, device: torch.device, dtype: torch.dtype, *args: Any, **kwargs: Any) -> Any:
@@ -73,8 +78,10 @@ class Skeleton:
         self._prepare(device, dtype)
         self._value = value
         try:
-            with torch.no_grad():
-                return self.model(*args, **kwargs)
+            with torch.no_grad(), nullcontext() if self._tried else OnlyWithValues():
+                output = self.model(*args, **kwargs)
+            self._tried = True
+            return output
         except (RuntimeError, NotImplementedError) as error:
             self._drop([slot for unit in self._units for slot in unit.slots])
             if len(self._units) == 1 or "meta" not in str(error):
@@ -126,6 +133,20 @@ class Skeleton:
             yield Unit(module, list(slots))
         for child in module.children() if apart else ():
             yield from self._cut(child, holders)
+
+
+class OnlyWithValues(TorchDispatchMode):
+    """Refuses tensors without values, of which some operations of a CPU would make any numbers."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The operation.
+
+        Raises:
+            RuntimeError: an argument is on the meta device.
+        """
+        if any(isinstance(x, torch.Tensor) and x.is_meta for x in tree_leaves((args, kwargs))):
+            raise RuntimeError(f"{func} of a tensor on the meta device")
+        return func(*args, **(kwargs or {}))
 
 
 def without_weights(model: Any) -> Any:

@@ -50,6 +50,29 @@ def test_it_computes_what_the_whole_model_does_bit_for_bit(ctx: BuildContext, ki
     assert {p.device.type for p in skeleton.model.parameters()} == {"meta"}
 
 
+class Borrowing(torch.nn.Module):
+    """A head without a weight of its own, which uses the embedding's and does not call it."""
+
+    def __init__(self, source: torch.nn.Module) -> None:
+        super().__init__()
+        self.__dict__["source"] = source
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(hidden, self.__dict__["source"].weight)
+
+
+def test_a_model_whose_modules_use_each_others_weights_has_all_of_them(ctx: BuildContext) -> None:
+    """On a CPU some operations take a weight that is not there for any numbers."""
+    model = copy.deepcopy(ctx.policy.model)
+    model.lm_head = Borrowing(model.model.embed_tokens)
+    weights, skeleton = dict(model.named_parameters()), Skeleton(model)
+    with torch.no_grad():
+        want = model(IDS, use_cache=False).logits
+    for _ in range(2):
+        got = skeleton(lambda name: weights[name].detach(), CPU, torch.float32, IDS, use_cache=False).logits
+        assert torch.equal(got, want)
+
+
 def test_it_holds_one_unit(ctx: BuildContext) -> None:
     model = policy(ctx, "untied")
     weights, skeleton = dict(model.named_parameters()), Skeleton(model)

@@ -161,6 +161,8 @@ class RolloutScheduler:
     ) -> None:
         self.collector, self.buffer, self.worker, self.weight_sync = collector, buffer, worker, weight_sync
         self.session, self.steps = session, steps
+        self._lost: EngineUnavailable | None = None
+        """Why nothing is sampled any more; all ranks know it."""
 
     def next(self, step: int, version: int, timer: Timer) -> ScheduledBatch:
         """The batch that this step learns from; all ranks call it together.
@@ -240,12 +242,22 @@ class RolloutScheduler:
         if entry.batch is not None:
             return entry
         assert self.worker is not None
-        with engine_on_every_rank(self.session.strategy):
-            batch = self.worker.wait(entry.number, entry.version)
+        try:
+            with engine_on_every_rank(self.session.strategy):
+                batch = self.worker.wait(entry.number, entry.version)
+        except EngineUnavailable as error:
+            self._lost = error
+            raise
         return self.buffer.deliver(entry.number, batch)
 
     def drain(self) -> None:
-        """Wait until nothing is being sampled."""
+        """Wait until nothing is being sampled.
+
+        Raises:
+            EngineUnavailable: nothing is left to sample with, now or when it was last waited.
+        """
+        if self._lost is not None:
+            raise self._lost
         for entry in self.buffer.unfinished():
             self._finished(entry)
 
