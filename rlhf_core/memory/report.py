@@ -152,7 +152,16 @@ def make_report(
         limit=most,
         on_cpu=on_cpu,
         fewest={
-            name: fewest_ranks(found, name, most, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket, host=beside)
+            name: fewest_ranks(
+                found,
+                name,
+                most,
+                place.ranks_per_node,
+                on_cpu=on_cpu,
+                bucket=place.bucket,
+                host=beside,
+                on_machine=on_machine,
+            )
             for name in several
         },
         advice=None,
