@@ -25,5 +25,5 @@ def test_every_component_field_of_a_run_has_a_kind() -> None:
 
 def test_every_check_of_the_kit_is_of_a_kind() -> None:
     checks = {name.removeprefix("check_") for name in testing.__all__ if name.startswith("check_")}
-    assert checks - {"config", "command", "hooks"} == set(KINDS)
+    assert checks - {"config", "command", "hooks", "strategy_on_ranks"} == set(KINDS)
     assert all(inspect.isclass(getattr(protocols, name)) for name in PROTOCOLS.values())
