@@ -35,8 +35,7 @@ from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolic
 from rlhf_core.trainers.common.rewards import RewardManager
 from rlhf_core.trainers.online.advantages import AdvantageStep
 from rlhf_core.trainers.online.checkpoint import OnlineCheckpoint, PolicyWeights
-from rlhf_core.trainers.online.collect_now import collect_now, publish
-from rlhf_core.trainers.online.collector import CollectorSettings, RolloutCollector
+from rlhf_core.trainers.online.collector import CollectorSettings, RolloutCollector, collect_now, publish
 from rlhf_core.trainers.online.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.trainers.online.inputs import OnlineInputs
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker

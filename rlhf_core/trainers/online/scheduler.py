@@ -17,8 +17,7 @@ from rlhf_core.runs.events import replay
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.timer import Timer
 from rlhf_core.strategy.engine_loss import engine_on_every_rank
-from rlhf_core.trainers.online.collect_now import collect_now, publish
-from rlhf_core.trainers.online.collector import RolloutCollector
+from rlhf_core.trainers.online.collector import RolloutCollector, collect_now, publish
 from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
