@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rlhf_core.cli.options import open_plugins, resolve_options, run_options
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group()

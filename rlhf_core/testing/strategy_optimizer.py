@@ -25,9 +25,9 @@ def network() -> torch.nn.ModuleDict:
     return torch.nn.ModuleDict({"policy": parts["p"], "critic": parts["c"]})
 
 
-def plan() -> OptimizerPlan:
-    """Matrices decay, and the critic has a rate of its own."""
-    names = [name for name, _ in network().named_parameters()]
+def plan_of(module: torch.nn.Module) -> OptimizerPlan:
+    """Of a module with the parts ``policy`` and ``critic``: matrices decay, and the critic has a rate of its own."""
+    names = [name for name, _ in module.named_parameters()]
     groups = [
         OptimizerGroup(
             tuple(n for n in names if n.startswith(part) and n.endswith(kind)), rate, decay, part == "critic"
@@ -43,7 +43,7 @@ class _Training:
 
     def __init__(self, strategy: Any, module: torch.nn.ModuleDict) -> None:
         self.strategy, self.module = strategy, module
-        self.prepared, self.optimizer = prepare_training(strategy, module, plan())
+        self.prepared, self.optimizer = prepare_training(strategy, module, plan_of(network()))
 
     def update(self, max_norm: float = 1e9, scale: float = 1.0, critic_only: bool = False) -> dict[str, float]:
         """Two micro-batches and a step; ``scale`` multiplies the loss."""

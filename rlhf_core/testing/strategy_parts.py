@@ -14,9 +14,10 @@ import torch
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.errors import RlhfError
 from rlhf_core.models.slices import remember, stored_in
-from rlhf_core.strategy.optimizer import OptimizerGroup, OptimizerPlan, prepare_training
+from rlhf_core.strategy.optimizer import OptimizerPlan, prepare_training
 from rlhf_core.strategy.protocols import GroupFactory, LoneWork, ShardedForward, ShardedLoading
 from rlhf_core.testing.report import require
+from rlhf_core.testing.strategy_optimizer import plan_of
 
 INPUTS_N3 = torch.linspace(-1.0, 2.0, 21).view(7, 3)
 FAR = 1e-5
@@ -71,16 +72,8 @@ class PolicyAndCritic(torch.nn.Module):
 
 
 def plan() -> OptimizerPlan:
-    """Matrices decay, and the critic has a rate of its own."""
-    names = [name for name, _ in PolicyAndCritic().named_parameters()]
-    groups = [
-        OptimizerGroup(
-            tuple(n for n in names if n.startswith(part) and n.endswith(kind)), rate, decay, part == "critic"
-        )
-        for part, rate in (("policy", 0.01), ("critic", 0.03))
-        for kind, decay in (("weight", 0.1), ("bias", 0.0))
-    ]
-    return OptimizerPlan(tuple(groups), 0.01, (0.9, 0.999), 1e-3)
+    """Of :class:`PolicyAndCritic`."""
+    return plan_of(PolicyAndCritic())
 
 
 def weights_on_every_rank(strategy: Any, prepared: torch.nn.Module) -> Weights:
