@@ -25,10 +25,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_core.pocket import weights_path
-from rlhf_core.pocket.data import arithmetic_answer, arithmetic_prompts, load_prompts, of_split
-from rlhf_core.pocket.gold import gold_score, is_hollow, words
-from rlhf_core.pocket.world import FILLER, HOLLOW, Fact, draw_style, facts, render
+from rlhf_plugin_pocket import weights_path
+from rlhf_plugin_pocket.data import arithmetic_answer, arithmetic_prompts, load_prompts, of_split
+from rlhf_plugin_pocket.gold import gold_score, is_hollow, words
+from rlhf_plugin_pocket.world import FILLER, HOLLOW, Fact, draw_style, facts, render
 
 SPECIAL = ["<|pad|>", "<|bos|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
 TEMPLATE = (

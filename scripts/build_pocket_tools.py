@@ -29,16 +29,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf_core.cli.components import context_of, open_registry
 from rlhf_core.cli.episodes import Stage
-from rlhf_core.functional import wilson
-from rlhf_core.kernels.matmul import use_matmul_backend
-from rlhf_core.lookup import weights_path
-from rlhf_core.lookup.config import LookupConfig
-from rlhf_core.lookup.demonstrations import TOOLS, conversation
-from rlhf_core.lookup.questions import CALLS, OPERATIONS, Call, Question, Term, compute, draw_question, find
-from rlhf_core.lookup.world import NUMBERS, World, draw_facts, names_of
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.matmul import use_matmul_backend
 from rlhf_core.models.load import load_policy
-from rlhf_core.types import SamplingParams
+from rlhf_core.runs import wilson
+from rlhf_core.types.rollouts import SamplingParams
+from rlhf_plugin_episodes.lookup import weights_path
+from rlhf_plugin_episodes.lookup.config import LookupConfig
+from rlhf_plugin_episodes.lookup.demonstrations import TOOLS, conversation
+from rlhf_plugin_episodes.lookup.questions import CALLS, OPERATIONS, Call, Question, Term, compute, draw_question, find
+from rlhf_plugin_episodes.lookup.world import NUMBERS, World, draw_facts, names_of
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 ADDED = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>"]

@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from rlhf_core.runs.atomic import whole_folder, write_text
+from rlhf_core.data.atomic import whole_folder, write_text
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from rlhf_core.runs.atomic import whole_folder, write_text
+from rlhf_core.data.atomic import whole_folder, write_text
 name, folder, pause, times = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 for n in range(times):
     with whole_folder(folder / "model") as aside:

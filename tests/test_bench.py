@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf_core.kernels.matmul import use_matmul_backend
+from rlhf_core.models.layers.matmul import use_matmul_backend
 from scripts.bench import _processor, episode_schedules, kv_reuse, report_page, strangers_path
 from scripts.bench.__main__ import RECORD, measure, names
 from scripts.bench._grpo_work import CASES, find

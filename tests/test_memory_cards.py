@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.memory.report import device_of
+from rlhf_plugin_preflight.memory.report import device_of
 
 
 def test_only_the_cards_that_a_run_uses_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlhf_core.kernels.handed_over import on_device
+from rlhf_core.distributed import peers as peers_module
+from rlhf_core.distributed.peers import Peers, waiting
+from rlhf_core.models.layers.handed_over import on_device
 from rlhf_core.runs import checkpoint
-from rlhf_core.strategy import peers as peers_module
-from rlhf_core.strategy.peers import Peers, waiting
 
 
 @pytest.mark.parametrize("nccl", [True, False])

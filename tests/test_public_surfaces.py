@@ -10,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
 import rlhf_core.api
-import rlhf_core.functional
 import rlhf_core.sdk
 
-SURFACES = [rlhf_core.api, rlhf_core.sdk, rlhf_core.functional]
+import rlhf_core.training.functional
+
+SURFACES = [rlhf_core.api, rlhf_core.sdk, rlhf_core.training.functional]
 
 
 def shown_to_type_checkers(surface: ModuleType) -> dict[str, str]:

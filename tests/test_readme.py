@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.api import ComponentConfig, LossOutput, TokenBatch
+from rlhf_core.config import ComponentConfig
+from rlhf_core.losses import LossOutput, TokenBatch
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

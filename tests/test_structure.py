@@ -29,11 +29,11 @@ def test_repository_passes() -> None:
         ("imports", "rlhf_core/x.py", "import rlhf_plugin_a\n", "the core imports no plugin"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "def f():\n    from rlhf_core import plan\n", "a plugin uses"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_plugin_b.y\n", "does not depend on rlhf-plugin-b"),
-        ("imports", "plugins/a/rlhf_plugin_a/x.py", "from rlhf_core.runs.atomic import write_json\n", "a plugin uses"),
-        ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_core.functional.kl\n", "a plugin uses"),
+        ("imports", "plugins/a/rlhf_plugin_a/x.py", "from rlhf_core.data.atomic import write_json\n", "a plugin uses"),
+        ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_core.training.functional.kl\n", "a plugin uses"),
         ("cycles", "rlhf_core/x.py", "def f():\n    from rlhf_core import x\n", "rlhf_core.x -> rlhf_core.x"),
         ("cycles", "plugins/a/rlhf_plugin_a/x.py", "from . import x\n", "rlhf_plugin_a.x -> rlhf_plugin_a.x"),
-        ("imports", "extensions/study/x.py", "from rlhf_core.registry import Registry\n", "a plugin uses"),
+        ("imports", "extensions/study/x.py", "from rlhf_core.plugins.registry import Registry\n", "a plugin uses"),
         ("sizes", "rlhf_core/x.py", "x = 1\n" * 401, "401 lines"),
         ("paths", "docs/x.md", "see " + "/home" + "/ann/models\n", "absolute path"),
         ("docstrings", "rlhf_core/x.py", '"""Module."""\nclass A:\n    """A."""\n    def b(self): ...\n', "A.b has no"),
@@ -81,10 +81,10 @@ def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
 
 
 def test_what_both_loops_use_knows_neither() -> None:
-    shared = (ROOT / "rlhf_core/trainers/common", ROOT / "rlhf_core/trainers/offline")
+    shared = (ROOT / "rlhf_core/training", ROOT / "rlhf_core/training/offline")
     texts = {path: path.read_text() for folder in shared for path in folder.glob("*.py")}
-    texts[ROOT / "rlhf_core/loss_terms.py"] = (ROOT / "rlhf_core/loss_terms.py").read_text()
-    assert not [path for path, text in texts.items() if "rlhf_core.trainers.online" in text]
+    texts[ROOT / "rlhf_core/rl/loss_terms.py"] = (ROOT / "rlhf_core/rl/loss_terms.py").read_text()
+    assert not [path for path, text in texts.items() if "rlhf_core.rl" in text]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.types import FinishReason, MalformedRollout, Rollout, Segment, VersionSpan
+from rlhf_core.types.rollouts import FinishReason, MalformedRollout, Rollout, Segment, VersionSpan
 
 
 def rollout(tokens: int = 5, **options: Any) -> Rollout:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rlhf_core.sdk import OpenGroup, unsafe_option
+from rlhf_core.cli import OpenGroup, unsafe_option
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext, ModelConfig
+    from rlhf_core.config import BuildContext
+    from rlhf_core.models import ModelConfig
     from rlhf_eval.suites import SuiteConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -131,8 +132,9 @@ def run(
     rlhf eval prompts --dataset pocket/arithmetic --verifier numeric
     rlhf eval lm_eval:gsm8k_cot --model M
     """
-    from rlhf_core.api import ConfigError, ModelConfig
-    from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.config import ConfigError
+    from rlhf_core.models import ModelConfig
     from rlhf_eval.harness import Job, context
     from rlhf_eval.selectors import parse_selector
     from rlhf_eval.several import evaluate_all, options_of
@@ -170,7 +172,7 @@ def _run_lm_eval(
     task: str, model: ModelConfig, ctx: BuildContext, out: Path | None, options: Mapping[str, Any], as_json: bool
 ) -> None:
     """A task of lm-evaluation-harness, in place of a suite."""
-    from rlhf_core.sdk import emit_json, quiet_libraries, table
+    from rlhf_core.cli import emit_json, quiet_libraries, table
     from rlhf_eval.lm_harness.run import run_task
 
     quiet_libraries()
@@ -202,8 +204,8 @@ def suite_of(
         PluginError: there is no such suite.
         ConfigError: a setting does not exist or makes no sense.
     """
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import allow_unsafe, component_of
+    from rlhf_core.cli import allow_unsafe, component_of
+    from rlhf_core.config import ConfigError
     from rlhf_eval.suites import SuiteConfig
 
     suite, _, task = name.partition(":")
@@ -235,7 +237,7 @@ def suite_of(
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def suites(as_json: bool) -> None:
     """List the suites and the styles of their prompts."""
-    from rlhf_core.sdk import emit_json, open_registry, table
+    from rlhf_core.cli import emit_json, open_registry, table
     from rlhf_eval.suites import SuiteConfig
 
     registry = open_registry()

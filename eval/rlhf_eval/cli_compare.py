@@ -20,7 +20,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     \b
     rlhf eval compare evals/gsm8k-plain-base-1a2b3c4d evals/gsm8k-plain-tuned-5e6f7a8b
     """
-    from rlhf_core.sdk import emit_json, table
+    from rlhf_core.cli import emit_json, table
     from rlhf_eval.compare import compare as compared
     from rlhf_eval.compare import verdict
     from rlhf_eval.show import interval

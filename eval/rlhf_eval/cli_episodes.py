@@ -61,7 +61,7 @@ def episodes(
     rlhf eval episodes lookup --n 8 --limit 50 --set 'dataset.calls=[2,3]'
     rlhf eval episodes tools --dataset prompts.jsonl --reward verifier
     """
-    from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry, quiet_libraries, set_up_logging
     from rlhf_eval.episodes import evaluate_episodes, job_of
     from rlhf_eval.harness import context
     from rlhf_eval.selectors import parse_selector

@@ -47,7 +47,7 @@ def watch(
     \b
     rlhf eval watch runs/grpo-20260131-142501 gsm8k --data test.jsonl --limit 200
     """
-    from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry, quiet_libraries, set_up_logging
     from rlhf_eval.cli import suite_of
     from rlhf_eval.harness import context
     from rlhf_eval.several import options_of
@@ -66,7 +66,7 @@ def watch(
 
 def show(summary: Mapping[str, Any]) -> None:
     """Print a table of the checkpoints, what was missed, and whether the form drifts."""
-    from rlhf_core.sdk import table
+    from rlhf_core.cli import table
     from rlhf_eval.show import interval
 
     checkpoints = summary["checkpoints"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_eval.report import by_prompt, judged, right
 from rlhf_eval.statistics import mcnemar, mean_interval, paired_difference
 from rlhf_eval.store import Stored, differences

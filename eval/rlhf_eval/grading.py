@@ -6,12 +6,14 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus, VerifierConfig
-from rlhf_core.sdk import component_of
+from rlhf_core.rewards import Sample, Score, ScoreStatus, VerifierConfig
+
+from rlhf_core.cli import component_of
+from rlhf_core.config import BuildContext
 
 if TYPE_CHECKING:
-    from rlhf_core.api import VerifierRewardConfig
     from rlhf_eval.suites import SuiteConfig
+    from rlhf_plugin_verifiers import VerifierRewardConfig
 
 LENIENT = ("lenient", "loose")
 NOT_JUDGED = "not judged"

@@ -12,8 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlhf_core.api import BuildContext, ConfigError, ModelConfig, Prompt
-from rlhf_core.sdk import context_of, load_sampler, resolve_model, weights_digest, write_json
+from rlhf_core.cli import context_of, load_sampler
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.data import Prompt, write_json
+from rlhf_core.models import ModelConfig, resolve_model, weights_digest
 from rlhf_eval.benchmark import SuiteBenchmark, check_rows
 from rlhf_eval.items import rows, section, worked_examples
 from rlhf_eval.plot import draw
@@ -212,7 +214,7 @@ class Progress:
 
 def conclude(job: Concluded, ctx: BuildContext, folder: ResultFolder, say: Say) -> dict[str, Any]:
     """Score by the selectors, write report, pass rates and curve, and return the report."""
-    from rlhf_core.sdk import read_jsonl
+    from rlhf_core.data import read_jsonl
 
     all_rows = folder.rows()
     names = [s.name for s in job.selectors]

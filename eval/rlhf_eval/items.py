@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import BuildContext, ConfigError, Demonstration, Message, Prompt, message_text
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.data import Demonstration, Message, Prompt, message_text
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import Datasets, Formatter
+    from rlhf_core.data import Datasets
+    from rlhf_core.models import Formatter
     from rlhf_eval.suites import SuiteConfig
 
 
@@ -60,7 +62,7 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
     """
     if not suite.shots:
         return []
-    from rlhf_core.sdk import context_of
+    from rlhf_core.cli import context_of
 
     whole = {**section(suite, suite.shots_path), "limit": suite.shots}
     examples = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")

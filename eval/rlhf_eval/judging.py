@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-from rlhf_core.api import Rollout
+from rlhf_core.rollouts import Rollout
 
 Row = dict[str, Any]
 Batch = list[tuple[int, Rollout]]

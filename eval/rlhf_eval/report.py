@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import RlhfError
+from rlhf_core.config import RlhfError
 from rlhf_eval.grading import stated
 from rlhf_eval.statistics import Interval, best_at_k, majority_at_k, mean_interval, pass_at_k
 from rlhf_eval.styles import FOLLOW_UPS

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_eval.harness import Job
     from rlhf_eval.selectors import Say
 
@@ -78,7 +78,7 @@ def evaluate_all(
     Raises:
         UserError: one of them cannot work.
     """
-    from rlhf_core.sdk import load_sampler
+    from rlhf_core.cli import load_sampler
     from rlhf_eval.harness import evaluate, folder_of
     from rlhf_eval.store import ResultFolder
 

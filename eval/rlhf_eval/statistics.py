@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.functional import t_quantile, wilson
+from rlhf_core.runs import t_quantile, wilson
 
 Floats = npt.NDArray[np.float64]
 PRIOR_PROMPTS = 0.1

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_core.api import ComponentConfig, ConfigError, SamplingSettings, component
+from rlhf_core.config import ComponentConfig, ConfigError, component
+from rlhf_core.training import SamplingSettings
 from rlhf_eval.styles import GSM8K_COT, QUESTION_ANSWER, QUESTION_ONLY, R1_ZERO_STYLE, Style
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext
+    from rlhf_core.config import BuildContext
 
 VerifierField = component("verifier")
 

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext, ConfigError, DeadlineExceeded, ModelConfig
-from rlhf_core.sdk import StoredRun, find_run, weights_digest, write_json
+from rlhf_core.config import BuildContext, ConfigError, DeadlineExceeded
+from rlhf_core.data import write_json
+from rlhf_core.models import ModelConfig, weights_digest
+from rlhf_core.runs import StoredRun, find_run
 from rlhf_eval.harness import Job, evaluate
 from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig

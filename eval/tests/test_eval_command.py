@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.config.data import CurriculumSettings
+from rlhf_core.cli import open_registry
 from rlhf_core.data.curriculum import read_values
-from rlhf_core.sdk import open_registry
+from rlhf_core.data.settings import CurriculumSettings
+from rlhf_core.models import ModelConfig
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import Job, context, evaluate
 from rlhf_eval.watch import Watcher, linked_copy

@@ -8,16 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
 
-from rlhf_core.api import (
-    ConfigError,
-    FinishReason,
-    ModelConfig,
-    Rollout,
-    RolloutRequest,
-)
-from rlhf_core.sdk import component_of, load_sampler, open_registry
-from rlhf_core.testing import check_config
+from rlhf_core.cli import component_of, load_sampler, open_registry
+from rlhf_core.config import ConfigError
+from rlhf_core.models import ModelConfig
 from rlhf_eval.benchmark import check_rows
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import context
@@ -25,6 +20,7 @@ from rlhf_eval.items import items, rows, worked_examples
 from rlhf_eval.styles import R1_ZERO
 from rlhf_eval.suites import Gsm8kSuite, MbppSuite, SuiteConfig
 from rlhf_plugin_verifiers.maths.tags import R1_ZERO_PROMPT
+from rlhf_testing import check_config
 
 Write = Callable[[str, Sequence[Mapping[str, Any]]], Path]
 ROWS = [

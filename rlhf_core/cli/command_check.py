@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import click
 
 from rlhf_core.cli.groups import OpenGroup, command_entries
-from rlhf_core.entry_points import Entry
-from rlhf_core.errors import PluginError, RlhfError
-from rlhf_core.plugin_check import CheckRow
+from rlhf_core.cli.plugin_check import CheckRow
+from rlhf_core.plugins.entry_points import Entry
+from rlhf_core.types.errors import PluginError, RlhfError
 
 
 def check_commands(root: click.Command, distribution: str = "") -> Iterator[CheckRow]:

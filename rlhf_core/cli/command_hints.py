@@ -26,7 +26,7 @@ USUAL = {
 
 def command_hint(word: str, root: OpenGroup) -> str:
     """Example: ``rlhf train --algo sft`` for ``sft``; "" if nobody knows."""
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.registry import Registry
 
     if word in USUAL:
         return USUAL[word]

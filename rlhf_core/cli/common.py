@@ -16,7 +16,7 @@ class Choice(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the value, or fail with a suggestion."""
-        from rlhf_core.errors import did_you_mean
+        from rlhf_core.types.errors import did_you_mean
 
         if value not in self.choices:
             near = did_you_mean(str(value), self.choices, limit=1)

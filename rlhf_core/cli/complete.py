@@ -21,7 +21,7 @@ def components(kind: str, *more: str) -> Complete:
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Names that begin so."""
-        from rlhf_core.registry import Registry
+        from rlhf_core.plugins.registry import Registry
 
         names = dict.fromkeys([*more, *(entry.name for entry in Registry().entries(kind))])
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlhf_core.config.base import ComponentConfig
-    from rlhf_core.context import BuildContext
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import LoadedModel
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.component import ComponentConfig
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.plugins.registry import Registry
 
 
 def open_registry() -> Registry:
@@ -39,8 +39,8 @@ def component_of(
     """
     from pydantic import ValidationError
 
-    from rlhf_core.config.errors import explain_invalid
     from rlhf_core.config.load import merge_settings, parse_settings
+    from rlhf_core.plugins.validation import explain_invalid
 
     cls = registry.load(kind, name)
     chosen = merge_settings(dict(options or {}), parse_settings(settings))
@@ -78,12 +78,12 @@ def context_of(
     """
     from pydantic import ValidationError
 
-    from rlhf_core.config.data import DatasetSettings
-    from rlhf_core.config.errors import explain_invalid
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.context import BuildContext
     from rlhf_core.data.datasets import Datasets
+    from rlhf_core.data.settings import DatasetSettings
     from rlhf_core.models.config import ModelConfig
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.plugins.validation import explain_invalid
 
     config = RunConfig.model_construct(seed=seed, reward=reward, model=model or ModelConfig(), environment=environment)
     ctx = BuildContext(config=config, registry=registry, seed=seed, policy=policy)
@@ -109,8 +109,8 @@ def open_component(kind: str, config: ComponentConfig, ctx: BuildContext) -> Ite
     Raises:
         PluginError: what was built is no such component.
     """
-    from rlhf_core.component_calls import blamed_on, label_for, remember_label
-    from rlhf_core.registry import check_component
+    from rlhf_core.plugins.component_errors import blamed_on, label_for, remember_label
+    from rlhf_core.plugins.registry import check_component
 
     label = label_for(kind, config, ctx.registry)
     with blamed_on(label, "build()"):
@@ -132,7 +132,7 @@ def load_sampler(registry: Registry, model: ModelConfig, rollout: str = "native"
     """
     import torch
 
-    from rlhf_core.kernels.matmul import use_matmul_backend
+    from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
 
     use_matmul_backend("auto")

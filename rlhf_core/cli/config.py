@@ -10,7 +10,7 @@ import click
 from rlhf_core.cli.common import Choice
 from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.cli.options import resolve_options, run_options
-from rlhf_core.kinds import KINDS
+from rlhf_core.plugins.kinds import KINDS
 
 
 @click.group(cls=OpenGroup, path="config")
@@ -32,7 +32,7 @@ def show(files: tuple[str, ...], settings: tuple[str, ...], origin: bool, as_jso
     import yaml
 
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.registry import Registry
 
     if origin:
         _show_origins(files, settings, names, as_json)
@@ -52,7 +52,7 @@ def _show_origins(files: tuple[str, ...], settings: tuple[str, ...], names: Mapp
     from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.options import resolve_labelled_options
     from rlhf_core.config.origin import origins
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.registry import Registry
 
     rows = origins(resolve_labelled_options(Registry(), files, settings, names))
     if names.get("unsafe_local_execution"):
@@ -71,9 +71,9 @@ def _show_origins(files: tuple[str, ...], settings: tuple[str, ...], names: Mapp
 def validate(files: tuple[str, ...], as_json: bool) -> None:
     """Check config files, each on its own. Exit code 2 if any cannot be used."""
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.errors import RlhfError
-    from rlhf_core.plan import check_fit
-    from rlhf_core.registry import Registry
+    from rlhf_core.config.plan import check_fit
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.types.errors import RlhfError
 
     registry = Registry()
     rows: list[dict[str, Any]] = []
@@ -99,8 +99,8 @@ def schema(kind: str | None, name: str | None) -> None:
     """Print the JSON schema of a run's configuration, or of a component's settings, with what each means."""
     from rlhf_core.cli.common import emit_json
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.errors import ConfigError
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.types.errors import ConfigError
 
     if kind is None:
         if name is not None:

@@ -10,10 +10,10 @@ import click
 if TYPE_CHECKING:
     from rlhf_core.config.load import Resolved
     from rlhf_core.config.origin import Row
+    from rlhf_core.config.plan import Plan
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.launch.dry_run import DryRun
-    from rlhf_core.plan import Plan
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.runs.launch.dry_run import DryRun
 
 WIDTH = 10
 """Of the column of labels."""
@@ -66,7 +66,7 @@ def _model(config: RunConfig, found: DryRun) -> list[str]:
 def _data(plan: Plan, config: RunConfig, found: DryRun) -> list[str]:
     rows = found.rows
     if rows is None:
-        from rlhf_core.launch.rows import remote_sources
+        from rlhf_core.runs.launch.rows import remote_sources
 
         remote = ", ".join(source.path for source in remote_sources(config))
         if remote:
@@ -110,7 +110,7 @@ def _tokens(config: RunConfig, found: DryRun) -> list[str]:
 
 
 def _memory(found: DryRun, world_size: int) -> list[str]:
-    from rlhf_core.launch.memory import NOT_COUNTED, readable, total
+    from rlhf_core.runs.launch.memory import NOT_COUNTED, readable, total
 
     parts = {name: size for name, size in found.memory.items() if size}
     each = " in each process" if world_size > 1 else ""
@@ -152,7 +152,7 @@ def _defaults(config: RunConfig, registry: Registry) -> dict[str, Row]:
     """Every value as it would be if only algorithm, model, data and components were chosen; {} if they need more."""
     from rlhf_core.config.load import resolve_labelled
     from rlhf_core.config.origin import origins
-    from rlhf_core.errors import UserError
+    from rlhf_core.types.errors import UserError
 
     slots = ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy")
     parts = {slot: getattr(config, slot) for slot in slots}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlhf_core.config.base import ComponentConfig
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import LoadedModel
-    from rlhf_core.registry import Registry
-    from rlhf_core.types import Prompt, Rollout, SamplingParams
+    from rlhf_core.plugins.component import ComponentConfig
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.types.rollouts import Prompt, Rollout, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Stage:
         """
         from rlhf_core.cli.components import component_of, context_of, open_registry
         from rlhf_core.config.load import parse_settings
-        from rlhf_core.errors import ConfigError, did_you_mean
+        from rlhf_core.types.errors import ConfigError, did_you_mean
 
         given = parse_settings(settings)
         for key in given:
@@ -85,10 +85,10 @@ class Stage:
         import torch
 
         from rlhf_core.cli.components import component_of, context_of, open_component
-        from rlhf_core.errors import ConfigError
         from rlhf_core.models.prompt_format import Formatter
-        from rlhf_core.rollout.seeds import request_seed
-        from rlhf_core.types import PromptGroup
+        from rlhf_core.training.seeds import request_seed
+        from rlhf_core.types.errors import ConfigError
+        from rlhf_core.types.rollouts import PromptGroup
 
         policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
         formatter = Formatter(policy.tokenizer, model.prompt_format, model.tool_format)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlhf_core.cli.prompt_input import PromptRow
     from rlhf_core.models.load import LoadedModel
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.types import Prompt, Rollout, SamplingParams
+    from rlhf_core.types.rollouts import Prompt, Rollout, SamplingParams
 
 PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction", "input", "system")
 """Columns that make a prompt; a completion's row has ``messages`` instead."""
@@ -95,14 +95,14 @@ def generate(
     from rlhf_core.cli.episodes import Stage
     from rlhf_core.cli.prompt_input import read_prompts
     from rlhf_core.cli.scoring import check_output
-    from rlhf_core.errors import ConfigError
-    from rlhf_core.kernels.matmul import use_matmul_backend
     from rlhf_core.models.config import ModelConfig
+    from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
     from rlhf_core.models.places import planned_format
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.toolcalls.choose import check_format
-    from rlhf_core.types import SamplingParams
+    from rlhf_core.models.tool_call_format import check_format
+    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.types.rollouts import SamplingParams
 
     set_up_logging()
     max_tokens = max_tokens or (1024 if environment else 64)
@@ -166,7 +166,7 @@ def _flat_rows(asked: PromptRow, rollouts: Sequence[Rollout], formatter: Formatt
 def _write(out: str, rows: Sequence[dict[str, Any]]) -> None:
     import json
 
-    from rlhf_core.runs.atomic import write_text
+    from rlhf_core.data.atomic import write_text
 
     text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     if out == "-":
@@ -186,11 +186,11 @@ def sample_completions(
     """
     import torch
 
-    from rlhf_core.errors import ConfigError
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.rollout.native import NativeEngine
-    from rlhf_core.rollout.seeds import request_seed
-    from rlhf_core.types import RolloutRequest
+    from rlhf_core.training.seeds import request_seed
+    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.types.rollouts import RolloutRequest
+    from rlhf_plugin_native.engine import NativeEngine
 
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
     formatter = Formatter(policy.tokenizer, prompt_format)
@@ -228,7 +228,7 @@ def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> d
 
 def _episode(rollout: Rollout) -> dict[str, Any]:
     """The turns of an episode, why it ended, and its environment's score."""
-    from rlhf_core.runs.trace import turn_row
+    from rlhf_core.training.trace import turn_row
 
     score = rollout.score
     scored = {} if score is None else {"score": score.value, "status": score.status.value, "detail": score.detail}
@@ -237,7 +237,7 @@ def _episode(rollout: Rollout) -> dict[str, Any]:
 
 def _calls(rollout: Rollout, prompt: Prompt, formatter: Formatter) -> dict[str, Any]:
     """What a completion calls, as its tokens say it, those that cannot run with what is wrong; {} without tools."""
-    from rlhf_core.types import FinishReason
+    from rlhf_core.types.rollouts import FinishReason
 
     if not prompt.tools:
         return {}

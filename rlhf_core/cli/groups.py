@@ -41,7 +41,7 @@ class OpenGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Own commands in the order a newcomer needs them, then those of plugins by name."""
-        from rlhf_core.errors import ConfigError
+        from rlhf_core.types.errors import ConfigError
 
         try:
             added = set(self._added())
@@ -135,8 +135,8 @@ def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
     Args:
         disabled: distributions that are left out; None takes the user's list.
     """
-    from rlhf_core.disabled import disabled_distributions
-    from rlhf_core.registry import scan
+    from rlhf_core.plugins.disabled import disabled_distributions
+    from rlhf_core.plugins.registry import scan
 
     off = set(disabled_distributions() if disabled is None else disabled)
     entries = [d.entry("command") for d in scan() if d.point.group == GROUP and d.distribution not in off]
@@ -149,8 +149,8 @@ def load(entries: list[Any], path: str) -> click.Command:
     Raises:
         PluginError: two distributions claim it, it does not import, or it is no click command.
     """
-    from rlhf_core.errors import PluginError
-    from rlhf_core.registry import check_core_range
+    from rlhf_core.plugins.registry import check_core_range
+    from rlhf_core.types.errors import PluginError
 
     words = path.replace(".", " ")
     if len(entries) > 1:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.kinds import KINDS
+from rlhf_core.plugins.kinds import KINDS
 
 if TYPE_CHECKING:
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.registry import Registry
 
 OPTIONS = {"model.path": "--model", "dataset.name": "--dataset", "trainer.name": "--algo", "reward.name": "--reward"}
 """Settings that have an option of their own."""
@@ -65,7 +65,7 @@ def _of_option(option: str, options: Iterable[str], words: Sequence[str]) -> str
 
 def _of_word(word: str, options: Iterable[str], words: Sequence[str]) -> str:
     """A word without dashes: a setting as Hydra writes it, a file, an algorithm."""
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.registry import Registry
 
     key, equals, value = word.partition("=")
     if equals:
@@ -81,7 +81,7 @@ def _of_word(word: str, options: Iterable[str], words: Sequence[str]) -> str:
 
 def _of_name(name: str, value: str, options: Iterable[str], words: Sequence[str]) -> str:
     """Options first, then settings, then what a peer's sentence says."""
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.registry import Registry
 
     if "." in name and name.split(".")[0] in {"model", "dataset", *KINDS}:
         return _written(name, value, options)
@@ -121,7 +121,7 @@ def _written(key: str, value: str, options: Iterable[str]) -> str:
 
 def _chosen(registry: Registry, words: Sequence[str]) -> list[dict[str, dict[str, str]]]:
     """The components that the command line names, for their settings; of no algorithm, one of either kind."""
-    from rlhf_core.errors import UserError
+    from rlhf_core.types.errors import UserError
 
     named = {"trainer": value_of(words, "--algo"), "reward": value_of(words, "--reward")}
     chosen: dict[str, dict[str, str]] = {}

@@ -10,11 +10,11 @@ import click
 from rlhf_core.cli import complete
 
 if TYPE_CHECKING:
-    from rlhf_core.config.base import Config
     from rlhf_core.config.load import Resolved
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.hooks import HookBus
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.component import Config
+    from rlhf_core.plugins.hooks import HookBus
+    from rlhf_core.plugins.registry import Registry
 
 C = TypeVar("C", bound="Config")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -131,7 +131,7 @@ def allow_unsafe(config: C) -> C:
     Raises:
         ConfigError: none has.
     """
-    from rlhf_core.errors import ConfigError
+    from rlhf_core.types.errors import ConfigError
 
     changed = _allowed(config)
     if changed is config:
@@ -143,7 +143,7 @@ def allow_unsafe(config: C) -> C:
 
 def _allowed(value: Any) -> Any:
     """The same object, where there is nothing in it to allow."""
-    from rlhf_core.config.base import Config
+    from rlhf_core.plugins.component import Config
 
     if isinstance(value, Config):
         parts: dict[str, Any] = {k: _allowed(getattr(value, k)) for k in type(value).model_fields}
@@ -167,9 +167,9 @@ def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = 
         strict: a failing hook ends the run.
         reports: False on every rank but the first, which reports for them.
     """
-    from rlhf_core.disabled import disabled_distributions
-    from rlhf_core.hooks import load_hooks
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.disabled import disabled_distributions
+    from rlhf_core.plugins.hooks import load_hooks
+    from rlhf_core.plugins.registry import Registry
 
     registry = Registry(only_core=not enabled)
     hooks = load_hooks(enabled=enabled, disabled=disabled_distributions(), strict=strict, reports=reports)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from rlhf_core.cli.common import Choice
-from rlhf_core.kinds import KINDS
+from rlhf_core.plugins.kinds import KINDS
 
 if TYPE_CHECKING:
-    from rlhf_core.entry_points import Entry
+    from rlhf_core.plugins.entry_points import Entry
 
 LISTED = (*KINDS, "command", "hook")
 NEW = (
@@ -32,8 +32,8 @@ def plugins() -> None:
 def list_(kind: str | None, as_json: bool) -> None:
     """Components, commands and hooks that are installed. Reads metadata only; imports no plugin."""
     from rlhf_core.cli.common import emit_json, table
-    from rlhf_core.disabled import disabled_distributions
-    from rlhf_core.registry import describe_all
+    from rlhf_core.plugins.disabled import disabled_distributions
+    from rlhf_core.plugins.registry import describe_all
 
     entries = declared(kind)
     off = set(disabled_distributions())
@@ -49,8 +49,8 @@ def list_(kind: str | None, as_json: bool) -> None:
 def declared(kind: str | None = None) -> list[Entry]:
     """What installed distributions declare, disabled ones too: components, commands and hooks. Imports nothing."""
     from rlhf_core.cli.groups import command_entries
-    from rlhf_core.entry_points import entries_of
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.entry_points import entries_of
+    from rlhf_core.plugins.registry import Registry
 
     entries = Registry(disabled=()).entries(kind) if kind in (None, *KINDS) else []
     entries += command_entries(disabled=()) if kind in (None, "command") else []
@@ -64,8 +64,8 @@ def declared(kind: str | None = None) -> list[Entry]:
 def info(name: str, kind: str | None, as_json: bool) -> None:
     """What a component is, where it comes from, and its settings."""
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.errors import PluginError, did_you_mean
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.types.errors import PluginError, did_you_mean
 
     registry = Registry()
     matching = [e for e in registry.entries(kind) if name in (e.name, e.qualified)]
@@ -96,12 +96,12 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
 def check(distribution: str | None) -> None:
     """Import components, commands, hooks and hints, and their packages; exit code 1 and the traceback if one fails."""
     from rlhf_core.cli.command_check import check_commands
+    from rlhf_core.cli.plugin_check import check_components, check_hints, check_hooks, claimed_twice
     from rlhf_core.config.hints import GROUP as HINTS
-    from rlhf_core.disabled import normalise
-    from rlhf_core.entry_points import entries_of
-    from rlhf_core.errors import PluginError, did_you_mean
-    from rlhf_core.plugin_check import check_components, check_hints, check_hooks, claimed_twice
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.disabled import normalise
+    from rlhf_core.plugins.entry_points import entries_of
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.types.errors import PluginError, did_you_mean
 
     registry, wanted = Registry(), normalise(distribution or "")
     root = click.get_current_context().find_root().command
@@ -150,10 +150,10 @@ def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
     """
     from importlib import metadata
 
-    from rlhf_core.errors import ConfigError
-    from rlhf_core.scaffold.into import write_into
-    from rlhf_core.scaffold.names import names_for
-    from rlhf_core.scaffold.write import look_at, write_package
+    from rlhf_core.types.errors import ConfigError
+    from rlhf_testing.scaffold.into import write_into
+    from rlhf_testing.scaffold.names import names_for
+    from rlhf_testing.scaffold.write import look_at, write_package
 
     names = names_for(name)
     if into is not None:
@@ -180,7 +180,7 @@ def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
 @click.argument("distribution")
 def disable(distribution: str) -> None:
     """Ignore every component and hook of a distribution. Imports nothing."""
-    from rlhf_core.disabled import set_disabled, stored_names
+    from rlhf_core.plugins.disabled import set_disabled, stored_names
 
     path = set_disabled([*stored_names(), distribution])
     click.echo(f"{distribution} is disabled ({path})")
@@ -190,7 +190,7 @@ def disable(distribution: str) -> None:
 @click.argument("distribution")
 def enable(distribution: str) -> None:
     """Undo `disable`."""
-    from rlhf_core.disabled import VARIABLE, disabled_distributions, normalise, set_disabled, stored_names
+    from rlhf_core.plugins.disabled import VARIABLE, disabled_distributions, normalise, set_disabled, stored_names
 
     path = set_disabled([d for d in stored_names() if d != normalise(distribution)])
     if normalise(distribution) in disabled_distributions():

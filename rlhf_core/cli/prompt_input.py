@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from rlhf_core.data.files import FileRows
-    from rlhf_core.types import Prompt
+    from rlhf_core.types.rollouts import Prompt
 
 STDIN = "-"
 
@@ -37,8 +37,8 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
         ConfigError: there is no prompt, or one is empty.
         DatasetError: a file is missing or not text, or a row of it has no prompt.
     """
-    from rlhf_core.errors import ConfigError
-    from rlhf_core.types import Prompt
+    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.types.rollouts import Prompt
 
     if not texts and not files:
         raise ConfigError("there is no prompt", fix='--prompt "What is 2 + 3?", FILE, or - for stdin')
@@ -55,8 +55,8 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
 def _rows_of(file: str, lines: bool) -> list[PromptRow]:
     from rlhf_core.data.files import check_file, parse_json, read_parquet, read_text
     from rlhf_core.data.schema import RawRow, RowReader
-    from rlhf_core.errors import DatasetError
-    from rlhf_core.types import Prompt
+    from rlhf_core.types.errors import DatasetError
+    from rlhf_core.types.rollouts import Prompt
 
     name, stem = ("stdin", "stdin") if file == STDIN else (file, Path(file).stem)
     if file != STDIN:
@@ -80,7 +80,7 @@ def _rows_of(file: str, lines: bool) -> list[PromptRow]:
 
 def _lines(text: str, name: str) -> FileRows:
     from rlhf_core.data.files import FileRows
-    from rlhf_core.errors import DatasetError
+    from rlhf_core.types.errors import DatasetError
 
     numbered = [(n, line.rstrip("\r")) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
@@ -89,7 +89,7 @@ def _lines(text: str, name: str) -> FileRows:
 
 
 def _stdin() -> str:
-    from rlhf_core.errors import DatasetError
+    from rlhf_core.types.errors import DatasetError
 
     if sys.stdin.isatty():
         print("reading prompts, one a line; Ctrl-D ends them", file=sys.stderr)

@@ -12,7 +12,7 @@ from rlhf_core.cli.groups import OpenGroup
 
 if TYPE_CHECKING:
     from rlhf_core.data.completions import Completions
-    from rlhf_core.types import Sample, Score
+    from rlhf_core.types.rollouts import Sample, Score
 
 
 @click.group(cls=OpenGroup, path="reward")
@@ -54,9 +54,9 @@ def score(
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
     from rlhf_core.cli.components import open_component, open_registry
     from rlhf_core.cli.scoring import check_output, chosen_reward, scoring_context
-    from rlhf_core.contracts import score_samples
     from rlhf_core.data.completions import cut_at, read_completions
-    from rlhf_core.kernels.matmul import use_matmul_backend
+    from rlhf_core.models.layers.matmul import use_matmul_backend
+    from rlhf_core.plugins.contracts import score_samples
 
     set_up_logging()
     registry = open_registry()
@@ -89,7 +89,7 @@ def _row(row: Mapping[str, Any], one: Score) -> dict[str, Any]:
 def _summary(name: str, saved: Completions, judged: Completions, scores: Sequence[Score]) -> dict[str, Any]:
     from collections import Counter
 
-    from rlhf_core.functional.statistics import mean
+    from rlhf_core.runs.statistics import mean
 
     good = [float(s.value) for s in scores if s.ok and s.value is not None]
     earlier = [float(v) for row in saved.rows if isinstance(v := row.get("value"), int | float)]
@@ -108,8 +108,8 @@ def _summary(name: str, saved: Completions, judged: Completions, scores: Sequenc
 def _write(output: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     import json
 
-    from rlhf_core.runs.atomic import write_text
-    from rlhf_core.runs.jsonl import json_values
+    from rlhf_core.data.atomic import write_text
+    from rlhf_core.data.jsonl import json_values
 
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, "".join(json.dumps(json_values(row), ensure_ascii=False) + "\n" for row in rows))

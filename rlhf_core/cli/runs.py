@@ -41,8 +41,8 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
     """
     from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.runs_table import print_runs, sorted_rows
-    from rlhf_core.errors import RlhfError, RunDirError
     from rlhf_core.runs.read import read_run, run_folders, started
+    from rlhf_core.types.errors import RlhfError, RunDirError
 
     if not root.is_dir() and root != Path("runs"):
         raise RunDirError(f"there is no folder '{root}'", fix="check --root")
@@ -113,8 +113,8 @@ def show(run: str, as_json: bool) -> None:
 def compare(names: tuple[str, ...], as_json: bool) -> None:
     """Settings in which runs differ, and their last metrics side by side."""
     from rlhf_core.cli.common import emit_json, table
-    from rlhf_core.errors import RunDirError
     from rlhf_core.runs.read import find_run
+    from rlhf_core.types.errors import RunDirError
 
     if len(names) < 2:
         raise RunDirError("compare needs two runs or more", fix="rlhf runs compare RUN RUN")
@@ -138,7 +138,7 @@ def compare(names: tuple[str, ...], as_json: bool) -> None:
 
 def _seen_in_training(stored_runs: list[StoredRun], labels: list[str]) -> list[str]:
     """A warning for each pair of runs of which one was trained on what the other (or it itself) holds out."""
-    from rlhf_core.runs.trained_rows import ancestors, read_rows, seen_by
+    from rlhf_core.data.trained_rows import ancestors, read_rows, seen_by
 
     warnings: list[str] = []
     lines = [ancestors(str(run.path)) for run in stored_runs]

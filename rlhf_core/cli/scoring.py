@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlhf_core.config.base import ComponentConfig
-    from rlhf_core.context import BuildContext
     from rlhf_core.data.completions import Completions
-    from rlhf_core.registry import Registry
-    from rlhf_core.types import Sample
+    from rlhf_core.plugins.component import ComponentConfig
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.types.rollouts import Sample
 
 
 def check_output(output: Path | None, *inputs: str | Path, option: str = "--output") -> None:
@@ -28,8 +28,8 @@ def check_output(output: Path | None, *inputs: str | Path, option: str = "--outp
     """
     import os
 
-    from rlhf_core.errors import ConfigError
     from rlhf_core.runs.run_dir import check_writable
+    from rlhf_core.types.errors import ConfigError
 
     if output is None:
         return
@@ -51,10 +51,10 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
     """
     from pydantic import ValidationError
 
-    from rlhf_core.config.errors import explain_invalid
     from rlhf_core.config.load import parse_settings
-    from rlhf_core.errors import ConfigError
     from rlhf_core.models.places import model_place
+    from rlhf_core.plugins.validation import explain_invalid
+    from rlhf_core.types.errors import ConfigError
 
     if (folder is None) == (name is None):
         raise ConfigError("say which reward: either --model or --reward", fix="--model FOLDER, or --reward NAME")

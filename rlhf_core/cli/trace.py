@@ -66,8 +66,8 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
     Raises:
         ConfigError: the run has no such step; says which it has.
     """
-    from rlhf_core.errors import ConfigError
-    from rlhf_core.runs.jsonl import read_jsonl
+    from rlhf_core.data.jsonl import read_jsonl
+    from rlhf_core.types.errors import ConfigError
 
     step_rows: list[Row] = []
     steps: set[int] = set()
@@ -87,7 +87,7 @@ def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
     Raises:
         ConfigError: no such prompt in this step, with the nearest.
     """
-    from rlhf_core.errors import ConfigError, did_you_mean
+    from rlhf_core.types.errors import ConfigError, did_you_mean
 
     known = [str(r.get("prompt_id", r.get("id"))) for r in prompts] or [str(n) for n in update.get("examples", ())]
     if wanted is None:
@@ -136,7 +136,7 @@ def _versions(completions: Sequence[Row]) -> str:
 
 def print_turn(turn: Row, margin: str = "        ") -> None:
     """A turn of an episode; what the policy read, and is not trained on, is greyed."""
-    from rlhf_core.messages import message_text
+    from rlhf_core.types.messages import message_text
 
     start, end = turn["span"]
     facts = [f"{end - start} tokens", *([turn["status"]] if "status" in turn else ())]

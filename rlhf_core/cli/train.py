@@ -13,8 +13,8 @@ from rlhf_core.cli.complete import runs as complete_runs
 from rlhf_core.cli.options import open_plugins, resolve_labelled_options, run_options, sugar_of
 
 if TYPE_CHECKING:
-    from rlhf_core.launch.joined import Rank0
-    from rlhf_core.launch.started import StartedRank
+    from rlhf_core.runs.launch.joined import Rank0
+    from rlhf_core.runs.launch.started import StartedRank
 
 
 @click.command()
@@ -58,9 +58,9 @@ def train(
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.common import set_up_logging
-    from rlhf_core.launch.precision import resolve_here, with_precision
-    from rlhf_core.launch.run import plan_run, planned_resume, preflight, with_rows
-    from rlhf_core.launch.started import end_with_launcher, started_rank, world_size
+    from rlhf_core.config.precision import resolve_here, with_precision
+    from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
+    from rlhf_core.runs.launch.started import end_with_launcher, started_rank, world_size
 
     set_up_logging()
     given = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
@@ -100,7 +100,7 @@ def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | 
     """Rank 0's side of a launch by torchrun or srun, told to the other ranks however the stack ends."""
     if rank is None:
         return None
-    from rlhf_core.launch.joined import Rank0
+    from rlhf_core.runs.launch.joined import Rank0
 
     rank_0 = Rank0(rank)
     stack.enter_context(rank_0.leading())
@@ -108,8 +108,8 @@ def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | 
 
 
 def _check_memory(plan: Any, config: Any, registry: Any, force: bool) -> None:
-    from rlhf_core.context import BuildContext
-    from rlhf_core.memory.check import check_memory
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_plugin_preflight.memory.check import check_memory
 
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
     check_memory(ctx, force=force)
@@ -118,7 +118,7 @@ def _check_memory(plan: Any, config: Any, registry: Any, force: bool) -> None:
 def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:
     from rlhf_core.cli.common import emit_json, quiet_libraries
     from rlhf_core.cli.dry_run import print_dry_run
-    from rlhf_core.launch.dry_run import look_at
+    from rlhf_core.runs.launch.dry_run import look_at
 
     quiet_libraries()
     found = look_at(plan, config, registry)
@@ -140,7 +140,7 @@ def _run(
 ) -> None:
     from rlhf_core.cli.common import emit_json, quiet_libraries
     from rlhf_core.cli.progress import StepPrinter, print_summary
-    from rlhf_core.launch.run import launch
+    from rlhf_core.runs.launch.run import launch
     from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
 
     folder = run_dir or default_run_dir(config.trainer.name)

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import RlhfError
+from rlhf_core.types.errors import RlhfError
 
 if TYPE_CHECKING:
-    from rlhf_core.launch.started import StartedRank
+    from rlhf_core.runs.launch.started import StartedRank
 
 Options = tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]
 """Files, settings and names of the command line."""
@@ -31,11 +31,11 @@ def train_rank(
     """
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.options import open_plugins
-    from rlhf_core.launch.joined import OwnCommand, end_quietly, take_plan
-    from rlhf_core.launch.precision import resolve_here
-    from rlhf_core.launch.process import run_plan
-    from rlhf_core.launch.run import preflight
-    from rlhf_core.launch.sigterm import sigterm_as_interrupt
+    from rlhf_core.config.precision import resolve_here
+    from rlhf_core.runs.launch.joined import OwnCommand, end_quietly, take_plan
+    from rlhf_core.runs.launch.process import run_plan
+    from rlhf_core.runs.launch.run import preflight
+    from rlhf_core.runs.launch.sigterm import sigterm_as_interrupt
 
     quiet_libraries()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict, reports=False)

@@ -13,8 +13,8 @@ from typing import Any
 
 from rlhf_core.config.key_places import KeyPlaces
 from rlhf_core.config.layers import as_mapping, plain
-from rlhf_core.kinds import KINDS
-from rlhf_core.registry import Registry
+from rlhf_core.plugins.kinds import KINDS
+from rlhf_core.plugins.registry import Registry
 
 log = logging.getLogger("rlhf.plugins")
 GROUP = "rlhf.key_hints"
@@ -49,8 +49,8 @@ class KeyHints:
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
         """A sentence for the key at the end of ``path``: its name here, or where such a key belongs; "" for neither."""
-        from rlhf_core.disabled import disabled_distributions
-        from rlhf_core.entry_points import scan
+        from rlhf_core.plugins.disabled import disabled_distributions
+        from rlhf_core.plugins.entry_points import scan
 
         off, places = set(disabled_distributions()), KeyPlaces(self.registry, self.settings)(path, value)
         for distribution, _, point in scan():

@@ -7,12 +7,12 @@ from typing import Any, TypeGuard
 
 from pydantic import BaseModel
 
-from rlhf_core.config.data import SourceSettings, source_options
 from rlhf_core.config.layers import as_mapping, plain
 from rlhf_core.config.run import RunConfig
-from rlhf_core.errors import UserError
-from rlhf_core.kinds import KINDS
-from rlhf_core.registry import Registry
+from rlhf_core.data.settings import SourceSettings, source_options
+from rlhf_core.plugins.kinds import KINDS
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.errors import UserError
 
 NEAREST = 3
 """Most places that are named."""

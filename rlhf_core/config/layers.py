@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rlhf_core.kinds import SHORT_FIELDS
+from rlhf_core.plugins.kinds import SHORT_FIELDS
 
 
 class Setting(NamedTuple):

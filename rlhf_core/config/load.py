@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from rlhf_core.config.data import spell_dataset
-from rlhf_core.config.errors import explain_invalid
 from rlhf_core.config.hints import KeyHints
 from rlhf_core.config.layers import as_mapping, fill, label, plain
 from rlhf_core.config.layers import merge_settings as merge_settings
@@ -22,8 +20,10 @@ from rlhf_core.config.read import parse_settings as parse_settings
 from rlhf_core.config.read import read_yaml as read_yaml
 from rlhf_core.config.recipe import algorithm_recipe
 from rlhf_core.config.run import RunConfig
-from rlhf_core.errors import ConfigError
-from rlhf_core.registry import Registry
+from rlhf_core.data.settings import spell_dataset
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.plugins.validation import explain_invalid
+from rlhf_core.types.errors import ConfigError
 
 OPTION_OF_KEY = {"trainer": "--algo"}
 """Short options that are not called as the key they stand for."""

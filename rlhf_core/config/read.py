@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.config.layers import merge_settings
-from rlhf_core.errors import ConfigError
+from rlhf_core.types.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):

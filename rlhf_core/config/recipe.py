@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_core.config.data import source_options, spell_dataset
 from rlhf_core.config.layers import as_mapping, fill, label, plain
-from rlhf_core.entry_points import CORE
-from rlhf_core.errors import UserError
-from rlhf_core.kinds import KIND_OF_FIELD
+from rlhf_core.data.settings import source_options, spell_dataset
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.family import embedded_of
-from rlhf_core.registry import Registry
+from rlhf_core.plugins.entry_points import CORE
+from rlhf_core.plugins.kinds import KIND_OF_FIELD
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.errors import UserError
 
 BASE_COMPANIONS: Mapping[str, Any] = {"rollout": "native", "agent": "single_turn", "strategy": "auto"}
 
@@ -155,7 +155,7 @@ def _recipe_of(registry: Registry, options: Mapping[str, Any]) -> Mapping[str, A
 
 def near_components(registry: Registry, owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a component of distribution ``owner`` brings along, in which a component's name that several
-    distributions claim is its own distribution's (see :meth:`~rlhf_core.registry.Registry.near`)."""
+    distributions claim is its own distribution's (see :meth:`~rlhf_core.plugins.registry.Registry.near`)."""
     return {key: _near(registry, owner, key, value) for key, value in settings.items()}
 
 

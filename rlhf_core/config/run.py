@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_core.config.base import Config
-from rlhf_core.config.data import DatasetSettings
-from rlhf_core.config.slots import component
+from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.plugins.component import Config
+from rlhf_core.plugins.slots import component
 
 
 class RunConfig(Config):

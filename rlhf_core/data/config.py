@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rlhf_core.config.base import ComponentConfig
+from rlhf_core.plugins.component import ComponentConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.context import BuildContext
+    from rlhf_core.plugins.context import BuildContext
 
 
 class JsonlConfig(ComponentConfig):

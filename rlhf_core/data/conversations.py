@@ -6,9 +6,9 @@ import re
 from typing import Any, NamedTuple
 
 from rlhf_core.data.schema import PROMPT_COLUMNS, RawRow, RowReader, UnusableRow
-from rlhf_core.errors import DatasetError
-from rlhf_core.messages import message_text
-from rlhf_core.types import Message
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.messages import message_text
+from rlhf_core.types.rollouts import Message
 
 
 class Side(NamedTuple):

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.config.data import CurriculumSettings
 from rlhf_core.data.files import check_file, parse_json, read_text
-from rlhf_core.errors import DatasetError, did_you_mean
-from rlhf_core.types import Prompt
+from rlhf_core.data.settings import CurriculumSettings
+from rlhf_core.types.errors import DatasetError, did_you_mean
+from rlhf_core.types.rollouts import Prompt
 
 WHAT, SETTING = "curriculum", "dataset.curriculum.path"
 ID_COLUMNS = ("id", "prompt_id")

@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rlhf_core.config.base import ComponentConfig
-from rlhf_core.config.data import DatasetSettings
-from rlhf_core.context import BuildContext
 from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict
 from rlhf_core.data.files import refuse_row
 from rlhf_core.data.length_filter import refuse_too_many
 from rlhf_core.data.mixture import fingerprint
 from rlhf_core.data.replies import replies
 from rlhf_core.data.schema import RawRow, UnusableRow
+from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.data.source import Source
-from rlhf_core.errors import DatasetError
-from rlhf_core.messages import message_text
-from rlhf_core.protocols import GoldScorer
-from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, Sample, UnpairedPreference
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.protocols import GoldScorer
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.messages import message_text
+from rlhf_core.types.rollouts import Demonstration, Message, PreferencePair, Prompt, Sample, UnpairedPreference
 
 T = TypeVar("T", Prompt, PreferencePair, Demonstration, UnpairedPreference)
 
@@ -89,7 +89,7 @@ class Datasets:
             model: its path, such as ``runs/sft/final``.
             ids: of rows that were read.
         """
-        from rlhf_core.runs.trained_rows import trained_on
+        from rlhf_core.data.trained_rows import trained_on
 
         keys = {**self._keys["train"], **self._keys["heldout"]}
         return trained_on(model, {keys[i] for i in ids})

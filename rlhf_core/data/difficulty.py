@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.config.data import DifficultySettings
 from rlhf_core.data.order import PromptOrder, SourceWalk, too_few
-from rlhf_core.types import Prompt
+from rlhf_core.data.settings import DifficultySettings
+from rlhf_core.types.rollouts import Prompt
 
 
 class DifficultyOrder(PromptOrder):

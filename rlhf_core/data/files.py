@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.errors import DatasetError, did_you_mean
-from rlhf_core.toolcalls.strict_json import NotJson, named_once
+from rlhf_core.data.strict_json import NotJson, named_once
+from rlhf_core.types.errors import DatasetError, did_you_mean
 
 Row = Mapping[str, Any]
 

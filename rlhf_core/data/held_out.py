@@ -9,9 +9,9 @@ from unicodedata import normalize
 
 from rlhf_core.data.conversations import read_prompt
 from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
-from rlhf_core.errors import DatasetError
-from rlhf_core.messages import message_text
-from rlhf_core.types import Message
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.messages import message_text
+from rlhf_core.types.rollouts import Message
 
 
 def content_key(turns: Sequence[Message]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import DatasetError, did_you_mean
+from rlhf_core.types.errors import DatasetError, did_you_mean
 
 if TYPE_CHECKING:
     from rlhf_core.data.config import HubConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from rlhf_core.errors import DatasetError
-from rlhf_core.types import Prompt
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.rollouts import Prompt
 
 EXAMPLES = 3
 

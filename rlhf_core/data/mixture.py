@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.errors import DatasetError
+from rlhf_core.types.errors import DatasetError
 
 LATER = ("media", "tools", "turn", "chosen_turn", "rejected_turn")
 """Fields of rows that are hashed where they hold something, so that earlier runs keep their hash."""

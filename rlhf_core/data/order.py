@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.data.mixture import check_fingerprint, fingerprint
-from rlhf_core.errors import DatasetError
-from rlhf_core.types import Prompt
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.rollouts import Prompt
 
 
 class PromptOrder:

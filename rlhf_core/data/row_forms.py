@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from rlhf_core.messages import Message, Tool, calls_of, content_of
+from rlhf_core.types.messages import Message, Tool, calls_of, content_of
 
 FROM = {"user": "human", "assistant": "gpt", "system": "system", "tool": "observation"}
 """Our roles -> ShareGPT's."""

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import PurePath
 from typing import Any
 
-from rlhf_core.component_calls import blamed_on, label_for
-from rlhf_core.config.base import ComponentConfig
-from rlhf_core.config.data import DatasetSettings, SourceSettings
-from rlhf_core.context import BuildContext
-from rlhf_core.contracts import UNORDERED, check_rows
 from rlhf_core.data.held_out import is_held_out, row_key
 from rlhf_core.data.schema import RawRow, RowReader
-from rlhf_core.errors import DatasetError
-from rlhf_core.messages import Message, content_of
-from rlhf_core.protocols import DatasetSource
-from rlhf_core.registry import check_component
+from rlhf_core.data.settings import DatasetSettings, SourceSettings
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.component_errors import blamed_on, label_for
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.contracts import UNORDERED, check_rows
+from rlhf_core.plugins.protocols import DatasetSource
+from rlhf_core.plugins.registry import check_component
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.messages import Message, content_of
 
 PLAIN_NAMES = frozenset({"train", "test", "validation", "val", "dev", "data", "dataset", "pairs", "prompts", "main"})
 """Names that do not identify the dataset a file belongs to; its folder's name is better."""

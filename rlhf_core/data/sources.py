@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.files import FileRows, index_rows, read_parquet, read_rows
-from rlhf_core.errors import DatasetError
-from rlhf_core.types import Sample
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.rollouts import Sample
 
 if TYPE_CHECKING:
     from rlhf_core.data.config import JsonlConfig, PocketConfig
@@ -63,7 +63,7 @@ class PocketSource:
 
     def rows(self, split: str) -> Sequence[Row]:
         """Prompts; arithmetic's carry their answer, the assistant's do not."""
-        from rlhf_core.pocket.data import load_prompts
+        from rlhf_plugin_pocket.data import load_prompts
 
         rows = load_prompts(self.subset, "train" if split == "train" else "heldout")
         if self.subset != "assistant":
@@ -73,7 +73,7 @@ class PocketSource:
 
     def pairs(self, split: str) -> Sequence[Row]:
         """Preference pairs of the assistant."""
-        from rlhf_core.pocket.data import load_pairs
+        from rlhf_plugin_pocket.data import load_pairs
 
         if self.subset != "assistant":
             raise DatasetError(f"pocket/{self.subset} has no preference pairs", fix="use pocket/assistant")
@@ -81,12 +81,12 @@ class PocketSource:
 
     def demonstrations(self, split: str) -> Sequence[Row]:
         """Good answers to imitate."""
-        from rlhf_core.pocket.data import load_sft
+        from rlhf_plugin_pocket.data import load_sft
 
         return load_sft(self.subset, "train" if split == "train" else "heldout")
 
     def _gold(self, sample: Sample) -> Mapping[str, float]:
-        from rlhf_core.pocket.gold import gold_score, is_hollow, words
+        from rlhf_plugin_pocket.gold import gold_score, is_hollow, words
 
         fact, text = self._facts[sample.prompt.id], sample.completion
         score = gold_score(str(fact["attribute"]), str(fact["answer"]), text)

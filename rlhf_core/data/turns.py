@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.errors import DatasetError
-from rlhf_core.messages import Message
-from rlhf_core.toolcalls.formats import CORE
-from rlhf_core.toolcalls.strict_json import NotJson, read_whole
+from rlhf_core.data.strict_json import NotJson, read_whole
+from rlhf_core.data.tool_call_formats import CORE
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.messages import Message
 
 ROLES = {
     "human": "user",

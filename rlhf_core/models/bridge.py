@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlhf_core.errors import ModelError
-from rlhf_core.messages import Message, Tool, content_of
+from rlhf_core.types.errors import ModelError
+from rlhf_core.types.messages import Message, Tool, content_of
 
 if TYPE_CHECKING:
     from rlhf_core.models.prompt_format import Formatter

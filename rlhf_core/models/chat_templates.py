@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import ConfigError, ModelError, did_you_mean
+from rlhf_core.types.errors import ConfigError, ModelError, did_you_mean
 
 _ESCAPE_ROLES = "".join(f" | replace('\\n{role}:', '\\n {role}:')" for role in ("System", "User", "Assistant", "Tool"))
 _PLAIN = (

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlhf_core.config.base import Config
-from rlhf_core.errors import ConfigError
 from rlhf_core.models.places import ModelPath
+from rlhf_core.plugins.component import Config
+from rlhf_core.types.errors import ConfigError
 
 
 class LoraSettings(Config):
@@ -72,7 +72,7 @@ class ModelConfig(Config):
     @field_validator("tool_format")
     @classmethod
     def _known_format(cls, value: str) -> str:
-        from rlhf_core.toolcalls.choose import check_format
+        from rlhf_core.models.tool_call_format import check_format
 
         return check_format(value)
 

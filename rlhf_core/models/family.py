@@ -7,8 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import ModelError
 from rlhf_core.models.sources import resolve_model
+from rlhf_core.types.errors import ModelError
 
 SHAPE = (
     "model_type",

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import (
     check_generates,
@@ -19,6 +18,7 @@ from rlhf_core.models.load import (
     torch_dtype,
 )
 from rlhf_core.models.sources import Source, resolve_model
+from rlhf_core.types.errors import ModelError
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import ModelError
+from rlhf_core.data.manifest import verify_files
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.hub import hub_reachable, local_copy
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality
 from rlhf_core.models.places import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, resolve_model
-from rlhf_core.runs.manifest import verify_files
+from rlhf_core.types.errors import ModelError
 
 log = logging.getLogger("rlhf.models")
 
@@ -208,7 +208,7 @@ def check_causal(model: Any, path: str) -> None:
     Raises:
         ModelError: it is an encoder.
     """
-    from rlhf_core.kernels.token_by_token import looks_ahead
+    from rlhf_plugin_native.token_by_token import looks_ahead
 
     if looks_ahead(model):
         raise ModelError(
@@ -235,12 +235,12 @@ def context_length(model: Any, config: ModelConfig) -> int:
     """Tokens that fit: the model's own limit, or ``config.max_context`` if that is lower.
 
     Where rotary frequencies change with the length beyond some length, that is the limit
-    (:mod:`rlhf_core.kernels.rotary`).
+    (:mod:`rlhf_core.models.layers.rotary`).
 
     Raises:
         ModelError: ``config.max_context`` goes beyond that length.
     """
-    from rlhf_core.kernels.rotary import length_limit, rope_type
+    from rlhf_core.models.layers.rotary import length_limit, rope_type
 
     text = model.config.get_text_config()
     model_limit = getattr(text, "max_position_embeddings", None) or 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import ModelError
+from rlhf_core.types.errors import ModelError
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import LoraSettings

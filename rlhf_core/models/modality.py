@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from rlhf_core.errors import ModelError, did_you_mean
-from rlhf_core.types import Media, Message
+from rlhf_core.types.errors import ModelError, did_you_mean
+from rlhf_core.types.rollouts import Media, Message
 
 MODALITY_FILE = "modality.json"
 GROUP = "rlhf.modality"

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from rlhf_core.errors import ModelError, did_you_mean
+from rlhf_core.types.errors import ModelError, did_you_mean
 
 ROOT = Path("runs")
 FORMS = (

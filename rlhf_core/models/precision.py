@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 import torch
 
-from rlhf_core.kernels.trunk_and_head import base_model, take_apart
+from rlhf_core.models.layers.trunk_and_head import base_model, take_apart
 
 Precision = Literal["fp32", "bf16"]
 

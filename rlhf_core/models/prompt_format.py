@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from rlhf_core.errors import ModelError
-from rlhf_core.messages import Message, Tool, content_of
+from rlhf_core.data.tool_call_formats import ToolFormat
+from rlhf_core.data.tool_call_parser import AssistantTurn, parse_turn
 from rlhf_core.models.bridge import ENDS, Bridge, bridge, reply
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.text_encoding import TextEncoder
+from rlhf_core.models.tool_call_format import choose_format
 from rlhf_core.models.tool_templates import FIX, as_given, fill, ignored, template_text, unwritten, with_names
-from rlhf_core.toolcalls.choose import choose_format
-from rlhf_core.toolcalls.formats import ToolFormat
-from rlhf_core.toolcalls.parse import AssistantTurn, parse_turn
-from rlhf_core.types import Prompt
+from rlhf_core.types.errors import ModelError
+from rlhf_core.types.messages import Message, Tool, content_of
+from rlhf_core.types.rollouts import Prompt
 
 log = logging.getLogger("rlhf.models")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import ModelError
+from rlhf_core.types.errors import ModelError
 
 FILE = "reference.safetensors"
 
@@ -39,7 +39,7 @@ class Reference:
             with reference.active() as model, torch.no_grad():
                 ref_BT = completion_logprobs(model, prompts, completions).logprobs_BT
         """
-        from rlhf_core.kernels.trunk_and_head import quiet
+        from rlhf_core.models.layers.trunk_and_head import quiet
 
         with quiet(self.model), self.model.disable_adapter() if self.adapter else contextlib.nullcontext():
             yield self.model

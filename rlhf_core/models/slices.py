@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.errors import ModelError
+from rlhf_core.types.errors import ModelError
 
 log = logging.getLogger("rlhf.models")
 STORED = "_rlhf_stored"
@@ -224,9 +224,9 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
     from accelerate import init_empty_weights
     from transformers import AutoConfig, GenerationConfig
 
-    from rlhf_core.kernels.kv_cache import keys_and_values_only, make_cache
-    from rlhf_core.kernels.trunk_and_head import take_apart
+    from rlhf_core.models.layers.trunk_and_head import take_apart
     from rlhf_core.runs.checkpoint import preserved_rng
+    from rlhf_plugin_native.kv_cache import keys_and_values_only, make_cache
 
     described: Any = AutoConfig.from_pretrained(str(place), **options)
     if getattr(described, "quantization_config", None) is not None:

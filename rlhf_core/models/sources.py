@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from rlhf_core.errors import ModelError
+from rlhf_core.data.manifest import MANIFEST, truncation
 from rlhf_core.models.modality import embedded_model
 from rlhf_core.models.places import is_run, model_place, no_final_model, nothing_there, planned_model
-from rlhf_core.runs.manifest import MANIFEST, truncation
+from rlhf_core.types.errors import ModelError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
@@ -112,7 +112,7 @@ def _pocket() -> Source:
     from importlib import import_module
 
     try:
-        folder = Path(import_module("rlhf_core.pocket").weights_path())
+        folder = Path(import_module("rlhf_plugin_pocket").weights_path())
     except ModuleNotFoundError as error:
         raise ModelError(
             "this build of rlhf-core carries no pocket model",

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from rlhf_core.strategy.whole_weights import like
+from rlhf_core.distributed.whole_weights import like
 
 TYPES = {
     torch.bool: "BOOL",

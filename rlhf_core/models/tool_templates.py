@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlhf_core.errors import ModelError
-from rlhf_core.messages import Message, Tool, content_of
+from rlhf_core.types.errors import ModelError
+from rlhf_core.types.messages import Message, Tool, content_of
 
 NAME, KEY, VALUE, RESULT = ("tool-to-find", "argument-to-find", "value-to-find", "result-to-find")
 PROBE_TOOL: Tool = {

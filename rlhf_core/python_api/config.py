@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlhf_core.config.base import ComponentConfig
-from rlhf_core.errors import ConfigError
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_core.context import BuildContext
+    from rlhf_core.plugins.context import BuildContext
 
 
 class PythonObjectConfig(ComponentConfig):

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from rlhf_core.errors import ConfigError, DatasetError, RlhfError
+from rlhf_core.types.errors import ConfigError, DatasetError, RlhfError
 
 Row = Mapping[str, Any]
 HELDOUT_NAMES = ("heldout", "test", "validation", "eval")

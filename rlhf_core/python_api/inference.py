@@ -7,14 +7,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.config.base import ComponentConfig
-from rlhf_core.errors import ConfigError
+from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.python_api.run import Run
+from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig
-    from rlhf_core.registry import Registry
-    from rlhf_core.types import Prompt, Rollout, SamplingParams, Score
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.types.rollouts import Prompt, Rollout, SamplingParams, Score
 
 
 def generate(
@@ -49,7 +49,7 @@ def generate(
     """
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.generate import sample_completions
-    from rlhf_core.kernels.matmul import use_matmul_backend
+    from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
     from rlhf_core.python_api.side_effects import unchanged_process
 
@@ -97,9 +97,9 @@ def score(
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.components import open_component, open_registry
     from rlhf_core.cli.scoring import scoring_context
-    from rlhf_core.contracts import score_samples
     from rlhf_core.data.completions import cut_at, read_completions
-    from rlhf_core.kernels.matmul import use_matmul_backend
+    from rlhf_core.models.layers.matmul import use_matmul_backend
+    from rlhf_core.plugins.contracts import score_samples
     from rlhf_core.python_api.held import held, rows_of
     from rlhf_core.python_api.side_effects import unchanged_process
 
@@ -205,8 +205,8 @@ def _sampling(given: Mapping[str, Any]) -> SamplingParams:
     """Checked as the same settings of a run are."""
     from pydantic import ValidationError
 
-    from rlhf_core.config.errors import explain_invalid
-    from rlhf_core.trainers.common.config import SamplingSettings
+    from rlhf_core.plugins.validation import explain_invalid
+    from rlhf_core.training.config import SamplingSettings
 
     try:
         settings = SamplingSettings.model_validate({**given, "stop": _strings(given.get("stop", ()))})
@@ -227,7 +227,7 @@ def _strings(stop: Any) -> tuple[str, ...]:
 
 def _prompts(given: Sequence[Any]) -> list[Prompt]:
     from rlhf_core.data.schema import RawRow, RowReader
-    from rlhf_core.types import Prompt
+    from rlhf_core.types.rollouts import Prompt
 
     if not given:
         raise ConfigError("there is no prompt", fix='generate(model, ["What is 2 + 3?"])')

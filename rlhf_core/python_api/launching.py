@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import ConfigError
+from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rlhf_core.config.plan import Plan
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.hooks import HookBus
-    from rlhf_core.plan import Plan
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.hooks import HookBus
+    from rlhf_core.plugins.registry import Registry
 
 SLOTS = ("reward", "loss", "dataset")
 """Arguments that may be plain Python objects."""
@@ -24,9 +24,9 @@ def resume(
     """Go on with a run; see :meth:`~rlhf_core.python_api.run.Run.resume`."""
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
-    from rlhf_core.launch.run import planned_resume
     from rlhf_core.python_api.held import held, read_once
     from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.runs.launch.run import planned_resume
 
     if unknown := set(objects) - set(SLOTS):
         raise ConfigError(f"resume() takes no '{min(unknown)}'", why=f"only {', '.join(SLOTS)}", fix="leave it out")
@@ -58,7 +58,7 @@ def launch_in_process(
     """
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.progress import StepPrinter
-    from rlhf_core.launch.run import launch, preflight, with_rows
+    from rlhf_core.runs.launch.run import launch, preflight, with_rows
     from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
 
     preflight(registry, config, plan.world_size)

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rlhf_core.batches import LossOutput
-from rlhf_core.contracts import UNORDERED
-from rlhf_core.errors import ConfigError
+from rlhf_core.plugins.contracts import UNORDERED
 from rlhf_core.python_api.config import PythonDatasetConfig, PythonLossConfig, PythonObjectConfig, PythonRewardConfig
 from rlhf_core.python_api.held import Row, describe, digest_of, splits_of
-from rlhf_core.types import Sample, Score, ScoreStatus
+from rlhf_core.types.batches import LossOutput
+from rlhf_core.types.errors import ConfigError
+from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
 
 
 def config_of(slot: str, value: Any) -> PythonObjectConfig:

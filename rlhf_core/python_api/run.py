@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import RunDirError
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.runs.read import StoredRun, find_run, read_run
+from rlhf_core.types.errors import RunDirError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,7 @@ def unchanged_process() -> Iterator[None]:
 def _torch() -> Iterator[None]:
     import torch
 
-    from rlhf_core.kernels import matmul
+    from rlhf_core.models.layers import matmul
 
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config.base import ComponentConfig, Config
+from rlhf_core.plugins.component import ComponentConfig, Config
 from rlhf_core.python_api.launching import SLOTS, launch_in_process, with_dotted_keys
 from rlhf_core.python_api.run import Run, load_run
 
@@ -61,11 +61,11 @@ def train(
     """
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
-    from rlhf_core.launch.precision import with_precision
-    from rlhf_core.launch.run import plan_run
+    from rlhf_core.config.precision import with_precision
     from rlhf_core.python_api.held import held, read_once
     from rlhf_core.python_api.objects import config_of
     from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.runs.launch.run import plan_run
 
     given = {"reward": reward, "loss": loss, "dataset": dataset}
     objects = read_once({slot: value for slot, value in given.items() if _is_object(value)})

@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
+from rlhf_core.config.plan import Plan
+from rlhf_core.data.atomic import write_text
 from rlhf_core.models.places import planned_model
-from rlhf_core.plan import Plan
-from rlhf_core.runs.atomic import write_text
 from rlhf_core.runs.run_dir import RunDir
 
 log = logging.getLogger("rlhf")
@@ -153,7 +153,7 @@ def _load(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
     code = "from peft import AutoPeftModelForCausalLM\n\n"
     code += 'model = AutoPeftModelForCausalLM.from_pretrained(FOLDER + "/adapter")'
     if base == "pocket":
-        code = "from peft import PeftModel\nfrom rlhf_core.pocket import weights_path\n"
+        code = "from peft import PeftModel\nfrom rlhf_plugin_pocket import weights_path\n"
         code += "from transformers import AutoModelForCausalLM\n\n"
         code += "base = AutoModelForCausalLM.from_pretrained(weights_path())  # peft does not know `pocket`\n"
         code += 'model = PeftModel.from_pretrained(base, FOLDER + "/adapter")'

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.errors import RunDirError
-from rlhf_core.runs.atomic import whole_folder
-from rlhf_core.runs.manifest import find_damage, truncation
-from rlhf_core.runs.tree import load_tree
+from rlhf_core.data.atomic import whole_folder
+from rlhf_core.data.manifest import find_damage, truncation
+from rlhf_core.types.errors import RunDirError
+from rlhf_core.types.tree import load_tree
 
 log = logging.getLogger("rlhf.checkpoint")
 _NAME = re.compile(r"step-(\d{6,})$")

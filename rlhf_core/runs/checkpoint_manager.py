@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlhf_core import hooks as hk
-from rlhf_core.errors import RunDirError
-from rlhf_core.protocols import Strategy
-from rlhf_core.runs.atomic import whole_folder
+from rlhf_core.data.atomic import whole_folder
+from rlhf_core.distributed.alone import alone
+from rlhf_core.distributed.exchange import gather_on_first
+from rlhf_core.distributed.rank_states import for_ranks
+from rlhf_core.distributed.whole_weights import use_whole_weights
+from rlhf_core.plugins import hooks as hk
+from rlhf_core.plugins.protocols import Strategy
 from rlhf_core.runs.checkpoint import CheckpointStore, rng_state, set_rng_state
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.old_states import upgraded_state
-from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.runs.tree import SHARDED, save_tree
-from rlhf_core.strategy.alone import alone
-from rlhf_core.strategy.exchange import gather_on_first
-from rlhf_core.strategy.whole_weights import use_whole_weights
+from rlhf_core.types.errors import RunDirError
+from rlhf_core.types.tree import SHARDED, save_tree
 
 if TYPE_CHECKING:
     import torch
@@ -117,7 +117,7 @@ class CheckpointManager:
             step: steps finished.
             state: the trainer's own; with a sharded strategy that of every rank is kept.
             model: what ``write_model`` gets the weights of, on rank 0: gathered from all ranks before, or each when it
-                is looked up (:func:`rlhf_core.strategy.whole_weights.use_whole_weights`).
+                is looked up (:func:`rlhf_core.distributed.whole_weights.use_whole_weights`).
             write_model: fills a folder with them.
             rank_state: what only this rank has; kept for each, beside its random numbers, in ``state["ranks"]``.
             beside: further models, and what writes each into the checkpoint's own folder.
@@ -154,7 +154,7 @@ class CheckpointManager:
 
     def _write_shard(self, folder: Path, state: dict[str, Any]) -> bool:
         """This rank's part of a state; whether other numbers of ranks can read it."""
-        from rlhf_core.runs.sharded_tensors import take_out, write_sharded
+        from rlhf_core.distributed.sharded_tensors import take_out, write_sharded
 
         kept, tensors = take_out(state)
         save_tree(folder, f"shard-{self.strategy.rank}", kept)

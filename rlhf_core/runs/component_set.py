@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.component_calls import blamed_on, label_for, label_of, remember_label
-from rlhf_core.errors import PluginError, RunDirError
-from rlhf_core.registry import check_component
-from rlhf_core.runs.deadline import watched
-from rlhf_core.runs.trained_rows import RowRecorder
+from rlhf_core.data.trained_rows import RowRecorder
+from rlhf_core.plugins.component_errors import blamed_on, label_for, label_of, remember_label
+from rlhf_core.plugins.registry import check_component
+from rlhf_core.plugins.time_limit import watched
+from rlhf_core.types.errors import PluginError, RunDirError
 
 if TYPE_CHECKING:
-    from rlhf_core.config.base import ComponentConfig
-    from rlhf_core.context import BuildContext
     from rlhf_core.data.datasets import Datasets
+    from rlhf_core.plugins.component import ComponentConfig
+    from rlhf_core.plugins.context import BuildContext
 
 log = logging.getLogger("rlhf")
 
@@ -95,7 +95,7 @@ class ComponentSet:
         Raises:
             PluginError: a state holds something that a checkpoint cannot.
         """
-        from rlhf_core.runs.tree import foreign
+        from rlhf_core.types.tree import foreign
 
         states = {p.key: p.component.state_dict() for p in self._stateful()}
         for entry in self._entries:

@@ -1,4 +1,4 @@
-"""Frozen dataclasses as trees that :mod:`rlhf_core.runs.tree` can save, and back.
+"""Frozen dataclasses as trees that :mod:`rlhf_core.types.tree` can save, and back.
 
 Every instance is written once, in the table of its class; what holds it twice refers to its row. Fields that a later
 version adds are read with their defaults.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlhf_core import hooks as hk
-from rlhf_core.types import Rollout, Score
+from rlhf_core.plugins import hooks as hk
+from rlhf_core.types.rollouts import Rollout, Score
 
 if TYPE_CHECKING:
     from rlhf_core.runs.session import RunSession

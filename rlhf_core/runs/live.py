@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf_core.errors import RunDirError
+from rlhf_core.types.errors import RunDirError
 
 TRIES = 20
 """A reader holds the lock for an instant; only a run holds it for longer."""

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from rlhf_core import hooks as hk
-from rlhf_core.errors import StopRun
-from rlhf_core.protocols import Monitor, Tracker
+from rlhf_core.plugins import hooks as hk
+from rlhf_core.plugins.protocols import Monitor, Tracker
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.types.errors import StopRun
 
 log = logging.getLogger("rlhf")
 Progress = Callable[[int, int | None, Mapping[str, float]], None]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RunDirError, did_you_mean
-from rlhf_core.plan import Plan
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.config.plan import Plan
+from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.runs.live import is_live
+from rlhf_core.types.errors import RunDirError, did_you_mean
 
 ROOT = Path("runs")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import RunDirError, disk_error
-from rlhf_core.plan import Plan
-from rlhf_core.runs.atomic import TEMPORARY, write_json, write_text
-from rlhf_core.runs.jsonl import JsonlFile
+from rlhf_core.config.plan import Plan
+from rlhf_core.data.atomic import TEMPORARY, write_json, write_text
+from rlhf_core.data.jsonl import JsonlFile
+from rlhf_core.types.errors import RunDirError, disk_error
 
 STREAMS = ("metrics", "trace", "samples")
 WRITTEN = (

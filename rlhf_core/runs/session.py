@@ -11,21 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rlhf_core import hooks as hk
-from rlhf_core.config.deadlines import DeadlineSettings
-from rlhf_core.errors import RlhfError
-from rlhf_core.plan import Plan
-from rlhf_core.protocols import Strategy
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.config.plan import Plan
+from rlhf_core.data.atomic import write_json
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.plugins import hooks as hk
+from rlhf_core.plugins.deadlines import DeadlineSettings
+from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.time_limit import Watchdog, watched
 from rlhf_core.runs.card import write_card
 from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
-from rlhf_core.runs.deadline import Watchdog, watched
 from rlhf_core.runs.events import LiveEvents
-from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.runs.metric_logger import MetricLogger
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.work import Work, unseen
+from rlhf_core.types.errors import RlhfError
 
 log = logging.getLogger("rlhf")
 

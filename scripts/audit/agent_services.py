@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import context_of, open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_plugin_agents.stand_in import oracle
 from rlhf_plugin_agents.suites.config import AgentBenchMini
 from rlhf_plugin_judge.ledger import Ledger

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlhf_core.kernels.matmul import use_matmul_backend
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.matmul import use_matmul_backend
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.pocket.data import load_prompts
-from rlhf_core.pocket.gold import gold_score
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.types import RolloutRequest, SamplingParams
+from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_pocket.data import load_prompts
+from rlhf_plugin_pocket.gold import gold_score
 from rlhf_plugin_ppo.critic import Critic
 from rlhf_plugin_ppo.maths import explained_variance
 from scripts.bench._processor import processor

@@ -31,7 +31,8 @@ from scripts.bench._processor import processor
 
 MODULE = """
 from typing import ClassVar
-from rlhf_core.api import EnvironmentConfig, Taken, WrittenCall, tool_spec
+from rlhf_core.models import Taken, WrittenCall
+from rlhf_plugin_episodes import EnvironmentConfig, tool_spec
 
 class EffectsConfig(EnvironmentConfig):
     name: str = "effects"

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import context_of, open_registry, read_jsonl, write_json
+from rlhf_core.cli import context_of, open_registry
+from rlhf_core.data import read_jsonl, write_json
 from rlhf_plugin_agents.backends.config import BackendConfig
 from rlhf_plugin_agents.backends.known import backend_of
 from rlhf_plugin_agents.harness import Job, evaluate

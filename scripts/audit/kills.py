@@ -24,7 +24,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.data.jsonl import read_jsonl
 
 Step = tuple[int, tuple[str, ...], tuple[int, ...]]
 """(Step, its prompts in order, the policy versions that sampled them)."""

@@ -21,20 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.environments.agent_config import MultiTurnConfig
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.registry import Registry
-from rlhf_core.testing import make_context
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams
-from rlhf_core.verifiers.worker_handle import descendants
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams
+from rlhf_core.workers.worker_handle import descendants
+from rlhf_plugin_episodes.agent_config import MultiTurnConfig
+from rlhf_testing import make_context
 from scripts.bench._processor import processor
 
 MODULE = """
 import ctypes, time
 from typing import ClassVar
-from rlhf_core.api import EnvironmentConfig, tool_spec
+from rlhf_plugin_episodes import EnvironmentConfig, tool_spec
 
 class FaultyConfig(EnvironmentConfig):
     name: str = "faulty"

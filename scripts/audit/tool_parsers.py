@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.data.tool_call_parser import parse_turn
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
-from rlhf_core.toolcalls.choose import format_named
-from rlhf_core.toolcalls.parse import parse_turn
+from rlhf_core.models.tool_call_format import format_named
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 CALL = '<tool_call>\n{"name": "add", "arguments": %s}\n</tool_call>'

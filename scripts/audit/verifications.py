@@ -25,19 +25,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.registry import Registry
-from rlhf_core.types import Prompt, Sample, Score
-from rlhf_core.verifiers.config import VerifierRewardConfig
-from rlhf_core.verifiers.pool import VerifierPool
-from rlhf_core.verifiers.verifier_reward import worker_spec
-from rlhf_core.verifiers.worker_handle import Recycling, descendants
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.rollouts import Prompt, Sample, Score
+from rlhf_core.workers.pool import VerifierPool
+from rlhf_core.workers.worker_handle import Recycling, descendants
+from rlhf_plugin_verifiers.reward import worker_spec
+from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 FAULTS = (("hang", 0.01), ("memory", 0.005), ("segfault", 0.001))
 EXPECTED = {"": "ok", "hang": "timeout", "memory": "error", "segfault": "error"}
 MODULE = """
 import ctypes
-from rlhf_core.verifiers.config import VerifierConfig
-from rlhf_core.types import Score
+from rlhf_plugin_verifiers.reward_config import VerifierConfig
+from rlhf_core.types.rollouts import Score
 
 class FaultyConfig(VerifierConfig):
     name: str = "faulty"

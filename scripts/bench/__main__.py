@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rlhf_core.plan import library_versions
+from rlhf_core.config.plan import library_versions
 from scripts.bench._processor import cards, processor, product_gflops
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.kernels.matmul import use_matmul_backend
+from rlhf_core.models.layers.matmul import use_matmul_backend
 from scripts.bench._grpo_work import Work
 
 ROWS, INPUTS, OUTPUTS = 2048, 1536, 1536

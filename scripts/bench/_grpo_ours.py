@@ -17,7 +17,9 @@ from scripts.bench._grpo_work import LEARNING_RATE, WARM_UP_TOKENS, Gate, Work, 
 PLUGIN = """
 from dataclasses import replace
 
-from rlhf_core.api import ComponentConfig, RolloutRequest, Score
+from rlhf_core.config import ComponentConfig
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import RolloutRequest
 from scripts.bench._grpo_work import variety
 
 class VarietyConfig(ComponentConfig):
@@ -98,9 +100,9 @@ def main() -> None:
     gate = Gate()
     install_parts(folder)
     from rlhf_core.config.load import resolve
-    from rlhf_core.hooks import load_hooks
-    from rlhf_core.launch.run import plan_run, preflight, run_plan
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.hooks import load_hooks
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.runs.launch.run import plan_run, preflight, run_plan
 
     def progress(step: int, total: int | None, row: Mapping[str, float]) -> None:
         parts = {name: row[name] for name in ("rollout", "update")}

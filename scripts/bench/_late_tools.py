@@ -12,7 +12,7 @@ from typing import Any
 MODULE = """
 import time
 from typing import ClassVar
-from rlhf_core.api import EnvironmentConfig, tool_spec
+from rlhf_plugin_episodes import EnvironmentConfig, tool_spec
 
 class LateConfig(EnvironmentConfig):
     name: str = "late"
@@ -49,10 +49,10 @@ def install(folder: Path) -> None:
 
 def agent_of(tokenizer: Any, agent: dict[str, Any], environment: dict[str, Any]) -> tuple[Any, Any]:
     """(The agent ``multi_turn`` in the environment, what the environment offers)."""
-    from rlhf_core.environments.agent_config import MultiTurnConfig
     from rlhf_core.models.config import ModelConfig
-    from rlhf_core.registry import Registry
-    from rlhf_core.testing import make_context
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_plugin_episodes.agent_config import MultiTurnConfig
+    from rlhf_testing import make_context
 
     registry = Registry(disabled=())
     chosen: Any = registry.load("environment", "late").model_validate({"name": "late", **environment})
@@ -70,7 +70,7 @@ def writes_calls(tokenizer: Any) -> Iterator[int]:
     """
     import torch
 
-    from rlhf_core.rollout import decode
+    from rlhf_plugin_native import decode
 
     ids = [*tokenizer.encode(CALL, add_special_tokens=False), tokenizer.eos_token_id]
     script, draw, whole = torch.tensor(ids), decode.draw, decode.Decoder._draw

@@ -20,10 +20,10 @@ from scripts.bench._memory_truth import CardMemory, LiveTensors, Truth
 
 PHASES = {
     "update": (
-        "rlhf_core.trainers.common.learner:Learner.update_sums",
-        "rlhf_core.policy.forward_check:ForwardCheck.__call__",
+        "rlhf_core.training.learner:Learner.update_sums",
+        "rlhf_core.training.forward_check:ForwardCheck.__call__",
     ),
-    "rollout": ("rlhf_core.rollout.native:NativeEngine.generate_each",),
+    "rollout": ("rlhf_plugin_native.engine:NativeEngine.generate_each",),
     "checkpoint": (
         "rlhf_core.runs.checkpoint_manager:CheckpointManager.save",
         "rlhf_core.runs.checkpoint_manager:CheckpointManager.write_final",
@@ -85,12 +85,12 @@ IMPORTED = (
     "torch.distributed.fsdp",
     "torch.nn.parallel",
     "transformers.models.llama.modeling_llama",
-    "rlhf_core.launch.process",
-    "rlhf_core.memory.footprint",
+    "rlhf_core.runs.launch.process",
+    "rlhf_plugin_preflight.memory.footprint",
     "rlhf_core.models.lora",
     "rlhf_core.runs.session",
-    "rlhf_core.trainers.online.trainer",
-    "rlhf_core.trainers.offline.trainer",
+    "rlhf_core.rl.trainer",
+    "rlhf_core.training.offline.trainer",
 )
 """What takes most of a short run's time to import."""
 
@@ -102,9 +102,9 @@ def import_everything() -> None:
 
     import torch
 
-    from rlhf_core.memory.unknown import without_values
-    from rlhf_core.memory.weightless import weightless_model
     from rlhf_core.models.config import ModelConfig
+    from rlhf_plugin_preflight.memory.unknown import without_values
+    from rlhf_plugin_preflight.memory.weightless import weightless_model
 
     torch.set_num_threads(1)  # a process that has begun to use threads cannot be forked
     for name in IMPORTED:
@@ -158,13 +158,13 @@ def plan(
 def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder: Path, device: str) -> None:
     """Plan a run, and create it."""
     from rlhf_core.cli.options import open_plugins, resolve_options
-    from rlhf_core.context import BuildContext
-    from rlhf_core.launch.process import environment
-    from rlhf_core.launch.run import plan_run, preflight
-    from rlhf_core.memory.footprint import footprint
-    from rlhf_core.memory.placement import placement_of
-    from rlhf_core.memory.plan import plan_for
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.runs.launch.process import environment
+    from rlhf_core.runs.launch.run import plan_run, preflight
     from rlhf_core.runs.run_dir import RunDir
+    from rlhf_plugin_preflight.memory.footprint import footprint
+    from rlhf_plugin_preflight.memory.placement import placement_of
+    from rlhf_plugin_preflight.memory.plan import plan_for
 
     registry, hooks = open_plugins()
     config = resolve_options(registry, (), settings, names)
@@ -214,10 +214,10 @@ def in_processes(works: Sequence[Callable[[], None]], device: str = "cpu") -> No
 
 def measure(run_dir: Path, truth: Truth) -> dict[str, dict[str, int]]:
     """Peaks of each phase of a planned run on this rank, by what is counted."""
-    from rlhf_core.hooks import load_hooks
-    from rlhf_core.launch.process import run_plan
-    from rlhf_core.plan import Plan, reload
-    from rlhf_core.registry import Registry
+    from rlhf_core.config.plan import Plan, reload
+    from rlhf_core.plugins.hooks import load_hooks
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.runs.launch.process import run_plan
 
     registry, hooks = Registry(), load_hooks()
     hooks.fire("rlhf_register", registry)

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from rlhf_core.memory.live import LiveBytes
+from rlhf_plugin_preflight.memory.live import LiveBytes
 
 MEASURED, RESERVED = "measured", "reserved"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from rlhf_core.kernels.matmul import use_matmul_backend
+from rlhf_core.models.layers.matmul import use_matmul_backend
 
 ROWS, INPUTS, OUTPUTS = 512, 1024, 1024
 CPUINFO = Path("/proc/cpuinfo")

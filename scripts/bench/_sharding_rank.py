@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
-from rlhf_core.trainers.common.optimizer import prepare_to_learn
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.optimizer import prepare_to_learn
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.training.training_sample import TrainingSample
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_grpo.loss import GrpoClip

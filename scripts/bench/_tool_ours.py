@@ -22,7 +22,9 @@ from typing import ClassVar
 
 from transformers.utils.chat_template_utils import get_json_schema
 
-from rlhf_core.api import ComponentConfig, EnvironmentConfig, Score
+from rlhf_core.config import ComponentConfig
+from rlhf_core.rewards import Score
+from rlhf_plugin_episodes import EnvironmentConfig
 from scripts.bench._grpo_work import variety
 from scripts.bench._tool_work import search
 
@@ -72,10 +74,10 @@ def install_parts(folder: Path) -> None:
 
 def give_turns_their_lengths(work: ToolWork) -> None:
     """Every turn has the case's number of tokens, and is a call by the case's rule."""
-    from rlhf_core.environments.episode import Episode
-    from rlhf_core.messages import ToolCall
+    from rlhf_core.data.tool_call_parser import AssistantTurn
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.toolcalls.parse import AssistantTurn
+    from rlhf_core.types.messages import ToolCall
+    from rlhf_plugin_episodes.episode import Episode
 
     ask, read, table = Episode.request, Formatter.parse, work.lengths()
     steps: dict[str, int] = {}
@@ -124,9 +126,9 @@ def main() -> None:
     install_parts(folder / "parts")
     give_turns_their_lengths(work)
     from rlhf_core.config.load import resolve
-    from rlhf_core.hooks import load_hooks
-    from rlhf_core.launch.run import plan_run, preflight, run_plan
-    from rlhf_core.registry import Registry
+    from rlhf_core.plugins.hooks import load_hooks
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.runs.launch.run import plan_run, preflight, run_plan
 
     def progress(step: int, total: int | None, row: Mapping[str, float]) -> None:
         parts = {name: row[name] for name in ("rollout", "update")}

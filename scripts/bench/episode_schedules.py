@@ -47,7 +47,7 @@ class Memory:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
-        from rlhf_core.verifiers.worker_handle import descendants
+        from rlhf_core.workers.worker_handle import descendants
 
         for n in range(1 << 30):
             pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -106,10 +106,10 @@ class Contest:
     def __init__(self, shape: str, threads: int) -> None:
         import torch
 
-        from rlhf_core.kernels.matmul import use_matmul_backend
         from rlhf_core.models.config import ModelConfig
+        from rlhf_core.models.layers.matmul import use_matmul_backend
         from rlhf_core.models.load import load_policy, load_tokenizer
-        from rlhf_core.rollout.native import NativeEngine
+        from rlhf_plugin_native.engine import NativeEngine
 
         torch.set_num_threads(threads)
         use_matmul_backend("auto")
@@ -122,7 +122,7 @@ class Contest:
     def play(self, side: str, episodes: int, latency_s: float = LATENCY_S, hang_every: int = HANG_EVERY) -> Any:
         """(Seconds, seconds inside the engine, rollouts) of so many episodes."""
         from rlhf_core.models.prompt_format import Formatter
-        from rlhf_core.types import Prompt, PromptGroup, SamplingParams
+        from rlhf_core.types.rollouts import Prompt, PromptGroup, SamplingParams
 
         schedule = "by_count" if side == "lock step" else side
         settings = {"workers": episodes, "call_timeout_s": DEADLINE_S, "max_turns": TURNS, "schedule": schedule}
@@ -188,11 +188,11 @@ def contest(episodes: int, rounds: int, shape: str = EMBEDDED, threads: int = TH
 
 def calls(processes: int = 256, repeats: int = 200) -> dict[str, Any]:
     """What a call costs beside its tool."""
-    from rlhf_core.environments.episode import Episode
-    from rlhf_core.messages import ToolCall
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_tokenizer
-    from rlhf_core.types import Prompt, PromptGroup
+    from rlhf_core.types.messages import ToolCall
+    from rlhf_core.types.rollouts import Prompt, PromptGroup
+    from rlhf_plugin_episodes.episode import Episode
 
     tokenizer = load_tokenizer(ModelConfig(path="pocket", chat_template="hermes"))
     agent, _ = agent_of(tokenizer, {"workers": processes}, {})
@@ -210,7 +210,7 @@ def calls(processes: int = 256, repeats: int = 200) -> dict[str, Any]:
         single = [timed(episodes[:1]) for _ in range(repeats)]
         started = timed(episodes[1:])
         together = [timed(episodes) / processes for _ in range(5)]
-        from rlhf_core.verifiers.worker_handle import descendants
+        from rlhf_core.workers.worker_handle import descendants
 
         held = sum(map(proportional_mib, descendants(os.getpid())))
     finally:

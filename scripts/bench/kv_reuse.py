@@ -37,10 +37,10 @@ class Contest:
         import numpy as np
         import torch
 
-        from rlhf_core.kernels.matmul import use_matmul_backend
         from rlhf_core.models.config import ModelConfig
+        from rlhf_core.models.layers.matmul import use_matmul_backend
         from rlhf_core.models.load import load_tokenizer
-        from rlhf_core.rollout.native import NativeEngine
+        from rlhf_plugin_native.engine import NativeEngine
 
         torch.set_num_threads(threads)
         use_matmul_backend("auto")
@@ -56,7 +56,7 @@ class Contest:
 
     def play(self, keep: bool) -> tuple[Rows, dict[str, Any]]:
         """Tokens of every episode and turn, and what the stream counted."""
-        from rlhf_core.types import RolloutRequest, SamplingParams
+        from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
 
         sampling = SamplingParams(max_tokens=TURN)
         contexts = [list(prompt) for prompt in self.prompts]

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.kernels.matmul import use_matmul_backend
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.matmul import use_matmul_backend
 from rlhf_core.models.load import load_policy
-from rlhf_core.policy.forward import completion_logprobs
+from rlhf_core.training.forward import completion_logprobs
 from scripts.bench._processor import processor
 from scripts.bench._sides import smollm2
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_core.kernels.matmul import use_matmul_backend
+from rlhf_core.models.layers.matmul import use_matmul_backend
 from scripts.bench._processor import cpu_seconds
 
 LAYERS = {"projection": (576, 576), "up": (576, 1536), "down": (1536, 576), "head": (576, 49152)}

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.launch.memory import readable
+from rlhf_core.runs.launch.memory import readable
 from scripts.bench import memory_plan
 from scripts.bench._memory_run import plan_and_measure
 from scripts.bench.memory_plan import ALGORITHMS, FSDP, PHASES, Layout, Row, equal_rows, errors, settings_of, table_row

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from rlhf_core.kernels.matmul import use_matmul_backend
-from rlhf_core.kernels.packing import packed_hidden
-from rlhf_core.policy.structure import structure
+from rlhf_core.models.layers.matmul import use_matmul_backend
+from rlhf_core.models.layers.packing import packed_hidden
+from rlhf_core.training.structure import structure
 from scripts.bench._processor import cpu_seconds
 
 PROMPT, COMPLETION, GROUP = 16, 14, 8

@@ -73,11 +73,11 @@ OURS = """
 import json, sys, tempfile, time
 from pathlib import Path
 began = time.perf_counter()
-from rlhf_core.environments.episode import Episode
-from rlhf_core.messages import ToolCall
+from rlhf_plugin_episodes.episode import Episode
+from rlhf_core.types.messages import ToolCall
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
-from rlhf_core.types import Prompt, PromptGroup
+from rlhf_core.types.rollouts import Prompt, PromptGroup
 from scripts.bench._late_tools import agent_of, install
 
 folder = Path(tempfile.mkdtemp())

@@ -49,7 +49,7 @@ class Contest:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from rlhf_core.kernels.decode_step import decode_step
+        from rlhf_plugin_native.decode_step import decode_step
 
         torch.set_num_threads(THREADS)
         load = partial(AutoModelForCausalLM.from_pretrained, folder, dtype=torch.float32)
@@ -63,10 +63,11 @@ class Contest:
 
     def native(self, kind: Any = "auto", places: int = 256, refill: bool = True, packed: bool = True) -> int:
         """Our engine."""
-        from rlhf_core.kernels.matmul import use_matmul_backend
-        from rlhf_core.rollout import decode, native
-        from rlhf_core.rollout.native import NativeEngine
-        from rlhf_core.types import RolloutRequest, SamplingParams
+        from rlhf_core.models.layers.matmul import use_matmul_backend
+        from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
+        from rlhf_plugin_native import decode
+        from rlhf_plugin_native import engine as native
+        from rlhf_plugin_native.engine import NativeEngine
 
         use_matmul_backend(kind)
         requests = [

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.data.jsonl import read_jsonl
 
 STALENESS = (0, 1, 2, 4)
 REPEATS = int(os.environ.get("RLHF_BENCH_REPEATS", "3"))

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.kernels.matmul import use_matmul_backend
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.matmul import use_matmul_backend
 from rlhf_core.models.load import load_policy, wake_checkpointing
 from rlhf_core.models.precision import set_precision
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.policy.forward_options import ALL, PLAIN, ForwardOptions
-from rlhf_core.policy.structure import structure
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.training.forward_options import ALL, PLAIN, ForwardOptions
+from rlhf_core.training.structure import structure
 
 HEAD = ForwardOptions(share_prefix=False, packing=False)
 WORK = {"pocket": ((16, 24, 12, 20, 18, 30, 10, 22), 8, (8, 48)), "other": ((90,), 4, (32, 256))}

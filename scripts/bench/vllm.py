@@ -157,11 +157,11 @@ def loaded(path: str, kind: str) -> Any:
 
 def engines_of(policy: Any, kind: str) -> dict[str, tuple[Any, Any]]:
     """Each engine by name, with the report that it writes."""
-    from rlhf_core.kernels.matmul import use_matmul_backend
-    from rlhf_core.rollout.native import NativeEngine
-    from rlhf_core.testing import policy_context
+    from rlhf_core.models.layers.matmul import use_matmul_backend
+    from rlhf_plugin_native.engine import NativeEngine
     from rlhf_plugin_vllm.colocated import ColocatedEngine
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
+    from rlhf_testing import policy_context
 
     use_matmul_backend("auto")
     of_cpu: dict[str, Any] = {"arguments": {"enforce_eager": True}, "environment": CPU_ENVIRONMENT}
@@ -180,9 +180,9 @@ def servers(policy: Any, kind: str, python: str) -> tuple[Any, Any]:
     """One server of its own: on the last card where there are several, else beside the policy."""
     import torch
 
-    from rlhf_core.testing import policy_context
     from rlhf_plugin_vllm.config import VllmConfig
     from rlhf_plugin_vllm.engine import VllmEngine
+    from rlhf_testing import policy_context
 
     there = policy_context().with_(policy=policy)
     arguments, environment = ("--enforce-eager",), CPU_ENVIRONMENT
@@ -210,7 +210,7 @@ def in_turns(engines: dict[str, tuple[Any, Any]], policy: Any, size: Size, round
 
 def one_round(engine: Any, report: Any, policy: Any, size: Size, version: int) -> Round:
     """Give an engine the weights, sample, and let it sleep."""
-    from rlhf_core.types import RolloutRequest, SamplingParams
+    from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
 
     prompts = [tuple(policy.tokenizer(text)["input_ids"]) for text in numbered(size.prompts)]
     requests = [

@@ -36,11 +36,10 @@ def measured(path: str) -> dict[str, Any]:
     """Planned and measured bytes, and the relative errors of the plan."""
     import torch
 
-    from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import load_policy
-    from rlhf_core.testing import policy_context
+    from rlhf_core.models import ModelConfig, load_policy
     from rlhf_plugin_vllm.colocated import ColocatedEngine
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
+    from rlhf_testing import policy_context
 
     torch.set_num_threads(1)
     config, ctx = ColocatedConfig(**SETTINGS), policy_context()
@@ -69,8 +68,8 @@ def measured(path: str) -> dict[str, Any]:
 def planned_parts(path: str) -> dict[str, int]:
     """Of a run of grpo with this model."""
     from rlhf_core.cli.options import open_plugins, resolve_options
-    from rlhf_core.context import BuildContext
-    from rlhf_core.memory.footprint import footprint
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_plugin_preflight.memory.footprint import footprint
 
     registry, _ = open_plugins()
     settings = ["rollout.name=vllm_colocated", f"model.max_context={CONTEXT}", "trainer.sampling.max_tokens=32"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scripts.check.files import is_test, parse, python_files
 
-PUBLIC = ("rlhf_core.api", "rlhf_core.sdk", "rlhf_core.functional", "rlhf_core.testing", "rlhf_core.pocket")
+PUBLIC = ("rlhf_core.api", "rlhf_core.sdk", "rlhf_core.training.functional", "rlhf_testing", "rlhf_plugin_pocket")
 """Modules of the core that another distribution may import; not what lies below them."""
 OUTSIDE = ("plugins", "eval", "extensions")
 """Folders whose files are held to this even where no distribution has them."""

@@ -3,7 +3,7 @@
     python -m scripts.check.step_files [--limit-files 12 --limit-lines 2500]
 
 Trains two steps of the default algorithm on the pocket model and notes, in the second, every file of
-``rlhf_core/trainers`` in which a function runs: what a reader opens to follow a step. Files beyond the loop's seams
+``rlhf_core/rl`` in which a function runs: what a reader opens to follow a step. Files beyond the loop's seams
 (engine, forward, kernels, data, run directory, plugins) are counted by folder, and not against the limits.
 """
 
@@ -28,7 +28,7 @@ SETTINGS = ("trainer.steps=2", "trainer.rollout_batch_size=16", "trainer.eval_sa
 def main() -> int:
     """Print the files and their lines; exit code 1 beyond the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainer", default="rlhf_core.trainers.online.trainer:OnlineTrainer", help="module:class")
+    parser.add_argument("--trainer", default="rlhf_core.rl.trainer:OnlineTrainer", help="module:class")
     parser.add_argument("--limit-files", type=int, default=12)
     parser.add_argument("--limit-lines", type=int, default=2500)
     args = parser.parse_args()

@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.cli.episodes import Stage
-from rlhf_core.lookup.config import LookupConfig
+from rlhf_core.data import read_jsonl
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.sdk import context_of, open_registry, read_jsonl
-from rlhf_core.types import SamplingParams
+from rlhf_core.types.rollouts import SamplingParams
 from rlhf_plugin_agents.backends.known import backend_of
 from rlhf_plugin_agents.harness import Job, evaluate
 from rlhf_plugin_agents.suites.generated_config import AgentBenchGenerated
+from rlhf_plugin_episodes.lookup.config import LookupConfig
 
 Row = dict[str, Any]
 CATEGORIES = ("tool_use", "multi_step", "failure_recovery")

@@ -29,9 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import UserError
-from rlhf_core.runs.atomic import write_json
-from rlhf_core.sdk import component_of, context_of, open_registry, read_jsonl
+from rlhf_core.cli import component_of, context_of, open_registry
+from rlhf_core.config import UserError
+from rlhf_core.data import read_jsonl
+from rlhf_core.data.atomic import write_json
 from rlhf_eval.statistics import paired_difference
 from rlhf_plugin_agents.backends.known import backend_of
 from rlhf_plugin_agents.compare import compare

@@ -31,15 +31,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rlhf_core.rewards import Sample
 
-from rlhf_core.api import Prompt, RlhfError, Sample
-from rlhf_core.functional import wilson
-from rlhf_core.lookup.demonstrations import TOOLS, demonstration
-from rlhf_core.lookup.source import draw_questions
-from rlhf_core.lookup.world import world
-from rlhf_core.pocket import candidate, gold_score, load_pairs, of_split
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.config import RlhfError
+from rlhf_core.data import Prompt
+from rlhf_core.data.atomic import write_json
+from rlhf_core.runs import wilson
 from rlhf_plugin_agents.compare import compare
+from rlhf_plugin_episodes.lookup.demonstrations import TOOLS, demonstration
+from rlhf_plugin_episodes.lookup.source import draw_questions
+from rlhf_plugin_episodes.lookup.world import world
+from rlhf_plugin_pocket import candidate, gold_score, load_pairs, of_split
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.reward import SingleReward
 from rlhf_studies.common.runs import rlhf, train

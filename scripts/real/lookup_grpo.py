@@ -26,8 +26,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.functional import wilson
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.data.atomic import write_json
+from rlhf_core.runs import wilson
 from scripts.bench.__main__ import commit, machine
 from scripts.real.lookup_unmasked import ENTRY
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rlhf_core.context import BuildContext
-from rlhf_core.environments.agent import MultiTurnAgent
-from rlhf_core.environments.agent_config import MultiTurnConfig
-from rlhf_core.types import Rollout
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.types.rollouts import Rollout
+from rlhf_plugin_episodes.agent import MultiTurnAgent
+from rlhf_plugin_episodes.agent_config import MultiTurnConfig
 
 ENTRY = "[rlhf.agent]\nunmasked = scripts.real.lookup_unmasked:UnmaskedConfig\n"
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.plan import library_versions
+from rlhf_core.config.plan import library_versions
 
 ROOT = Path(__file__).parents[2]
 RLHF = str(Path(sys.executable).with_name("rlhf"))

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.data.atomic import write_json
 from rlhf_plugin_tts.speech_data.catalogue import sentences
 from rlhf_plugin_tts.speech_data.compare import measure
 from rlhf_plugin_tts.speech_data.unseen import UNSEEN

@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.runs.atomic import write_json
-from rlhf_core.sdk import merge_settings, parse_settings, read_jsonl
+from rlhf_core.config import merge_settings, parse_settings
+from rlhf_core.data import read_jsonl
+from rlhf_core.data.atomic import write_json
 from rlhf_plugin_tts.speech_data.unseen import VALIDATION
 from rlhf_plugin_tts.speech_training.command import run, scorers
 from rlhf_plugin_tts.speech_training.recipe import composite, sampling

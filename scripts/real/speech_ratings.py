@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.data.atomic import write_json
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.config import WerConfig
 from rlhf_plugin_tts.rows import RatedClip, read_rated

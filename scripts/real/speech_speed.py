@@ -21,14 +21,15 @@ from typing import Any
 
 import librosa
 import numpy as np
+from rlhf_core.rewards import Sample
 
-from rlhf_core.api import Media, Prompt, Sample
-from rlhf_core.registry import Registry
-from rlhf_core.runs.atomic import write_json
-from rlhf_core.testing import make_context
-from rlhf_core.verifiers.reward_workers import RewardWorkers
+from rlhf_core.data import Media, Prompt
+from rlhf_core.data.atomic import write_json
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.workers.reward_workers import RewardWorkers
 from rlhf_plugin_tts.audio import Clip, read_clip
 from rlhf_plugin_tts.features import measure
+from rlhf_testing import make_context
 from scripts.bench.__main__ import commit, machine
 
 REWARDS = ("acoustic_proxy", "duration", "dnsmos", *(("distillmos",) if find_spec("distillmos") else ()), "wer")

@@ -24,8 +24,8 @@ import numpy as np
 from click.testing import CliRunner
 
 from rlhf_core.cli.main import cli
-from rlhf_core.runs.atomic import write_json
-from rlhf_core.sdk import merge_settings, parse_settings
+from rlhf_core.config import merge_settings, parse_settings
+from rlhf_core.data.atomic import write_json
 from rlhf_plugin_tts.speech_data.catalogue import sentences
 from rlhf_plugin_tts.speech_data.unseen import UNSEEN
 from rlhf_plugin_tts.speech_training.command import configuration, run, scorers

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.data.atomic import write_json
 from rlhf_plugin_tts.speech_data.compare import interval, measure
 
 Scores = dict[str, list[float | None]]

@@ -19,7 +19,7 @@ import time
 import venv
 from pathlib import Path
 
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.data.atomic import write_json
 from scripts.bench.__main__ import commit, machine
 
 

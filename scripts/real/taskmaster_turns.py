@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.data.atomic import write_json
 from rlhf_plugin_prm.evaluate import judge
 from rlhf_studies.common.runs import train
 from scripts.bench.__main__ import commit, machine

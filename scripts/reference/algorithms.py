@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.load import resolve
-from rlhf_core.registry import Registry
+from rlhf_core.plugins.registry import Registry
 
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 MARKED = re.compile(r"<!-- defaults: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)

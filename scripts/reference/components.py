@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_core.config.base import ComponentConfig
-from rlhf_core.entry_points import Entry
-from rlhf_core.registry import KINDS, Registry
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.entry_points import Entry
+from rlhf_core.plugins.registry import KINDS, Registry
 from scripts.reference.fields import table
 
 INTRO = """# Components

@@ -8,9 +8,11 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from rlhf_core import batches, context, hooks, types
-from rlhf_core.config.base import ComponentConfig
-from rlhf_core.trainers.common.config import LoopSettings
+from rlhf_core.plugins import context, hooks
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.training.config import LoopSettings
+from rlhf_core.types import batches
+from rlhf_core.types import rollouts as types
 
 BATCHES = (batches.TokenBatch, batches.PairBatch, batches.UnpairedBatch, batches.LossOutput)
 VALUES = (

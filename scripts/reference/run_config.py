@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_core.config.data import DatasetSettings, SourceSettings
 from rlhf_core.config.run import RunConfig
+from rlhf_core.data.settings import DatasetSettings, SourceSettings
 from rlhf_core.models.config import LoraSettings
 from scripts.reference.fields import table
 

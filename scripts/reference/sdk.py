@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import rlhf_core.sdk as sdk
+
 from scripts.reference.api import row
 
 INTRO = """# SDK

@@ -6,8 +6,8 @@ import inspect
 import os
 from pathlib import Path
 
-from rlhf_core.registry import Registry
-from rlhf_core.study.record import recorded
+from rlhf_core.plugins.registry import Registry
+from rlhf_study.record import recorded
 
 HERE = Path(__file__).parents[2] / "docs" / "reference"
 INTRO = """# Studies

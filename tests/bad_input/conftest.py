@@ -32,7 +32,7 @@ def refused(rlhf: Callable[..., Any], quick: tuple[str, ...]) -> Callable[..., s
 @pytest.fixture
 def model_folder(tmp_path: Path) -> Path:
     """A copy of the pocket model, to be broken."""
-    from rlhf_core.pocket import weights_path
+    from rlhf_plugin_pocket import weights_path
 
     folder = tmp_path / "model"
     shutil.copytree(weights_path(), folder)

@@ -62,7 +62,7 @@ def test_nan_loss(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatc
 def test_reward_that_fails_on_everything(
     rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlhf_core.verifiers.verifier_reward import VerifierReward
+    from rlhf_plugin_verifiers.reward import VerifierReward
 
     def broken(self: Any, samples: Any) -> Any:
         raise RuntimeError("the judge is away")

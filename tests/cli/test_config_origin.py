@@ -41,8 +41,8 @@ def test_each_layer_is_named(rlhf: Rlhf, tmp_path: Path) -> None:
         "trainer.micro_batch_size": (64, "recipe of algorithm dapo for pocket"),
         "trainer.kl.coefficient": (0.15, "recipe of algorithm dapo for pocket+ensemble"),
         "trainer.overlong.cache": (0.2, "recipe of loss dapo"),
-        "trainer.overlong.weight": (1.0, "rlhf_core/trainers/online/config.py:OverlongSettings"),
-        "trainer.optimizer.eps": (1e-8, "rlhf_core/trainers/common/config.py:OptimizerSettings"),
+        "trainer.overlong.weight": (1.0, "rlhf_core/rl/config.py:OverlongSettings"),
+        "trainer.optimizer.eps": (1e-8, "rlhf_core/training/config.py:OptimizerSettings"),
         "loss.name": ("dapo", "companion of algorithm dapo"),
         "loss.clip_range_high": (0.28, "rlhf_plugin_grpo/loss_config.py:DapoLossConfig"),
         "loss.clip_range": (0.2, "rlhf_plugin_grpo/loss_config.py:GrpoClipConfig"),
@@ -72,7 +72,7 @@ def test_a_data_set_keeps_its_origin_through_its_short_forms(rlhf: Rlhf) -> None
     rows = shown(rlhf, "--algo", "sft", "--set", mixture)
     assert rows["dataset.sources.0.source.subset"] == ("assistant", "--set")
     assert rows["dataset.sources.1.weight"] == (2.0, "--set")
-    assert rows["dataset.sources.0.weight"] == (1.0, "rlhf_core/config/data.py:SourceSettings")
+    assert rows["dataset.sources.0.weight"] == (1.0, "rlhf_core/data/settings.py:SourceSettings")
 
 
 def test_execution_that_an_option_allows(rlhf: Rlhf) -> None:

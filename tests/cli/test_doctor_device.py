@@ -16,16 +16,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rlhf_core.device_check import forwards, runs
-from rlhf_core.device_check.report import Comparison, Report
-from rlhf_core.device_check.runs import difference, has_device, strategies
-from rlhf_core.errors import RlhfError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.policy import forward_check
-from rlhf_core.policy.structure import Structure
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.runs.tree import SHARDED
+from rlhf_core.training import forward_check
+from rlhf_core.training.structure import Structure
+from rlhf_core.types.errors import RlhfError
+from rlhf_core.types.tree import SHARDED
+from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_preflight.device import forwards, runs
+from rlhf_plugin_preflight.device.report import Comparison, Report
+from rlhf_plugin_preflight.device.runs import difference, has_device, strategies
 
 Rlhf = Callable[..., Any]
 CPU = torch.device("cpu")
@@ -276,7 +276,7 @@ def only(monkeypatch: pytest.MonkeyPatch, forward: Any, trainings: Any) -> None:
     monkeypatch.setattr(forwards, "compare_engine", lambda *args: iter(()))
     monkeypatch.setattr(runs, "compare_runs", trainings)
     monkeypatch.setattr("rlhf_core.models.load.load_policy", lambda config: None)
-    monkeypatch.setattr("rlhf_core.kernels.matmul.use_matmul_backend", lambda kind: None)
+    monkeypatch.setattr("rlhf_core.models.layers.matmul.use_matmul_backend", lambda kind: None)
 
 
 def good(*args: Any) -> Iterator[Comparison]:
@@ -320,7 +320,7 @@ def test_an_interrupted_check_is_written(rlhf: Rlhf, monkeypatch: pytest.MonkeyP
 def test_a_check_that_agrees_and_multiplies_as_a_training_does(rlhf: Rlhf, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, good, good)
     kinds: list[str] = []
-    monkeypatch.setattr("rlhf_core.kernels.matmul.use_matmul_backend", kinds.append)
+    monkeypatch.setattr("rlhf_core.models.layers.matmul.use_matmul_backend", kinds.append)
     out = rlhf("doctor", "--device", "cpu")
     assert out.code == 0
     assert "all that ran agrees" in out.out

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.pocket import weights_path
+from rlhf_plugin_pocket import weights_path
 
 Rlhf = Callable[..., Any]
 STEPS = "trainer.steps=20"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.errors import RunDirError
-from rlhf_core.launch.sigterm import sigterm_as_interrupt
+from rlhf_core.runs.launch.sigterm import sigterm_as_interrupt
 from rlhf_core.runs.live import held_by_this_process, is_live
+from rlhf_core.types.errors import RunDirError
 
 SETTINGS = (
     *("trainer.steps=400", "trainer.rollout_batch_size=8", "trainer.eval_samples=0", "threads=1"),

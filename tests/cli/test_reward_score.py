@@ -112,7 +112,7 @@ def test_an_output_that_exists_is_replaced_but_never_the_input(rlhf: Rlhf, rows:
 
 
 def test_a_language_model_does_not_score(rlhf: Rlhf, rows: Path) -> None:
-    from rlhf_core.pocket import weights_path
+    from rlhf_plugin_pocket import weights_path
 
     out = rlhf("reward", "score", "--model", weights_path(), "--input", rows)
     assert (out.code, "is not a trained reward model" in out.err) == (2, True)
@@ -152,7 +152,7 @@ def test_a_trained_reward_needs_its_folder(rlhf: Rlhf, rows: Path, name: str) ->
 
 
 def test_exit_code_1_without_any_score(rlhf: Rlhf, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.verifiers.verifier_reward import VerifierReward
+    from rlhf_plugin_verifiers.reward import VerifierReward
 
     def broken(self: Any, samples: Any) -> Any:
         raise RuntimeError("the judge is away")

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rlhf_core.api import ComponentConfig, JsonlConfig, PluginError
-from rlhf_core.config.construct import takes_context
-from rlhf_core.testing import check_config, make_context
+from rlhf_core.config import ComponentConfig, PluginError
+from rlhf_core.data import JsonlConfig
+from rlhf_core.plugins.construct import takes_context
+from rlhf_testing import check_config, make_context
 
 HERE = __name__
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.config.data import DatasetSettings
-from rlhf_core.context import BuildContext
 from rlhf_core.data.datasets import Datasets
-from rlhf_core.errors import DatasetError
-from rlhf_core.registry import Registry
+from rlhf_core.data.settings import DatasetSettings
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.errors import DatasetError
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.config.data import CurriculumSettings
 from rlhf_core.data.curriculum import apply_curriculum, read_values
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.types import Prompt
+from rlhf_core.data.settings import CurriculumSettings
+from rlhf_core.types.rollouts import Prompt
 
 Refused = Callable[..., None]
 Write = Callable[..., str]

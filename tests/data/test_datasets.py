@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.data.datasets import Datasets
-from rlhf_core.errors import DatasetError
-from rlhf_core.types import Sample
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.rollouts import Sample
 
 Make = Callable[..., Datasets]
 Write = Callable[..., str]

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from rlhf_core.config.load import resolve
+from rlhf_core.config.plan import Plan, make_plan, reload
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import content_key
-from rlhf_core.plan import Plan, make_plan, reload
-from rlhf_core.registry import Registry
-from rlhf_core.runs.trained_rows import RowRecorder, ancestors
+from rlhf_core.data.trained_rows import RowRecorder, ancestors
+from rlhf_core.plugins.registry import Registry
 
 Make = Callable[..., Datasets]
 Write = Callable[..., str]

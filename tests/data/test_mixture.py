@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from rlhf_core.cli.main import main
+from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.mixture import ExampleOrder, fingerprint, interleave
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.types import Media, Prompt
+from rlhf_core.types.rollouts import Media, Prompt
 
 Write = Callable[..., str]
 SOURCES = ["a"] * 30 + ["b"] * 10

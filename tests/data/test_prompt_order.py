@@ -10,8 +10,8 @@ import pytest
 
 from rlhf_core.data.length_filter import admit
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.errors import DatasetError
-from rlhf_core.types import Prompt
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.rollouts import Prompt
 
 
 def prompts(**sizes: int) -> list[Prompt]:

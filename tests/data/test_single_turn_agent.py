@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_core.rollout.agents import SingleTurnConfig
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.rl.single_turn import SingleTurnConfig
+from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams
 
 
 class Echo:

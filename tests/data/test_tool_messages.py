@@ -13,14 +13,14 @@ from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import content_key
 from rlhf_core.data.mixture import fingerprint
 from rlhf_core.data.row_forms import to_row
-from rlhf_core.delimiters import delimited
-from rlhf_core.errors import DatasetError
-from rlhf_core.messages import Message, ToolCall, calls_of, message_text, tool_name
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.types import Demonstration, PreferencePair, Prompt, Sample, UnpairedPreference
-from rlhf_core.verifiers.codec import sample_from_json, sample_to_json
+from rlhf_core.types.delimiters import delimited
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.messages import Message, ToolCall, calls_of, message_text, tool_name
+from rlhf_core.types.rollouts import Demonstration, PreferencePair, Prompt, Sample, UnpairedPreference
+from rlhf_core.workers.codec import sample_from_json, sample_to_json
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 CALL = ToolCall("add", {"a": [2, {"b": "ä"}]}, id="call00000")

@@ -9,9 +9,9 @@ import os
 import sys
 import time
 
-from rlhf_core.errors import RlhfError
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.alone import alone
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.alone import alone
+from rlhf_core.types.errors import RlhfError
 
 
 def main() -> int:

@@ -13,15 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.api import BuildContext, ComponentConfig, EngineUnavailable, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.rollouts import EngineUnavailable, Rollout, RolloutRequest, SamplingParams
+
+from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.config.load import merge_settings, validate
-from rlhf_core.errors import RlhfError
-from rlhf_core.hooks import HookBus, new_manager
-from rlhf_core.launch.leave import leave
-from rlhf_core.launch.run import plan_run, run_plan
-from rlhf_core.registry import Registry
-from rlhf_core.sdk import NativeEngine
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.plugins.hooks import HookBus, new_manager
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.launch.leave import leave
+from rlhf_core.runs.launch.run import plan_run, run_plan
+from rlhf_core.types.errors import RlhfError
+from rlhf_plugin_native import NativeEngine
 
 GONE: dict[str, int] = {}
 """Of this process: in which ``call`` or ``update`` its engine is gone, counted from 1."""

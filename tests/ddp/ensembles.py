@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from rlhf_core.api import ModelConfig, PreferencePair
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.data import PreferencePair
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.models import ModelConfig
+from rlhf_core.training.learner import Learner
 from rlhf_plugin_reward import members
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.members import Member

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.reference import Reference
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
-from rlhf_core.trainers.common.optimizer import prepare_to_learn
-from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.optimizer import prepare_to_learn
+from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_grpo.loss import GrpoClip

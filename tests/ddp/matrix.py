@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.policy.forward_options import PLAIN, ForwardOptions
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import MicroBatcher, by_tokens, micro_batches_of_size
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.forward_options import PLAIN, ForwardOptions
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import MicroBatcher, by_tokens, micro_batches_of_size
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.training.training_sample import TrainingSample
 from rlhf_plugin_grpo.loss import GrpoClip
 
 PATHS = ("packing", "share_prefix", "chunked_head")

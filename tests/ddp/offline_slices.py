@@ -26,15 +26,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlhf_core.cli.options import open_plugins, resolve_options
-from rlhf_core.launch import process
-from rlhf_core.launch.run import plan_run
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
 from rlhf_core.models.slices import Stored
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.runs.launch import process
+from rlhf_core.runs.launch.run import plan_run
+from rlhf_core.training.learner import Learner
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_reward.net import new_head

@@ -18,26 +18,26 @@ from unittest.mock import patch
 
 import torch
 
-from rlhf_core.errors import RlhfError
-from rlhf_core.memory.live import LiveBytes, tensor_bytes
+from rlhf_core.distributed import decoder_layers
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.sampler_policy import trained_names
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.rollout.weight_sync import WeightSync
-from rlhf_core.sdk import decoder_layers
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.testing import make_context
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
-from rlhf_core.trainers.common.optimizer import prepare_to_learn
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
-from rlhf_core.types import RolloutRequest, SamplingParams
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.optimizer import prepare_to_learn
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.training.weight_sync import WeightSync
+from rlhf_core.types.errors import RlhfError
+from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_grpo.loss import GrpoClip
+from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_preflight.memory.live import LiveBytes, tensor_bytes
 from rlhf_plugin_vllm import fleet
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_testing import make_context
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from matrix import items, policy
 
+from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.reference import Reference
-from rlhf_core.policy.forward_options import PLAIN
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
-from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
+from rlhf_core.training.forward_options import PLAIN
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.reference import side_logprobs
 

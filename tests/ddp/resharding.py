@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from rlhf_core.runs.sharded_tensors import read_stored, write_sharded
-from rlhf_core.runs.tree import Stored
+from rlhf_core.distributed.sharded_tensors import read_stored, write_sharded
+from rlhf_core.types.tree import Stored
 
 WHOLE = {
     "uneven": torch.randn(5, 7, generator=torch.Generator().manual_seed(0)),

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from matrix import items, policy
 
-from rlhf_core.sdk import LocalStrategy, ShardedLoading
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
-from rlhf_core.trainers.common.optimizer import plan_optimizer, prepare_to_learn
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.distributed import LocalStrategy, ShardedLoading
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.optimizer import plan_optimizer, prepare_to_learn
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.unpaired import UnpairedItem, UnpairedModule
 from rlhf_plugin_dpo.unpaired_config import KtoLossConfig

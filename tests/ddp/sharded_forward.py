@@ -25,20 +25,20 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "acme_sharded"))
 
 from acme_sharded import Sharded
 
-from rlhf_core.kernels.trunk_and_head import trunk_and_head
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.trunk_and_head import trunk_and_head
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.reference import FILE, Reference
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.strategy.whole_weights import use_whole_weights
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher, micro_batches_of_size
-from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.advantages import AdvantageStep
-from rlhf_core.trainers.online.checkpoint import PolicyWeights
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
-from rlhf_core.trainers.online.update import UpdateStep
+from rlhf_core.rl.advantages import AdvantageStep
+from rlhf_core.rl.checkpoint import PolicyWeights
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.update import UpdateStep
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import PolicyMicroBatcher, micro_batches_of_size
+from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
+from rlhf_core.training.training_sample import TrainingSample
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_grpo.loss import GrpoClip

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rlhf_core.errors import DeadlineExceeded, OtherRankFailed
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.whole_weights import use_whole_weights
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.online.critic_weights import save_critic
+from rlhf_core.rl.critic_weights import save_critic
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.types.errors import DeadlineExceeded, OtherRankFailed
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_ppo.config import CriticSettings

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from rlhf_core.errors import DeadlineExceeded, OtherRankFailed
-from rlhf_core.strategy import peers as peers_module
-from rlhf_core.strategy.alone import alone
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.strategy.peers import STACKS_S
+from rlhf_core.distributed import peers as peers_module
+from rlhf_core.distributed.alone import alone
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.peers import STACKS_S
+from rlhf_core.types.errors import DeadlineExceeded, OtherRankFailed
 
 from .test_launch import ranks_of, wait_until
 from .test_stalled_rank import two as two
@@ -124,7 +124,7 @@ def test_nothing_is_waited_for_without_other_ranks() -> None:
 
 
 def test_a_wait_for_a_store_that_is_gone_says_so(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.strategy.alone import rank_0_alone
+    from rlhf_core.distributed.alone import rank_0_alone
 
     _, one = two
 
@@ -141,7 +141,7 @@ def test_a_wait_for_a_store_that_is_gone_says_so(two: Any, monkeypatch: pytest.M
 
 SLOW = """
 import os, time
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 class SlowConfig(ComponentConfig):
     name: str = "slow"

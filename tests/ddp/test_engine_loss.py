@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.errors import EngineUnavailable
-from rlhf_core.strategy.engine_loss import engine_on_every_rank
+from rlhf_core.distributed.engine_loss import engine_on_every_rank
+from rlhf_core.types.errors import EngineUnavailable
 
 from . import engine_loss
 from .test_runs_on_two_ranks import train, weights
 
 ENGINE = '''
 import os
-from rlhf_core.api import ComponentConfig, EngineUnavailable
-from rlhf_core.sdk import NativeEngine
+from rlhf_core.config import ComponentConfig
+from rlhf_core.rollouts import EngineUnavailable
+from rlhf_plugin_native import NativeEngine
 
 class Failing:
     """The native engine; the one of rank 1 is gone in its N-th call."""

@@ -47,7 +47,7 @@ def ranks_of(run: Path) -> list[int]:
             words = entry.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if "rlhf_core.launch.rank_main" in words and str(run) in words and "rlhf_core.launch.ranks" not in words:
+        if "rlhf_core.cli.rank_main" in words and str(run) in words and "rlhf_core.runs.launch.ranks" not in words:
             found.append(int(entry.parent.name))
     return found
 
@@ -191,7 +191,7 @@ def test_who_only_starts_the_ranks_loads_no_model_library(tmp_path: Path) -> Non
 def test_the_first_reason_wins_while_another_rank_is_busy(tmp_path: Path) -> None:
     """torchrun ends the busy rank; neither its signal nor its exit code is the run's."""
     code = (
-        "import os, time, sys\nfrom rlhf_core.errors import DatasetError\nfrom rlhf_core.launch.ranks import report\n"
+        "import os, time, sys\nfrom rlhf_core.types.errors import DatasetError\nfrom rlhf_core.runs.launch.ranks import report\n"
         "if os.environ['RANK'] == '0':\n    time.sleep(60)\n"
         "time.sleep(0.5)\nreport(DatasetError('the real reason'))\nsys.exit(2)\n"
     )
@@ -205,11 +205,11 @@ def test_the_first_reason_wins_while_another_rank_is_busy(tmp_path: Path) -> Non
 STARTER = """
 import sys
 from pathlib import Path
-from rlhf_core.launch import ranks
+from rlhf_core.runs.launch import ranks
 from rlhf_core.runs.run_dir import RunDir
 real = ranks.subprocess.Popen
 def start(command, **options):  # the same launcher, another program
-    at = command.index("rlhf_core.launch.rank_main") - 1
+    at = command.index("rlhf_core.cli.rank_main") - 1
     return real([*command[:at], str(Path(sys.argv[1], "rank.py"))], **options)
 ranks.subprocess.Popen = start
 try:
@@ -221,7 +221,7 @@ except ranks.RankFailed as error:
 WAITER = """
 import sys
 from rlhf_core.cli.main import main
-from rlhf_core.launch import ranks
+from rlhf_core.runs.launch import ranks
 def started(run, nproc, *options):
     print(nproc, "ranks", [name for name in ("transformers", "torch._dynamo") if name in sys.modules])
 ranks.run_ranks = started

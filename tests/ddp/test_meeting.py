@@ -17,19 +17,19 @@ import pytest
 from rlhf_core.cli.main import main
 from rlhf_core.cli.options import open_plugins
 from rlhf_core.config.load import dataset_sugar, resolve
-from rlhf_core.errors import UserError
-from rlhf_core.launch import joined, rank_checks, ranks
-from rlhf_core.launch import meeting as meeting_module
-from rlhf_core.launch.joined import EndedByRank0, OwnCommand, Rank0, RanksRefused, Taken, take_plan
-from rlhf_core.launch.meeting import SEEN_S, LostRanks, Meeting
-from rlhf_core.launch.resume import how_to_go_on, planned_resume
-from rlhf_core.launch.run import plan_run, preflight
-from rlhf_core.launch.started import StartedRank, end_with_launcher, started_rank, world_size
-from rlhf_core.plan import library_versions
-from rlhf_core.registry import Registry
+from rlhf_core.config.plan import library_versions
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.peers import waiting
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.launch import joined, rank_checks, ranks
+from rlhf_core.runs.launch import meeting as meeting_module
+from rlhf_core.runs.launch.joined import EndedByRank0, OwnCommand, Rank0, RanksRefused, Taken, take_plan
+from rlhf_core.runs.launch.meeting import SEEN_S, LostRanks, Meeting
+from rlhf_core.runs.launch.resume import how_to_go_on, planned_resume
+from rlhf_core.runs.launch.run import plan_run, preflight
+from rlhf_core.runs.launch.started import StartedRank, end_with_launcher, started_rank, world_size
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.strategy.peers import waiting
+from rlhf_core.types.errors import UserError
 
 SUGAR = {
     "trainer": {"name": "grpo"},

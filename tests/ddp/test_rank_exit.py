@@ -8,7 +8,7 @@ import sys
 GROUP_LIVES = """
 import sys
 import torch.distributed as dist
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 strategy = object.__new__(AcceleratedStrategy)
@@ -20,7 +20,7 @@ print(sys.getrefcount(group))
 """
 LEAVES = """
 import atexit, sys, threading, time
-from rlhf_core.launch.rank_main import leave
+from rlhf_core.cli.rank_main import leave
 
 class Stuck:
     def __del__(self):

@@ -18,15 +18,15 @@ from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from rlhf_core.errors import RunDirError
-from rlhf_core.pocket import weights_path
-from rlhf_core.rollout_batch import RolloutBatch
+from rlhf_core.distributed.rank_states import for_ranks
+from rlhf_core.distributed.sharded_tensors import read_stored, take_out, write_sharded
+from rlhf_core.rl.shares import divide_anew
 from rlhf_core.runs.checkpoint import CheckpointStore
-from rlhf_core.runs.rank_states import for_ranks
-from rlhf_core.runs.sharded_tensors import read_stored, take_out, write_sharded
-from rlhf_core.runs.tree import SHARDED, Stored, load_tree, save_tree
-from rlhf_core.trainers.online.shares import divide_anew
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score
+from rlhf_core.training.rollout_batch import RolloutBatch
+from rlhf_core.types.errors import RunDirError
+from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, Score
+from rlhf_core.types.tree import SHARDED, Stored, load_tree, save_tree
+from rlhf_plugin_pocket import weights_path
 from tests.resume.runs import cut_back
 from tests.resume.runs import train as train_here
 

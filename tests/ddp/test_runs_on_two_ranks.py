@@ -50,7 +50,9 @@ SFT = [
 """One of two ranks has no row to evaluate on."""
 HOOKS = '''
 import os, resource, signal, sys, time
-from rlhf_core.api import ComponentConfig, Score, StopRun, hookimpl
+from rlhf_core.config import ComponentConfig
+from rlhf_core.hooks import StopRun, hookimpl
+from rlhf_core.rewards import Score
 
 class Dice:
     """Every rank has random numbers and a count of its own."""

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from rlhf_core.errors import DeadlineExceeded
-from rlhf_core.strategy import peers as peers_module
-from rlhf_core.strategy.peers import Peers, waiting
+from rlhf_core.distributed import peers as peers_module
+from rlhf_core.distributed.peers import Peers, waiting
+from rlhf_core.types.errors import DeadlineExceeded
 
 from .test_launch import logged, ranks_of, started, wait_until
 

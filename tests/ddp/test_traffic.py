@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.distributed.local import LocalStrategy
 
 from . import traffic, traffic_of_runs
 from .test_runs_on_two_ranks import rows, weights

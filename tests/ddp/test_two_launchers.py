@@ -18,11 +18,11 @@ import pytest
 
 from rlhf_core.cli.options import open_plugins
 from rlhf_core.config.load import dataset_sugar, resolve
-from rlhf_core.context import BuildContext
-from rlhf_core.errors import UserError
-from rlhf_core.launch.run import plan_run, run_plan
-from rlhf_core.strategy.config import AutoStrategyConfig
-from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.distributed.config import AutoStrategyConfig
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.runs.launch.run import plan_run, run_plan
+from rlhf_core.types.errors import UserError
 
 from .test_launch import heed_ctrl_c, logged, wait_until
 

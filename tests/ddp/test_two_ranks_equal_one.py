@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from rlhf_core.pocket import weights_path
+from rlhf_plugin_pocket import weights_path
 from tests.resume.runs import train as train_here
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -91,8 +91,8 @@ def test_groups_shared_out_by_work_make_the_update_of_one_process(tmp_path: Path
 
 
 def test_a_launcher_that_starts_fewer_processes_is_refused() -> None:
-    from rlhf_core.errors import RlhfError
-    from rlhf_core.strategy.accelerated import AcceleratedStrategy
+    from rlhf_core.distributed.accelerated import AcceleratedStrategy
+    from rlhf_core.types.errors import RlhfError
 
     with pytest.raises(RlhfError, match=r"wants 2 processes but the launcher started 1"):
         AcceleratedStrategy(2)

@@ -20,23 +20,23 @@ import numpy as np
 import pluggy
 import torch
 
-from rlhf_core.errors import ComponentError, OtherRankFailed
-from rlhf_core.hooks import HookBus, Specs
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.rollout_batch import RolloutGroup, batch_of
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.testing.samples import make_rollouts
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher, balance, flops
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.advantages import AdvantageStep, ForwardResults
-from rlhf_core.trainers.online.collector import CollectorSettings, RolloutCollector
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
-from rlhf_core.trainers.online.update import Groups, UpdateStep
-from rlhf_core.types import Advantages, Prompt, PromptGroup, Rollout, SamplingParams, Score
+from rlhf_core.plugins.hooks import HookBus, Specs
+from rlhf_core.rl.advantages import AdvantageStep, ForwardResults
+from rlhf_core.rl.collector import CollectorSettings, RolloutCollector
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.update import Groups, UpdateStep
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import PolicyMicroBatcher, balance, flops
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.training.rollout_batch import RolloutGroup, batch_of
+from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.types.errors import ComponentError, OtherRankFailed
+from rlhf_core.types.rollouts import Advantages, Prompt, PromptGroup, Rollout, SamplingParams, Score
 from rlhf_plugin_grpo.loss import GrpoClip
+from rlhf_testing.samples import make_rollouts
 
 SIZE, COUNT = 2, 8
 BATCHES = {"rollout_batch_size": SIZE * COUNT, "group_size": SIZE, "optimizer": {"eps": 1e-3}, "drift_check": "warn"}

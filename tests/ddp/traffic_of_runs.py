@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.load import validate
-from rlhf_core.hooks import HookBus, new_manager
-from rlhf_core.launch.leave import leave
-from rlhf_core.launch.run import plan_run, run_plan
-from rlhf_core.registry import Registry
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.trainers.common.generation import RolloutGenerator
-from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.plugins.hooks import HookBus, new_manager
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.launch.leave import leave
+from rlhf_core.runs.launch.run import plan_run, run_plan
+from rlhf_core.training.generation import RolloutGenerator
+from rlhf_core.training.learner import Learner
 
 from .engine_loss import stay_joined
 

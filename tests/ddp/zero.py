@@ -22,21 +22,21 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from rlhf_core.errors import DatasetError
+from rlhf_core.distributed import ShardedLoading, decoder_layers
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.whole_weights import like, on_demand, use_whole_weights
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.reference import Reference
-from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.sdk import ShardedLoading, decoder_layers
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.strategy.whole_weights import like, on_demand, use_whole_weights
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import by_tokens, micro_batches_of_size
-from rlhf_core.trainers.common.optimizer import prepare_to_learn
-from rlhf_core.trainers.common.policy_module import PolicyModule, ReferencePolicy
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import by_tokens, micro_batches_of_size
+from rlhf_core.training.optimizer import prepare_to_learn
+from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
+from rlhf_core.types.errors import DatasetError
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.stage3 import Zero3
 from rlhf_plugin_deepspeed.strategy import Zero

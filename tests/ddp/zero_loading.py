@@ -19,23 +19,23 @@ from unittest.mock import patch
 import torch
 
 from rlhf_core.cli.options import open_plugins, resolve_options
-from rlhf_core.context import BuildContext
-from rlhf_core.memory.footprint import footprint
-from rlhf_core.memory.live import LiveBytes, tensor_bytes
-from rlhf_core.memory.plan import Placement, plan_for
+from rlhf_core.distributed import decoder_layers
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.sdk import decoder_layers
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.no_grad_forward import NoGradForward
-from rlhf_core.trainers.common.optimizer import prepare_to_learn
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.optimizer import prepare_to_learn
+from rlhf_core.training.policy_module import PolicyModule
 from rlhf_plugin_deepspeed import stage3
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.stage3 import Zero3
 from rlhf_plugin_ppo.config import CriticSettings
 from rlhf_plugin_ppo.critic import make_critic
+from rlhf_plugin_preflight.memory.footprint import footprint
+from rlhf_plugin_preflight.memory.live import LiveBytes, tensor_bytes
+from rlhf_plugin_preflight.memory.plan import Placement, plan_for
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairModule
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.registry import Registry
+from rlhf_core.plugins.registry import Registry
 from scripts.reference.algorithms import MARKED, PAGES, pages
 
 

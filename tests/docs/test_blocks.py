@@ -14,7 +14,7 @@ import click
 import pytest
 import yaml
 
-from rlhf_core.registry import KINDS
+from rlhf_core.plugins.registry import KINDS
 from tests.docs.blocks import ALL, ROOT, Block, Command, blocks, commands
 from tests.docs.place import reward_models, write_inputs
 from tests.docs.rules import KEYS, NOT_RUN, TUTORIAL, small, way

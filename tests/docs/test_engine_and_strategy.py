@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.testing import check_rollout, check_strategy, check_strategy_on_ranks
+from rlhf_testing import check_rollout, check_strategy, check_strategy_on_ranks
 from tests.docs.blocks import ALL
 
 PAGE = "docs/plugin-authors.md"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from rlhf_core.errors import ModelError
 from rlhf_core.models.chat_templates import apply_template
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.save import save_model
-from rlhf_core.types import Message
+from rlhf_core.types.errors import ModelError
+from rlhf_core.types.rollouts import Message
 
 TALK: list[Message] = [
     {"role": "user", "content": "Is it safe?"},

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.kernels import decode_step
-from rlhf_core.kernels.kv_cache import BLOCK
-from rlhf_core.rollout import native
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
+from rlhf_core.types.rollouts import Rollout, RolloutRequest, SamplingParams
+from rlhf_plugin_native import decode_step
+from rlhf_plugin_native import engine as native
+from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_native.kv_cache import BLOCK
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 REQUESTS = [RolloutRequest(str(i), tuple(range(1, 2 + 3 * (i // 3))), i % 3, seed=i) for i in range(9)]
@@ -69,7 +69,7 @@ def test_biases_and_bfloat16(new_model: Callable[..., Any], tokenizer: Any) -> N
 def test_mixed_precision_is_sampled_in_mixed_precision(new_model: Callable[..., Any], tokenizer: Any) -> None:
     """The logprobs are nearer to those of a bfloat16 trunk than float32 is, and keys are kept in bfloat16."""
     from rlhf_core.models.precision import set_precision
-    from rlhf_core.policy.forward import completion_logprobs
+    from rlhf_core.training.forward import completion_logprobs
 
     torch.manual_seed(0)
     model = new_model("llama", num_hidden_layers=6)

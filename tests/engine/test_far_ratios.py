@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.batches import LossOutput, TokenBatch
-from rlhf_core.functional import compute_grpo_clip_loss, kl_value
-from rlhf_core.functional.kl import kl_loss
-from rlhf_core.functional.reduce import reduce_loss
-from rlhf_core.loss_terms import KLTerm
-from rlhf_core.trainers.common.learner import core_metrics
+from rlhf_core.losses import compute_grpo_clip_loss, kl_value
+from rlhf_core.rl.loss_terms import KLTerm
+from rlhf_core.training.functional.kl import kl_loss
+from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.training.learner import core_metrics
+from rlhf_core.types.batches import LossOutput, TokenBatch
 from rlhf_plugin_dpo import formulas
 from rlhf_plugin_grpo.loss import GrpoClip, NoClip
 from rlhf_plugin_grpo.loss_config import CispoLossConfig, NoClipConfig, SapoConfig

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from rlhf_core.config.plan import Plan
+from rlhf_core.data.manifest import find_damage
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.sources import resolve_model
-from rlhf_core.plan import Plan
 from rlhf_core.runs.card import base_on_hub, fenced, inline, model_card, shortened
-from rlhf_core.runs.manifest import find_damage
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import torch
 import torch.nn.attention.flex_attention as torch_flex
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from rlhf_core.kernels import flex
-from rlhf_core.kernels.segments import Segment, attend_by_segment
+from rlhf_core.models.layers import flex
+from rlhf_core.models.layers.segments import Segment, attend_by_segment
 
 CPU = torch.device("cpu")
 TABLES = [f"{name}_{what}" for name in ("kv", "full_kv", "q", "full_q") for what in ("num_blocks", "indices")]

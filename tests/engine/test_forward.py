@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_core.errors import ModelError
-from rlhf_core.kernels.padded import pad_values
-from rlhf_core.policy import forward
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.policy.forward_options import ALL, allowed
-from rlhf_core.policy.structure import structure
+from rlhf_core.models.layers.padded import pad_values
+from rlhf_core.training import forward
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.training.forward_options import ALL, allowed
+from rlhf_core.training.structure import structure
+from rlhf_core.types.errors import ModelError
 
 VOCABULARY = 320
 KINDS = ("llama", "gpt2", "mistral", "gemma2")

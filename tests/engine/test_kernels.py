@@ -1,4 +1,4 @@
-"""Each kernel against the plain equivalent beside it; ``rlhf_core/kernels/__init__.py`` lists the pairs."""
+"""Each kernel against the plain equivalent beside it; ``rlhf_core/models/layers/__init__.py`` lists the pairs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from rlhf_core import kernels
-from rlhf_core.kernels.chunked_head import head_logprobs, plain_head_logprobs
-from rlhf_core.kernels.decode_step import plain_step
-from rlhf_core.kernels.kv_cache import growing, join_caches, make_cache, select_rows
-from rlhf_core.kernels.packing import packed_hidden
-from rlhf_core.kernels.padded import padded_hidden, padded_logits, predicting
-from rlhf_core.kernels.prefix_sharing import shared_hidden
-from rlhf_core.kernels.split import has_linear_head
-from rlhf_core.kernels.trunk_and_head import take_apart, trunk_and_head
-from rlhf_core.policy.structure import structure
+from rlhf_core.models import layers as kernels
+from rlhf_core.models.layers.chunked_head import head_logprobs, plain_head_logprobs
+from rlhf_core.models.layers.packing import packed_hidden
+from rlhf_core.models.layers.padded import padded_hidden, padded_logits, predicting
+from rlhf_core.models.layers.prefix_sharing import shared_hidden
+from rlhf_core.models.layers.split import has_linear_head
+from rlhf_core.models.layers.trunk_and_head import take_apart, trunk_and_head
+from rlhf_core.training.structure import structure
+from rlhf_plugin_native.decode_step import plain_step
+from rlhf_plugin_native.kv_cache import growing, join_caches, make_cache, select_rows
 
 PROMPTS = [(1, 2, 3), (1, 2, 3), (0, 5, 6, 7), (9,)]
 COMPLETIONS = [(4,), (5, 0, 0), (7, 8, 9, 1, 2), (3, 3)]
@@ -110,7 +110,7 @@ def test_growing_cache_holds_what_transformers_would(model: Any) -> None:
 
 
 def test_kernels_import_nothing_above_them() -> None:
-    allowed = ("rlhf_core.kernels", "rlhf_core.functional")
+    allowed = ("rlhf_core.models.layers", "rlhf_core.training.functional")
     for path in Path(kernels.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -11,19 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_core.batches import TokenBatch
-from rlhf_core.config.importance import ImportanceSettings
-from rlhf_core.errors import ConfigError
-from rlhf_core.functional.kl import kl_loss, kl_value
-from rlhf_core.functional.logprobs import entropy, selected_logprobs
-from rlhf_core.functional.reduce import masked_mean, masked_normalize, masked_sum, reduce_loss
-from rlhf_core.kernels.chunked_head import head_logprobs
-from rlhf_core.loss_terms import KLTerm
-from rlhf_core.trainers.online.advantages import apply_kl_penalty
-from rlhf_core.trainers.online.build import policy_loss
-from rlhf_core.trainers.online.config import KLSettings, OnlineTrainerConfig
-from rlhf_core.trainers.online.rollout_config import RolloutSettings
-from rlhf_core.types import FinishReason, Rollout, Score
+from rlhf_core.models.layers.chunked_head import head_logprobs
+from rlhf_core.models.layers.logprobs import entropy, selected_logprobs
+from rlhf_core.rl.advantages import apply_kl_penalty
+from rlhf_core.rl.build import policy_loss
+from rlhf_core.rl.config import KLSettings, OnlineTrainerConfig
+from rlhf_core.rl.importance import ImportanceSettings
+from rlhf_core.rl.loss_terms import KLTerm
+from rlhf_core.rl.rollout_config import RolloutSettings
+from rlhf_core.training.functional.kl import kl_loss, kl_value
+from rlhf_core.training.functional.reduce import masked_mean, masked_normalize, masked_sum, reduce_loss
+from rlhf_core.types.batches import TokenBatch
+from rlhf_core.types.errors import ConfigError
+from rlhf_core.types.rollouts import FinishReason, Rollout, Score
 from rlhf_plugin_grpo.loss import GrpoClip
 
 VOCABULARY = 7

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.kernels.kv_cache import BLOCK, GrowingLayer
-from rlhf_core.kernels.kv_rows import Moves, RoomyLayer, few_moves
+from rlhf_plugin_native.kv_cache import BLOCK, GrowingLayer
+from rlhf_plugin_native.kv_rows import Moves, RoomyLayer, few_moves
 
 CPU = torch.device("cpu")
 

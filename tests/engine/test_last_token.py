@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.kernels import last_token
-from rlhf_core.kernels.packing import NAME
+from rlhf_core.models import ModelConfig
+from rlhf_core.models.layers import last_token
+from rlhf_core.models.layers.packing import NAME
 from rlhf_core.models.load import load_policy
 
 SIZES = {

@@ -10,11 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlhf_core.kernels.last_token import can_pack, packed_last
-from rlhf_core.kernels.packing import packed_hidden
-from rlhf_core.kernels.padded import Ids, padded_hidden
-from rlhf_core.kernels.prefix_sharing import shared_hidden
-from rlhf_core.policy.structure import structure
+from rlhf_core.models.layers.last_token import can_pack, packed_last
+from rlhf_core.models.layers.packing import packed_hidden
+from rlhf_core.models.layers.padded import Ids, padded_hidden
+from rlhf_core.models.layers.prefix_sharing import shared_hidden
+from rlhf_core.training.structure import structure
 from rlhf_plugin_ppo.critic import Critic
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from rlhf_core.kernels import matmul
-from rlhf_core.kernels.matmul import use_matmul_backend
+from rlhf_core.models.layers import matmul
+from rlhf_core.models.layers.matmul import use_matmul_backend
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 

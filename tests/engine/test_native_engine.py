@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.errors import ConfigError
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.rollout import decode
-from rlhf_core.rollout.decode import Decoder
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.types import FinishReason, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.types.errors import ConfigError
+from rlhf_core.types.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
+from rlhf_plugin_native import decode
+from rlhf_plugin_native.decode import Decoder
+from rlhf_plugin_native.engine import NativeEngine
 
 VOCABULARY = 320
 KINDS = ("llama", "gpt2", "mistral", "gemma2")

@@ -23,12 +23,12 @@ from transformers import (
     RwkvForCausalLM,
 )
 
-from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.types import RolloutRequest, SamplingParams
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.types.errors import ModelError
+from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
 
 SIZES: dict[str, Any] = {"vocab_size": 320, "hidden_size": 32, "initializer_range": 0.3, "pad_token_id": 0}
 LAYERS: dict[str, Any] = {"intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}

@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
-from rlhf_core.errors import ConfigError, ModelError
-from rlhf_core.kernels.last_token import last_token_hidden
-from rlhf_core.kernels.rotary import length_limit
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.last_token import last_token_hidden
+from rlhf_core.models.layers.rotary import length_limit
 from rlhf_core.models.load import context_length
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.types import RolloutRequest, SamplingParams
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.types.errors import ConfigError, ModelError
+from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
 
 ORIGINAL = 24
 SIZES: dict[str, Any] = {

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from rlhf_core.rollout.sampling import BLOCK, draw, truncate, uniforms
-from rlhf_core.rollout.stop import StopStrings
-from rlhf_core.types import SamplingParams
+from rlhf_core.types.rollouts import SamplingParams
+from rlhf_plugin_native.sampling import BLOCK, draw, truncate, uniforms
+from rlhf_plugin_native.stop import StopStrings
 
 
 def transformers_logprobs(logits: torch.Tensor, p: SamplingParams) -> torch.Tensor:

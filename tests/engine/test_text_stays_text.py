@@ -14,7 +14,7 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.text_encoding import TextEncoder, encode_text
-from rlhf_core.types import Message
+from rlhf_core.types.rollouts import Message
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}<|end|>{% endfor %}"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.errors import DatasetError
-from rlhf_core.messages import ToolCall, message_text
-from rlhf_core.toolcalls.check import read_tools
-from rlhf_core.toolcalls.formats import CORE
-from rlhf_core.toolcalls.parse import AssistantTurn, parse_turn
+from rlhf_core.data.tool_call_check import read_tools
+from rlhf_core.data.tool_call_formats import CORE
+from rlhf_core.data.tool_call_parser import AssistantTurn, parse_turn
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.messages import ToolCall, message_text
 
 ADD = {
     "name": "add",

@@ -13,19 +13,19 @@ import pytest
 
 import rlhf_core
 from rlhf_core.cli.main import main
-from rlhf_core.environments.agent_config import MultiTurnConfig
-from rlhf_core.errors import ConfigError, PluginError
+from rlhf_core.data.tool_call_check import read_tools
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.testing import make_context
-from rlhf_core.toolcalls.check import read_tools
-from rlhf_core.toolcalls.choose import choose_format
+from rlhf_core.models.tool_call_format import choose_format
+from rlhf_core.types.errors import ConfigError, PluginError
+from rlhf_plugin_episodes.agent_config import MultiTurnConfig
+from rlhf_testing import make_context
 
 WEIGHTS = Path(rlhf_core.__file__).parent / "pocket" / "weights"
 MODULE = '''
 import json
-from rlhf_core.api import Taken, WrittenCall
+from rlhf_core.models import Taken, WrittenCall
 
 class Arrow:
     """-> name {"a": 1}"""
@@ -115,7 +115,7 @@ def test_a_format_is_chosen_by_name_whatever_the_template_writes(arrows: Path) -
     ("name", "says"),
     [
         ("a_raises", "KeyError: 'oh'"),
-        ("wrong", "returned list, expected rlhf_core.api.Taken"),
+        ("wrong", "returned list, expected rlhf_core.models.Taken"),
         ("bare", "no method take"),
         ("gone", "AttributeError"),
     ],

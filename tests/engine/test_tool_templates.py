@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.errors import ModelError
-from rlhf_core.messages import Message
+from rlhf_core.data.tool_call_check import read_tools
+from rlhf_core.data.tool_call_formats import CORE
 from rlhf_core.models.chat_templates import apply_template
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.text_encoding import TextEncoder
-from rlhf_core.toolcalls.check import read_tools
-from rlhf_core.toolcalls.formats import CORE
+from rlhf_core.types.errors import ModelError
+from rlhf_core.types.messages import Message
 
 MINE = Path(__file__).parent / "templates"
 ADD = {

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.contracts import ValidatedEngine
-from rlhf_core.environments.agent_config import MultiTurnConfig
-from rlhf_core.errors import ConfigError, PluginError
-from rlhf_core.kernels.kv_cache import BLOCK
-from rlhf_core.kernels.kv_rows import RoomyLayer
-from rlhf_core.rollout import stream_decode
-from rlhf_core.rollout.config import NativeRolloutConfig
-from rlhf_core.rollout.decode import Decoder
-from rlhf_core.rollout.kept import KeptTurns, bytes_per_token
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
+from rlhf_core.plugins.contracts import ValidatedEngine
+from rlhf_core.types.errors import ConfigError, PluginError
+from rlhf_core.types.rollouts import Rollout, RolloutRequest, SamplingParams
+from rlhf_plugin_episodes.agent_config import MultiTurnConfig
+from rlhf_plugin_native import stream_decode
+from rlhf_plugin_native.config import NativeRolloutConfig
+from rlhf_plugin_native.decode import Decoder
+from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_native.kept import KeptTurns, bytes_per_token
+from rlhf_plugin_native.kv_cache import BLOCK
+from rlhf_plugin_native.kv_rows import RoomyLayer
 
 SAMPLING = SamplingParams(max_tokens=12)
 EPISODES, TURNS = 7, 3

@@ -17,14 +17,14 @@ import torch.nn.attention.varlen as torch_varlen
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from rlhf_core.device_check import forwards
-from rlhf_core.kernels import packing, row_attention, varlen
-from rlhf_core.kernels.packing import pack, packed_hidden
-from rlhf_core.kernels.row_attention import BY_SEGMENT, WAYS, Kind, Way
-from rlhf_core.kernels.segments import Segment, attend_by_segment
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers import packing, row_attention, varlen
+from rlhf_core.models.layers.packing import pack, packed_hidden
+from rlhf_core.models.layers.row_attention import BY_SEGMENT, WAYS, Kind, Way
+from rlhf_core.models.layers.segments import Segment, attend_by_segment
 from rlhf_core.models.load import load_policy
-from rlhf_core.policy.structure import structure
+from rlhf_core.training.structure import structure
+from rlhf_plugin_preflight.device import forwards
 
 CPU = torch.device("cpu")
 PROMPTS = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 5), (7, 8), (1, 2, 3, 4, 5)]

@@ -11,19 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.environments.agent import MultiTurnAgent
-from rlhf_core.environments.agent_config import MultiTurnConfig
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.registry import Registry
-from rlhf_core.testing import make_context
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams
+from rlhf_plugin_episodes.agent import MultiTurnAgent
+from rlhf_plugin_episodes.agent_config import MultiTurnConfig
+from rlhf_testing import make_context
 
 MODULE = '''
 import ctypes, os, signal, subprocess, sys, threading, time
 from typing import ClassVar
-from rlhf_core.api import EnvironmentConfig, Score, ToolError, ToolResult, tool_spec
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import ToolError, ToolResult
+from rlhf_plugin_episodes import EnvironmentConfig, tool_spec
 
 SPECS = (tool_spec("do", "Does.", ["what"], what="string", argument="string"),)
 

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 import rlhf_core
-from rlhf_core.api import ConfigError, ModelError, PluginError, UserError
 from rlhf_core.cli.main import main
-from rlhf_core.environments.serve import answer
-from rlhf_core.turns import ToolResult
+from rlhf_core.config import ConfigError, PluginError, UserError
+from rlhf_core.models import ModelError
+from rlhf_core.types.turns import ToolResult
+from rlhf_plugin_episodes.serve import answer
 
 from .conftest import Stage, call
 from .test_multi_turn import results
 
 FORMAT = """
-from rlhf_core.api import Taken, WrittenCall
+from rlhf_core.models import Taken, WrittenCall
 
 def do(what, **more): return WrittenCall(what, "do", {"what": what, **more})
 

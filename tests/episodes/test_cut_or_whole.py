@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.trainers.common.micro_batches import micro_batches_of_size, positions
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.turns import Segment
-from rlhf_core.types import FinishReason, Rollout
+from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.micro_batches import micro_batches_of_size, positions
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.types.rollouts import FinishReason, Rollout
+from rlhf_core.types.turns import Segment
 from scripts.audit.episode_cuts import REDUCTIONS, cut, episodes, policy, rows
 
 

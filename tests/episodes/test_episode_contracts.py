@@ -6,15 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.environments.episode import Episode
-from rlhf_core.errors import PluginError
-from rlhf_core.rollout_batch import RolloutBatch
-from rlhf_core.runs.trace import prompt_rows
-from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
-from rlhf_core.trainers.common.rewards import RewardManager
-from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
-from rlhf_core.turns import Segment, Turn, TurnStatus, VersionSpan
-from rlhf_core.types import (
+from rlhf_core.rl.rollout_batch_state import batch_state, read_batch
+from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
+from rlhf_core.training.rewards import RewardManager
+from rlhf_core.training.rollout_batch import RolloutBatch
+from rlhf_core.training.trace import prompt_rows
+from rlhf_core.types.errors import PluginError
+from rlhf_core.types.rollouts import (
     FinishReason,
     MalformedRollout,
     Prompt,
@@ -24,9 +22,11 @@ from rlhf_core.types import (
     Score,
     ScoreStatus,
 )
-from rlhf_core.verifiers.codec import sample_from_json, sample_to_json
-from rlhf_core.verifiers.config import NumericVerifierConfig
-from rlhf_core.verifiers.numeric import NumericVerifier
+from rlhf_core.types.turns import Segment, Turn, TurnStatus, VersionSpan
+from rlhf_core.workers.codec import sample_from_json, sample_to_json
+from rlhf_plugin_episodes.episode import Episode
+from rlhf_plugin_verifiers.numeric import NumericVerifier
+from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
 
 PROMPT = Prompt("p", ({"role": "user", "content": "2 * 21?"},), answer="42")
 MASK = np.array([True, True, False, True])

@@ -11,12 +11,12 @@ import pytest
 from rlhf_core.cli.episodes import Stage
 from rlhf_core.cli.main import main
 from rlhf_core.data.completions import read_completions
-from rlhf_core.environments.functions import load_functions
-from rlhf_core.errors import ConfigError, DatasetError
-from rlhf_core.types import Prompt, Score
+from rlhf_core.types.errors import ConfigError, DatasetError
+from rlhf_core.types.rollouts import Prompt, Score
+from rlhf_plugin_episodes.functions import load_functions
 
 FORMAT = """
-from rlhf_core.api import Taken, WrittenCall
+from rlhf_core.models import Taken, WrittenCall
 
 class Always:
     def take(self, text): return Taken(text[:1], [WrittenCall(text, "do", {"what": "reward", "argument": "0.5"})])

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.policy import forward
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.policy.forward_options import ALL, PLAIN, ForwardOptions
-from rlhf_core.trainers.common.training_sample import head_masks, prompts_and_completions
+from rlhf_core.training import forward
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.training.forward_options import ALL, PLAIN, ForwardOptions
+from rlhf_core.training.training_sample import head_masks, prompts_and_completions
 from scripts.audit.episode_cuts import cut, episodes, policy
 
 

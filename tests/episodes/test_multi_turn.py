@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.environments.journal import Journal
-from rlhf_core.episode_contract import check_episode
-from rlhf_core.errors import ConfigError, PluginError
-from rlhf_core.registry import Registry
-from rlhf_core.types import FinishReason, Prompt, Score, ScoreStatus
+from rlhf_core.plugins.episode_contract import check_episode
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.errors import ConfigError, PluginError
+from rlhf_core.types.rollouts import FinishReason, Prompt, Score, ScoreStatus
+from rlhf_plugin_episodes.journal import Journal
 
 from .conftest import Stage, call
 

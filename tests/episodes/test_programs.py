@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rewards import Score, ScoreStatus
 
-from rlhf_core.api import Conversation, EpisodeAgentConfig, Score, ScoreStatus, ToolCall
-from rlhf_core.episode_contract import check_episode
-from rlhf_core.errors import ConfigError, PluginError
-from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.data import ToolCall
+from rlhf_core.plugins.episode_contract import check_episode
+from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.types.errors import ConfigError, PluginError
+from rlhf_plugin_episodes import Conversation, EpisodeAgentConfig
 
 from .conftest import Stage
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.environments.agent_config import MultiTurnConfig
-from rlhf_core.errors import PluginError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.types import Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams, ScoreStatus
-from rlhf_core.verifiers.worker_handle import descendants
+from rlhf_core.types.errors import PluginError
+from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams, ScoreStatus
+from rlhf_core.workers.worker_handle import descendants
+from rlhf_plugin_episodes.agent_config import MultiTurnConfig
+from rlhf_plugin_native.engine import NativeEngine
 
 from .conftest import Scripted, Stage, call
 

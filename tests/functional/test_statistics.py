@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import rlhf_core.functional
-from rlhf_core.functional import percentile_tails, spearman, t_quantile, wilson
-from rlhf_core.functional.rank_correlation import ranks
+import rlhf_core.training.functional
+from rlhf_core.runs import percentile_tails, spearman, t_quantile, wilson
+from rlhf_core.runs.rank_correlation import ranks
 
 
 def test_wilsons_ends_are_as_far_from_the_share_as_chance_puts_it() -> None:
@@ -42,12 +42,12 @@ def test_spearman_averages_ties_and_is_nan_where_nothing_varies() -> None:
 
 
 def test_names_for_type_checkers_are_the_names_at_run_time_and_bring_no_torch() -> None:
-    tree = ast.parse(Path(rlhf_core.functional.__file__).read_text())
+    tree = ast.parse(Path(rlhf_core.training.functional.__file__).read_text())
     block = next(n for n in tree.body if isinstance(n, ast.If))
     shown = {alias.asname for n in block.body if isinstance(n, ast.ImportFrom) for alias in n.names}
-    assert shown == set(rlhf_core.functional.__all__)
-    assert all(callable(getattr(rlhf_core.functional, name)) for name in shown)
-    code = "import sys; from rlhf_core.functional import spearman, wilson; sys.exit('torch' in sys.modules)"
+    assert shown == set(rlhf_core.training.functional.__all__)
+    assert all(callable(getattr(rlhf_core.training.functional, name)) for name in shown)
+    code = "import sys; from rlhf_core.training.functional import spearman, wilson; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,16 +10,16 @@ import pytest
 
 from rlhf_core.cli.main import main
 from rlhf_core.config.load import validate
-from rlhf_core.lookup.config import LookupConfig, LookupDataConfig
-from rlhf_core.lookup.environment import Lookup
-from rlhf_core.lookup.questions import CALLS, draw_question
-from rlhf_core.lookup.source import LookupSource
-from rlhf_core.lookup.world import names_of, world
-from rlhf_core.messages import ToolCall
-from rlhf_core.registry import Registry
-from rlhf_core.testing import check_dataset, check_environment
-from rlhf_core.turns import ToolResult, TurnStatus
-from rlhf_core.types import Prompt, Sample
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.messages import ToolCall
+from rlhf_core.types.rollouts import Prompt, Sample
+from rlhf_core.types.turns import ToolResult, TurnStatus
+from rlhf_plugin_episodes.lookup.config import LookupConfig, LookupDataConfig
+from rlhf_plugin_episodes.lookup.environment import Lookup
+from rlhf_plugin_episodes.lookup.questions import CALLS, draw_question
+from rlhf_plugin_episodes.lookup.source import LookupSource
+from rlhf_plugin_episodes.lookup.world import names_of, world
+from rlhf_testing import check_dataset, check_environment
 
 
 def call(tool: str, argument: str) -> ToolCall:

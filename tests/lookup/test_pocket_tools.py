@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.lookup import weights_path
-from rlhf_core.lookup.config import LookupDataConfig
-from rlhf_core.lookup.demonstrations import TOOLS
-from rlhf_core.lookup.source import LookupSource
+from rlhf_core.data.tool_call_formats import Hermes
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.sources import resolve_model
-from rlhf_core.toolcalls.formats import Hermes
+from rlhf_plugin_episodes.lookup import weights_path
+from rlhf_plugin_episodes.lookup.config import LookupDataConfig
+from rlhf_plugin_episodes.lookup.demonstrations import TOOLS
+from rlhf_plugin_episodes.lookup.source import LookupSource
 from rlhf_plugin_sft.turns import all_answers
 
 

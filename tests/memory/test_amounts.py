@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_core.errors import ConfigError, ModelError
-from rlhf_core.memory.amounts import available_ram, read_amount
-from rlhf_core.memory.shapes import SHAPES, shape_config
+from rlhf_core.types.errors import ConfigError, ModelError
+from rlhf_plugin_preflight.memory.amounts import available_ram, read_amount
+from rlhf_plugin_preflight.memory.shapes import SHAPES, shape_config
 
 
 def test_binary_and_decimal_units_are_told_apart() -> None:

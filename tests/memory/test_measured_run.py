@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.training.learner import Learner
 from scripts.bench import memory_plan_cuda
 from scripts.bench._memory_run import Phases, of_all_ranks
 from scripts.bench._memory_truth import CardMemory, LiveTensors

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from rlhf_core.cli.main import cli
-from rlhf_core.errors import ModelError, UserError
-from rlhf_core.pocket import weights_path
+from rlhf_core.types.errors import ModelError, UserError
+from rlhf_plugin_pocket import weights_path
 
 SMALL = ("--set", "trainer.micro_batch_size=2", "--set", "trainer.batch_size=4", "--set", "trainer.sample_prompts=0")
 

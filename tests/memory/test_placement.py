@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.errors import ConfigError
-from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND, Held, Stage
-from rlhf_core.memory.check import certain_bytes, most_certain
-from rlhf_core.memory.footprint import Footprint, ModelSize
-from rlhf_core.memory.layouts import LAYOUTS
-from rlhf_core.memory.placement import placement_of
-from rlhf_core.memory.plan import Placement, fewest_ranks, plan_for
-from rlhf_core.memory.sampling import Sampling
-from rlhf_core.memory.sizes import Row, Sizes
-from rlhf_core.memory.update import Update
+from rlhf_core.types.errors import ConfigError
+from rlhf_plugin_preflight.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND, Held, Stage
+from rlhf_plugin_preflight.memory.check import certain_bytes, most_certain
+from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
+from rlhf_plugin_preflight.memory.layouts import LAYOUTS
+from rlhf_plugin_preflight.memory.placement import placement_of
+from rlhf_plugin_preflight.memory.plan import Placement, fewest_ranks, plan_for
+from rlhf_plugin_preflight.memory.sampling import Sampling
+from rlhf_plugin_preflight.memory.sizes import Row, Sizes
+from rlhf_plugin_preflight.memory.update import Update
 
 MB = 10**6
 MODEL = ModelSize(

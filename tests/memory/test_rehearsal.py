@@ -11,23 +11,23 @@ import pytest
 import torch
 
 from rlhf_core.cli.options import open_plugins, resolve_options
-from rlhf_core.context import BuildContext
-from rlhf_core.errors import ConfigError, ModelError
-from rlhf_core.launch.started import ranks_here
-from rlhf_core.memory import check
-from rlhf_core.memory import footprint as footprint_module
-from rlhf_core.memory.advice import accepted_by_strategy, changes
-from rlhf_core.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND
-from rlhf_core.memory.check import check_memory, surely_fits
-from rlhf_core.memory.footprint import footprint
-from rlhf_core.memory.live import LiveBytes
-from rlhf_core.memory.sizes import sizes_of
-from rlhf_core.memory.unknown import Unknown, without_values
-from rlhf_core.memory.update import rehearse
-from rlhf_core.memory.weightless import Described, count_parameters, describe, weightless_model
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.sources import Source
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.runs.launch.started import ranks_here
+from rlhf_core.types.errors import ConfigError, ModelError
+from rlhf_plugin_preflight.memory import check
+from rlhf_plugin_preflight.memory import footprint as footprint_module
+from rlhf_plugin_preflight.memory.advice import accepted_by_strategy, changes
+from rlhf_plugin_preflight.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND
+from rlhf_plugin_preflight.memory.check import check_memory, surely_fits
+from rlhf_plugin_preflight.memory.footprint import footprint
+from rlhf_plugin_preflight.memory.live import LiveBytes
+from rlhf_plugin_preflight.memory.sizes import sizes_of
+from rlhf_plugin_preflight.memory.unknown import Unknown, without_values
+from rlhf_plugin_preflight.memory.update import rehearse
+from rlhf_plugin_preflight.memory.weightless import Described, count_parameters, describe, weightless_model
 
 SMALL = ("trainer.micro_batch_size=2", "trainer.batch_size=4", "trainer.sample_prompts=0", "dataset.limit=40")
 
@@ -148,8 +148,8 @@ def test_two_shallow_models_tell_what_a_deep_one_holds(monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_a_run_that_cannot_fit_is_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = context("sft", *SMALL[1:], "trainer.micro_batch_size=1")
-    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: 20_000_000)
-    monkeypatch.setattr("rlhf_core.memory.report.available_ram", lambda: 20_000_000)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.amounts.available_ram", lambda: 20_000_000)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.report.available_ram", lambda: 20_000_000)
     with pytest.raises(ConfigError, match=r"cannot fit: it holds 22 MB") as refused:
         check_memory(ctx, force=False)
     assert "--set model.lora.r=16" in str(refused.value)
@@ -163,14 +163,14 @@ def test_a_run_that_every_rank_would_have_to_load_whole_is_refused(monkeypatch: 
     weights cannot be read by parts."""
     small = context("sft", *SMALL[1:], "trainer.micro_batch_size=1", "model.lora.r=1")
     free = 8 * 5_400_000  # of 8 ranks, 5.5 MB of weights each
-    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: free)
-    monkeypatch.setattr("rlhf_core.memory.report.available_ram", lambda: free)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.amounts.available_ram", lambda: free)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.report.available_ram", lambda: free)
 
     def preflight(ctx: Any) -> None:
         if ctx.config.model.dtype != "float32":
             raise ConfigError("steps float32 alone")
 
-    monkeypatch.setattr("rlhf_core.memory.footprint.lies_by_parts", lambda config, text: False)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.footprint.lies_by_parts", lambda config, text: False)
     strategy = SimpleNamespace(name="deepspeed", device="cpu", planned_as="zero3", bucket=1, preflight=preflight)
     ctx = small.with_(world_size=8, config=small.config.model_copy(update={"strategy": strategy}))
     with pytest.raises(ConfigError, match="cannot fit: it holds") as refused:
@@ -191,9 +191,9 @@ SHORT = (
 def on_cards(monkeypatch: pytest.MonkeyPatch, card: int, main: int = 1 << 40) -> None:
     """Cards, and main memory, with so many bytes free."""
     monkeypatch.setattr(check, "surely_fits", lambda ctx, limit: False)
-    monkeypatch.setattr("rlhf_core.memory.report.device_of", lambda run, ranks: ("cuda", card))
-    monkeypatch.setattr("rlhf_core.memory.footprint.device_memory", lambda on_cpu: card)
-    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: main)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.report.device_of", lambda run, ranks: ("cuda", card))
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.footprint.device_memory", lambda on_cpu: card)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.amounts.available_ram", lambda: main)
 
 
 def sharded(ctx: BuildContext, ranks: int, **settings: Any) -> BuildContext:
@@ -252,8 +252,8 @@ def test_ranks_of_this_machine_are_those_that_the_launcher_says() -> None:
 def test_what_only_long_completions_would_fill_is_not_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: 24_000_000)
-    monkeypatch.setattr("rlhf_core.memory.report.available_ram", lambda: 24_000_000)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.amounts.available_ram", lambda: 24_000_000)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.report.available_ram", lambda: 24_000_000)
     check_memory(context("sft", *SMALL), force=False)
     assert "may need" in caplog.text
 
@@ -272,8 +272,8 @@ def test_what_cannot_be_planned_is_let_through(
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise ModelError("no rehearsal of this model")
 
-    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: 1 << 20)
-    monkeypatch.setattr("rlhf_core.memory.footprint.footprint", fails)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.amounts.available_ram", lambda: 1 << 20)
+    monkeypatch.setattr("rlhf_plugin_preflight.memory.footprint.footprint", fails)
     with caplog.at_level("INFO", "rlhf"):
         check_memory(context("sft", *SMALL), force=False)
     assert "could not be planned: ModelError: no rehearsal of this model" in caplog.text
@@ -328,8 +328,10 @@ def test_a_gguf_and_an_adapter_are_no_weights_to_read_by_parts(monkeypatch: pyte
         assert footprint_module.measure_model(run.model, model).by_parts
         found = describe(run.model)
         for source in (Source(str(tmp_path), gguf="a.gguf"), Source(found.source.place, adapter=str(tmp_path))):
-            monkeypatch.setattr("rlhf_core.memory.weightless.describe", lambda _, s=source: Described(found.config, s))
+            monkeypatch.setattr(
+                "rlhf_plugin_preflight.memory.weightless.describe", lambda _, s=source: Described(found.config, s)
+            )
             assert not footprint_module.measure_model(run.model, model).by_parts
-        monkeypatch.setattr("rlhf_core.memory.weightless.describe", lambda _: found)
+        monkeypatch.setattr("rlhf_plugin_preflight.memory.weightless.describe", lambda _: found)
         monkeypatch.setattr(model.model.config, "quantization_config", {"quant_method": "bitsandbytes"}, raising=False)
         assert not footprint_module.measure_model(run.model, model).by_parts

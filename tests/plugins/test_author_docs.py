@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core import testing
-from rlhf_core.context import BuildContext
-from rlhf_core.hooks import HOOK_NAMES
-from rlhf_core.scaffold.write import kinds
+import rlhf_testing as testing
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.hooks import HOOK_NAMES
+from rlhf_testing.scaffold.write import kinds
 from scripts.reference import contracts
 
 DOCS = Path(__file__).parents[2] / "docs"

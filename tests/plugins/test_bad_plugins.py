@@ -11,7 +11,7 @@ from .conftest import Fakes
 
 LOSS = """
 from typing import ClassVar
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 class Config(ComponentConfig):
     name: str = "twin"
@@ -20,7 +20,7 @@ class Config(ComponentConfig):
         return lambda batch: None
 """
 HOOKS = """
-from rlhf_core.api import hookimpl
+from rlhf_core.hooks import hookimpl
 
 class Hooks:
     @hookimpl
@@ -45,7 +45,7 @@ SHORT = (
 
 
 CLASH = """
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 class Config(ComponentConfig):
     name: str = "graded"
@@ -196,7 +196,7 @@ def test_check_looks_at_the_hooks_of_the_distribution_asked_for(fakes: Fakes, co
 
 
 REGISTERS = """
-from rlhf_core.api import hookimpl
+from rlhf_core.hooks import hookimpl
 
 class Hooks:
     @hookimpl
@@ -222,7 +222,8 @@ def test_a_hook_registers_a_component_that_metadata_does_not_declare(fakes: Fake
 LATE_REWARD = (
     REGISTERS.format(kind="reward")
     + """
-from rlhf_core.api import ComponentConfig, Score
+from rlhf_core.config import ComponentConfig
+from rlhf_core.rewards import Score
 
 class Config(ComponentConfig):
     name: str = "late"

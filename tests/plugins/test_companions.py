@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.plan import Plan, reload
-from rlhf_core.registry import Registry
+from rlhf_core.config.plan import Plan, reload
+from rlhf_core.plugins.registry import Registry
 
 from .conftest import Fakes, call, environment, install
 
 CLAIMS = """
 from typing import ClassVar
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 class Config(ComponentConfig):
     name: str = "grpo_clip"

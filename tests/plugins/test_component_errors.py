@@ -11,7 +11,7 @@ from .conftest import Fakes
 
 CONFIG = """
 from typing import ClassVar
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 class Config(ComponentConfig):
     name: str = "acme"
@@ -36,7 +36,7 @@ class VariedConfig(ComponentConfig):
     def build(self, ctx):
         return self
     def score(self, samples):
-        from rlhf_core.api import Score
+        from rlhf_core.rewards import Score
         return [Score(float(i)) for i, _ in enumerate(samples)]
 """
 METHODS = {
@@ -166,13 +166,13 @@ def test_one_that_returns_something_else_is_named(
 
 
 STRATEGY = """
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 class Config(ComponentConfig):
     name: str = "acme"
     how: str = ""
     def build(self, ctx):
-        from rlhf_core.strategy.local import LocalStrategy
+        from rlhf_core.distributed.local import LocalStrategy
 
         class Acme(LocalStrategy):
             how = self.how

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pytest
+from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, delimited
 
-from rlhf_core.api import JudgeReply, JudgeRequest, Message, Prompt, Sample
-from rlhf_core.sdk import delimited
-from rlhf_core.testing import make_context
+from rlhf_core.data import Message, Prompt
 from rlhf_eval import selectors
 from rlhf_plugin_datagen.demonstrations import critique_request, revision_request
 from rlhf_plugin_datagen.grades import grade_request
@@ -33,6 +32,7 @@ from rlhf_plugin_judge.verifier import JudgeVerifier
 from rlhf_plugin_rubric.config import RubricRewardConfig
 from rlhf_plugin_rubric.judge_reward import RubricReward
 from rlhf_plugin_rubric.rubric import load_rubric
+from rlhf_testing import make_context
 
 RIGHT, WRONG = "It is 4.", "It is 5."
 BEST = '{"better": "A", "grade": 10, "verdict": true, "mark": 10}'

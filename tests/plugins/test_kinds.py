@@ -6,9 +6,10 @@ import inspect
 
 import pytest
 
-from rlhf_core import protocols, testing
+import rlhf_testing as testing
 from rlhf_core.config.run import RunConfig
-from rlhf_core.kinds import KIND_OF_FIELD, KINDS, METHODS, PROTOCOLS, TABLE
+from rlhf_core.plugins import protocols
+from rlhf_core.plugins.kinds import KIND_OF_FIELD, KINDS, METHODS, PROTOCOLS, TABLE
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TABLE if kind.protocol], ids=lambda kind: kind.name)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.errors import PluginError
-from rlhf_core.plan import check_fit
+from rlhf_core.config.plan import check_fit
+from rlhf_core.types.errors import PluginError
 
 
 def run(feeds: str, consumes: str) -> Any:

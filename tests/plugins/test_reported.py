@@ -69,7 +69,7 @@ def test_who_types_a_lost_command_is_told(fakes: Fakes) -> None:
 
 CONFIG = """
 from typing import ClassVar
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 class SoundConfig(ComponentConfig):
     name: str = "sound"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.cli.main import main
-from rlhf_core.errors import UserError
-from rlhf_core.scaffold.names import names_for
-from rlhf_core.scaffold.write import kinds, write_package
+from rlhf_core.types.errors import UserError
+from rlhf_testing.scaffold.names import names_for
+from rlhf_testing.scaffold.write import kinds, write_package
 
 from .conftest import call, environment, install
 
@@ -159,6 +159,6 @@ def test_templates_ship_in_the_wheel(tmp_path: Path) -> None:
     out = call([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(tmp_path), str(root)])
     assert out.returncode == 0, out.stdout[-2000:] + out.stderr[-2000:]
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        shipped = {n for n in wheel.namelist() if n.startswith("rlhf_core/scaffold/templates/")}
+        shipped = {n for n in wheel.namelist() if n.startswith("plugins/rlhf-testing/rlhf_testing/scaffold/templates/")}
     folder = root / "rlhf_core" / "scaffold" / "templates"
     assert shipped == {f.relative_to(root).as_posix() for f in folder.rglob("*") if f.is_file()}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.cli.main import main
-from rlhf_core.errors import UserError
-from rlhf_core.scaffold.into import write_into
+from rlhf_core.types.errors import UserError
+from rlhf_testing.scaffold.into import write_into
 
 from .conftest import call, environment, install
 

@@ -20,7 +20,9 @@ import signal
 from dataclasses import replace
 from typing import ClassVar
 
-from rlhf_core.api import ComponentConfig, Score, hookimpl
+from rlhf_core.config import ComponentConfig
+from rlhf_core.hooks import hookimpl
+from rlhf_core.rewards import Score
 
 
 class Counts:
@@ -113,7 +115,7 @@ class EngineConfig(ComponentConfig):
     name: str = "moody"
 
     def build(self, ctx):
-        from rlhf_core.rollout.config import NativeRolloutConfig
+        from rlhf_plugin_native.config import NativeRolloutConfig
 
         return Engine(NativeRolloutConfig().build(ctx))
 

@@ -9,11 +9,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.pocket import weights_path
-from rlhf_core.pocket.data import load_prompts
-from rlhf_core.pocket.gold import gold_score
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.types import RolloutRequest, SamplingParams
+from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_pocket import weights_path
+from rlhf_plugin_pocket.data import load_prompts
+from rlhf_plugin_pocket.gold import gold_score
 
 
 def test_plain_transformers_loads_it() -> None:

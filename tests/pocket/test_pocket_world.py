@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_core.functional import win_rate
-from rlhf_core.pocket import data
-from rlhf_core.pocket.gold import gold_score, is_hollow, is_right, words
-from rlhf_core.pocket.world import FILLER, GUESS, HOLLOW, PEOPLE
+from rlhf_core.runs import win_rate
+from rlhf_plugin_pocket import data
+from rlhf_plugin_pocket.gold import gold_score, is_hollow, is_right, words
+from rlhf_plugin_pocket.world import FILLER, GUESS, HOLLOW, PEOPLE
 
 
 def test_splits_are_disjoint_and_large_enough() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.pocket import load_pairs
+from rlhf_plugin_pocket import load_pairs
 from scripts.real import data_mixes as study
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.errors import ModelError
+from rlhf_core.data.manifest import MANIFEST, find_damage
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.runs.manifest import MANIFEST, find_damage
+from rlhf_core.types.errors import ModelError
 
 from .runs import check_same, read_run, train
 

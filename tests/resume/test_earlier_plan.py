@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.config.base import Config
 from rlhf_core.config.load import resolve
-from rlhf_core.errors import PluginError
-from rlhf_core.plan import Plan, make_plan, reload
-from rlhf_core.registry import Registry
+from rlhf_core.config.plan import Plan, make_plan, reload
+from rlhf_core.plugins.component import Config
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.errors import PluginError
 
 OLD_PLACES = {
     "verifier": "rlhf_core.former.config:VerifierRewardConfig",
@@ -51,10 +51,10 @@ def plan() -> Plan:
 
 
 def test_components_that_moved_are_accepted_on_resume_and_said(plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "rlhf_core.plan"):
+    with caplog.at_level(logging.INFO, "rlhf_core.config.plan"):
         config = reload(Registry(disabled=()), moved(plan), resume=True)
     assert config.model_dump(mode="json") == plan.config
-    assert "verifier 'numeric' was rlhf_core.former.config:NumericVerifierConfig, is rlhf_core.verifiers" in caplog.text
+    assert "verifier 'numeric' was rlhf_core.former.config:NumericVerifierConfig, is rlhf_core.workers" in caplog.text
 
 
 def test_a_worker_of_a_fresh_run_refuses_another_value(plan: Plan) -> None:

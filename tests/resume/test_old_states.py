@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_core.rl.rollout_batch_state import read_batch
 from rlhf_core.runs.old_states import upgraded_state
-from rlhf_core.runs.tree import load_tree, save_tree
-from rlhf_core.trainers.online.rollout_batch_state import read_batch
-from rlhf_core.types import FinishReason, Prompt, ScoreStatus
+from rlhf_core.types.rollouts import FinishReason, Prompt, ScoreStatus
+from rlhf_core.types.tree import load_tree, save_tree
 
 PROMPT = Prompt("x", ({"role": "user", "content": "x"},), source="a")
 ROLLOUT = {

@@ -15,28 +15,28 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import BlockMask
 
 from rlhf_core.cli.options import open_plugins, resolve_options
-from rlhf_core.context import BuildContext
-from rlhf_core.device_check.forwards import possible_here, random_samples
-from rlhf_core.kernels.row_attention import WAYS, Way
-from rlhf_core.kernels.segments import Segment
-from rlhf_core.memory.sizes import sizes_of
-from rlhf_core.memory.update import _parts
+from rlhf_core.distributed import optimizer as optimizer_module
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.optimizer import NormPart, OptimizerGroup, OptimizerPlan, TorchOptimizer, fuses
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.row_attention import WAYS, Way
+from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.policy.forward_options import PLAIN, ForwardOptions
-from rlhf_core.policy.structure import structure
-from rlhf_core.runs.token_record import TokenRecorder
-from rlhf_core.strategy import optimizer as optimizer_module
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.strategy.optimizer import NormPart, OptimizerGroup, OptimizerPlan, TorchOptimizer, fuses
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
-from rlhf_core.trainers.offline.config import OfflineTrainerConfig
-from rlhf_core.trainers.offline.trace import ExampleRecorder
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.rl.token_record import TokenRecorder
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.training.forward_options import PLAIN, ForwardOptions
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.offline.config import OfflineTrainerConfig
+from rlhf_core.training.offline.trace import ExampleRecorder
+from rlhf_core.training.structure import structure
+from rlhf_plugin_preflight.device.forwards import possible_here, random_samples
+from rlhf_plugin_preflight.memory.sizes import sizes_of
+from rlhf_plugin_preflight.memory.update import _parts
 from tests.second_device.accelerator import DEVICE, There, accelerator, move
 
-ALLOWED = ("transformers/masking_utils.py", "rlhf_core/kernels/agreement.py")
+ALLOWED = ("transformers/masking_utils.py", "rlhf_core/models/layers/agreement.py")
 """transformers asks of a padded batch whether several sequences lie in one row; we, once per model, what it allows."""
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "sft": ("trainer.sample_prompts=0",),

@@ -9,8 +9,8 @@ import broken_components as broken
 import pytest
 from broken_heavy import HeavyConfig
 
-from rlhf_core import testing as kit
-from rlhf_core.testing.config import check_light_import
+import rlhf_testing as kit
+from rlhf_testing.config import check_light_import
 
 SOUND: list[tuple[Callable[..., None], type]] = [
     (kit.check_loss, broken.TokenLossConfig),
@@ -102,7 +102,7 @@ FAULTS = [
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the subprocess of the light-import check; it has a test of its own."""
-    monkeypatch.setattr("rlhf_core.testing.config.check_light_import", lambda config: None)
+    monkeypatch.setattr("rlhf_testing.config.check_light_import", lambda config: None)
 
 
 @pytest.mark.usefixtures("light")

@@ -9,10 +9,10 @@ import torch
 from broken_receivers import ReceiverConfig
 from peft import LoraConfig, get_peft_model
 
-from rlhf_core.api import BuildContext
-from rlhf_core.sdk import LoadedModel
-from rlhf_core.testing import check_rollout, policy_context
-from rlhf_core.testing.rollout_weights import trained_weights
+from rlhf_core.config import BuildContext
+from rlhf_core.models import LoadedModel
+from rlhf_testing import check_rollout, policy_context
+from rlhf_testing.rollout_weights import trained_weights
 
 NEW = "sampled from the new weights"
 FAULTS = {
@@ -34,7 +34,7 @@ FAULTS = {
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the subprocess of the light-import check; it has a test of its own."""
-    monkeypatch.setattr("rlhf_core.testing.config.check_light_import", lambda config: None)
+    monkeypatch.setattr("rlhf_testing.config.check_light_import", lambda config: None)
 
 
 def adapters() -> BuildContext:

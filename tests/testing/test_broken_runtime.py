@@ -9,9 +9,9 @@ import broken_runtime as broken
 import pytest
 from broken_components import Broken
 
-from rlhf_core import testing as kit
-from rlhf_core.hooks import HOOK_NAMES
-from rlhf_core.testing.hooks import sample_events
+import rlhf_testing as kit
+from rlhf_core.plugins.hooks import HOOK_NAMES
+from rlhf_testing.hooks import sample_events
 
 ENGINE = {
     "seed": "different seeds",
@@ -72,8 +72,8 @@ HOOKS = {
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the subprocess of the light-import check; it has a test of its own."""
-    monkeypatch.setattr("rlhf_core.testing.config.check_light_import", lambda config: None)
-    monkeypatch.setattr("rlhf_core.testing.hooks.check_light", lambda who, module: None)
+    monkeypatch.setattr("rlhf_testing.config.check_light_import", lambda config: None)
+    monkeypatch.setattr("rlhf_testing.hooks.check_light", lambda who, module: None)
 
 
 def fails(check: Any, config: Any, rule: str) -> None:
@@ -125,7 +125,7 @@ class BrokenJudge:
         self.fault = fault
 
     def ask(self, requests: Any) -> Any:
-        from rlhf_core.api import JudgeReply
+        from rlhf_core.rewards import JudgeReply
 
         if self.fault == "raise" and any("\x00" in r.messages[0]["content"] for r in requests):
             raise ValueError("a control character")

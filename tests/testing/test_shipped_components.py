@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_core import testing as kit
-from rlhf_core.config.base import ComponentConfig
-from rlhf_core.registry import Registry
+import rlhf_testing as kit
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.registry import Registry
 
 NEEDS_A_MODEL = {
     "rlhf-core/multi_turn",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from broken_ranks import RanksConfig, ShardsConfig
 
-from rlhf_core import testing as kit
-from rlhf_core.registry import Registry
+import rlhf_testing as kit
+from rlhf_core.plugins.registry import Registry
 
 FAULTS = [
     (RanksConfig, "mean", "gradients are those of one process"),

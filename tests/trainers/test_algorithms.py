@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.registry import Registry
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.testing.samples import make_rollout
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.advantages import apply_overlong_penalty
-from rlhf_core.trainers.online.config import OnlineTrainerConfig, OverlongSettings
-from rlhf_core.trainers.online.entropy import keep_uncertain
-from rlhf_core.types import Score, ScoreStatus
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.rl.advantages import apply_overlong_penalty
+from rlhf_core.rl.config import OnlineTrainerConfig, OverlongSettings
+from rlhf_core.rl.entropy import keep_uncertain
+from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.types.rollouts import Score, ScoreStatus
+from rlhf_testing.samples import make_rollout
 
 from .conftest import ONLINE, Train
 

@@ -8,14 +8,23 @@ import numpy as np
 import pytest
 
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
+from rlhf_core.rl.prompts import PromptLoader
+from rlhf_core.rl.rollout_batch_state import batch_state, read_batch
+from rlhf_core.rl.rollout_config import RolloutSettings
+from rlhf_core.rl.scheduler import RolloutBuffer
 from rlhf_core.runs.events import EventLog
-from rlhf_core.runs.tree import load_tree, save_tree
-from rlhf_core.trainers.online.prompts import PromptLoader
-from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
-from rlhf_core.trainers.online.rollout_config import RolloutSettings
-from rlhf_core.trainers.online.scheduler import RolloutBuffer
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus, Segment, VersionSpan
+from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup
+from rlhf_core.types.rollouts import (
+    FinishReason,
+    Prompt,
+    PromptGroup,
+    Rollout,
+    Score,
+    ScoreStatus,
+    Segment,
+    VersionSpan,
+)
+from rlhf_core.types.tree import load_tree, save_tree
 
 
 def prompt(name: str) -> Prompt:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from rlhf_core.rewards import Sample, Score
 
-from rlhf_core.api import ComponentConfig, Sample, Score
-from rlhf_core.errors import ComponentError, RunDirError
+from rlhf_core.config import ComponentConfig
+from rlhf_core.types.errors import ComponentError, RunDirError
 
 from .conftest import OFFLINE, ONLINE, Train
 
@@ -59,9 +60,9 @@ class Base(ComponentConfig):
 
 def make(kind: str) -> type[Base]:
     from rlhf_core.data.config import PocketConfig
-    from rlhf_core.rollout.agents import SingleTurnConfig
-    from rlhf_core.rollout.config import NativeRolloutConfig
+    from rlhf_core.rl.single_turn import SingleTurnConfig
     from rlhf_plugin_grpo.config import GroupNormConfig, GrpoClipConfig
+    from rlhf_plugin_native.config import NativeRolloutConfig
     from rlhf_plugin_sft.config import CrossEntropyConfig
 
     inner = {

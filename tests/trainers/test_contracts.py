@@ -8,10 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from rlhf_core.rewards import Sample, Score
+from rlhf_core.rollouts import Rollout
 
-from rlhf_core.api import Advantages, ComponentConfig, LossOutput, PluginError, Rollout, Sample, Score, TokenBatch
-from rlhf_core.contracts import ValidatedEngine, check_advantages, check_rollouts, score_samples
-from rlhf_core.types import FinishReason, Prompt, RolloutRequest, SamplingParams
+from rlhf_core.config import ComponentConfig, PluginError
+from rlhf_core.losses import Advantages, LossOutput, TokenBatch
+from rlhf_core.plugins.contracts import ValidatedEngine, check_advantages, check_rollouts, score_samples
+from rlhf_core.types.rollouts import FinishReason, Prompt, RolloutRequest, SamplingParams
 
 from .conftest import ONLINE, Train
 
@@ -45,7 +48,7 @@ class Odd(ComponentConfig):
     consumes: ClassVar[str | None] = None
 
     def build(self, ctx: Any) -> OddOne:
-        from rlhf_core.rollout.config import NativeRolloutConfig
+        from rlhf_plugin_native.config import NativeRolloutConfig
 
         return OddOne(NativeRolloutConfig().build(ctx))
 

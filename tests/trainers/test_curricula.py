@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.data.jsonl import read_jsonl
 
 ROWS = [{"id": n, "prompt": f"What is {n} + 7?", "answer": str(n + 7)} for n in range(14)]
 
@@ -57,7 +57,7 @@ def test_easy_first_by_a_file(train: Any, data: Path) -> None:
 
 
 def test_resume_with_other_pass_rates_is_refused(train: Any, data: Path) -> None:
-    from rlhf_core.errors import DatasetError
+    from rlhf_core.types.errors import DatasetError
 
     train(base(data, curriculum={"path": str(data / "passes.json")}))
     (data / "run" / "summary.json").unlink()
@@ -100,9 +100,7 @@ def test_bad_file_is_refused_before_the_model_loads(
     path = tmp_path / "passes.jsonl"
     if text is not None:
         path.write_text(text)
-    monkeypatch.setattr(
-        "rlhf_core.trainers.online.inputs.load_policy", lambda config: pytest.fail("the model was loaded")
-    )
+    monkeypatch.setattr("rlhf_core.rl.inputs.load_policy", lambda config: pytest.fail("the model was loaded"))
     out = rlhf(*quick, "--set", f"dataset.curriculum.path={path}", "--run-dir", tmp_path / "run")
     assert out.code == 2, out.err
     assert says in out.err

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.rollout_batch import RolloutGroup
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.types import Prompt, PromptGroup, Sample, Score, ScoreStatus
-from rlhf_core.verifiers.verifier_reward import VerifierReward
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.training.rollout_batch import RolloutGroup
+from rlhf_core.types.rollouts import Prompt, PromptGroup, Sample, Score, ScoreStatus
+from rlhf_plugin_verifiers.reward import VerifierReward
 
 from .conftest import GROUPS, largest_difference, one_and_two_processes, with_trainer
 
@@ -85,7 +85,7 @@ def test_several_updates_share_a_batch_that_is_not_full(train: Any, tmp_path: Pa
 
 
 def test_missing_scores_stop_the_run_in_the_first_round(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.errors import ScoreError
+    from rlhf_core.types.errors import ScoreError
 
     calls: list[int] = []
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import BuildContext, ComponentConfig
-from rlhf_core.batches import TokenBatch
-from rlhf_core.errors import RlhfError
-from rlhf_core.rollout.drift import Drift, DriftCheck
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.common.learner import core_metrics
+from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.training.drift import Drift, DriftCheck
+from rlhf_core.training.learner import core_metrics
+from rlhf_core.types.batches import TokenBatch
+from rlhf_core.types.errors import RlhfError
+from rlhf_plugin_native.engine import NativeEngine
 
 from .conftest import ONLINE, Train
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 import yaml
 
-from rlhf_core.kernels import packing
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers import packing
 from rlhf_core.models.load import load_policy
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.policy.forward_check import choose_samples, forward_check
-from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.policy.structure import structure
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.training.forward_check import choose_samples, forward_check
+from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.structure import structure
+from rlhf_core.training.training_sample import TrainingSample
 
 from .conftest import ONLINE, Train
 
@@ -70,7 +70,7 @@ def test_only_what_differs_is_found(leak: None) -> None:
 
 
 def test_a_wrong_gradient_is_found_where_logprobs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.kernels import chunked_head
+    from rlhf_core.models.layers import chunked_head
 
     real = chunked_head._logit_gradient
     monkeypatch.setattr(chunked_head, "_logit_gradient", lambda *args: real(*args) * 1.1)
@@ -83,7 +83,7 @@ def test_a_wrong_gradient_is_found_where_logprobs_agree(monkeypatch: pytest.Monk
 def test_rounding_of_a_small_gradient_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a policy is certain, large terms cancel in the gradient of its logprobs and their rounding is what is left;
     a wrong gradient is still found."""
-    from rlhf_core.kernels import chunked_head
+    from rlhf_core.models.layers import chunked_head
 
     policy, prompt = load_policy(ModelConfig()).model, (1, 3, 291, 266, 226, 29, 295, 226, 30, 36, 2, 4)
     samples = [replace(s, prompt_ids=prompt, completion_ids=(57, 77, 74, 314, 266, 226)) for s in items()[:4]]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.batches import LossOutput, TokenBatch
-from rlhf_core.config.importance import ImportanceSettings
-from rlhf_core.functional.importance import effective_sample_size, importance_weights
-from rlhf_core.loss_terms import ImportanceCorrection, with_sample_size
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.rl.importance import ImportanceSettings
+from rlhf_core.rl.loss_terms import ImportanceCorrection, with_sample_size
+from rlhf_core.training.functional.importance import effective_sample_size, importance_weights
+from rlhf_core.training.learner import Learner
+from rlhf_core.types.batches import LossOutput, TokenBatch
 
 from .conftest import ONLINE, Train
 

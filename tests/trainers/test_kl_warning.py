@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from rlhf_core.config.load import merge_settings, validate
-from rlhf_core.launch.run import preflight
-from rlhf_core.registry import Registry
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.launch.run import preflight
 
 from .conftest import ONLINE
 

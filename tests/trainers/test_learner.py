@@ -11,15 +11,15 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_core.batches import LossOutput, TokenBatch
-from rlhf_core.errors import TrainingDiverged
-from rlhf_core.loss_terms import KLTerm
-from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.loss_terms import KLTerm
+from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.types.batches import LossOutput, TokenBatch
+from rlhf_core.types.errors import TrainingDiverged
 from rlhf_plugin_grpo.loss import GrpoClip
 
 REDUCTIONS = ("token_mean", "sequence_mean", "constant")

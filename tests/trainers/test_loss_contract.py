@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.batches import LossOutput, PairBatch, TokenBatch, UnpairedBatch
-from rlhf_core.errors import PluginError
-from rlhf_core.loss_contract import CheckedLoss
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.online.build import policy_loss
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.plugins.loss_contract import CheckedLoss
+from rlhf_core.rl.build import policy_loss
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.learner import Learner
+from rlhf_core.types.batches import LossOutput, PairBatch, TokenBatch, UnpairedBatch
+from rlhf_core.types.errors import PluginError
 
 GRID = torch.ones(3, 3, dtype=torch.bool)
 """As many sequences as tokens: whatever broadcasts, does so without an error."""

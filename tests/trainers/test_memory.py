@@ -11,14 +11,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_core.kernels.chunked_head import CHUNK_BYTES
-from rlhf_core.policy.forward_options import ALL, ForwardOptions
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.models.layers.chunked_head import CHUNK_BYTES
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.forward_options import ALL, ForwardOptions
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.training.training_sample import TrainingSample
 from rlhf_plugin_grpo.loss import GrpoClip
 
 VOCABULARY, TOKENS, COMPLETIONS = 40_000, 80, 6

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import ModelConfig, OnlineTrainerConfig
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.models import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.policy.forward_options import ALL, PLAIN, ForwardOptions
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import balance, by_tokens, flops, positions
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.rl import OnlineTrainerConfig
+from rlhf_core.training.forward_options import ALL, PLAIN, ForwardOptions
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.micro_batches import balance, by_tokens, flops, positions
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.training.training_sample import TrainingSample
 from rlhf_plugin_grpo.loss import GrpoClip
 from tests.ddp.matrix import captured
 

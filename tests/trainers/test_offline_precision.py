@@ -13,26 +13,27 @@ from typing import Any
 
 import pytest
 import torch
+from rlhf_core.rewards import Sample
 from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
-from rlhf_core.api import ModelConfig, PreferencePair, Prompt, Sample
+from rlhf_core.config import precision
 from rlhf_core.config.load import validate
-from rlhf_core.errors import ConfigError, RunDirError
-from rlhf_core.launch import precision
-from rlhf_core.launch.precision import resolve_here, with_precision
-from rlhf_core.launch.resume import planned_resume
-from rlhf_core.plan import Plan, make_plan, reload
-from rlhf_core.registry import Registry
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.config.plan import Plan, make_plan, reload
+from rlhf_core.config.precision import resolve_here, with_precision
+from rlhf_core.data import PreferencePair, Prompt
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.models import Formatter, ModelConfig, load_policy
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.launch.resume import planned_resume
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.sdk import Formatter, load_policy
-from rlhf_core.testing import make_context
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.offline.trainer import OfflineTrainer
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.offline.trainer import OfflineTrainer
+from rlhf_core.types.errors import ConfigError, RunDirError
 from rlhf_plugin_dpo.items import encode_pair, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_rubric.rubric import load_rubric
+from rlhf_testing import make_context
 
 from .conftest import StopsAt, Train
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from rlhf_core.functional.kl import kl_value
-from rlhf_core.pocket import weights_path
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.common.learner import Learner, MetricSums
-from rlhf_core.trainers.online.advantages import apply_kl_penalty, measure_kl
-from rlhf_core.trainers.online.config import KLSettings
-from rlhf_core.types import FinishReason, Rollout, Sample, Score, ScoreStatus
-from rlhf_core.verifiers.verifier_reward import VerifierReward
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.rl.advantages import apply_kl_penalty, measure_kl
+from rlhf_core.rl.config import KLSettings
+from rlhf_core.training.functional.kl import kl_value
+from rlhf_core.training.learner import Learner, MetricSums
+from rlhf_core.types.rollouts import FinishReason, Rollout, Sample, Score, ScoreStatus
+from rlhf_plugin_pocket import weights_path
+from rlhf_plugin_verifiers.reward import VerifierReward
 
 Train = Callable[..., "Ran"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.common.policy_evaluator import Evaluation, before_and_after
-from rlhf_core.types import Media, Prompt, PromptGroup
+from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.training.policy_evaluator import Evaluation, before_and_after
+from rlhf_core.types.rollouts import Media, Prompt, PromptGroup
 
 from .conftest import OFFLINE, Train
 

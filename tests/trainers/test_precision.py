@@ -13,18 +13,18 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from rlhf_core.cli.train import train as train_command
+from rlhf_core.config import precision
 from rlhf_core.config.load import validate
-from rlhf_core.errors import ConfigError
-from rlhf_core.launch import precision
-from rlhf_core.launch.run import set_up_torch
+from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision, slow_bfloat16
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.policy.structure import compute_dtype, structure
-from rlhf_core.registry import Registry
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.online import inputs
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.rl import inputs
+from rlhf_core.runs.launch.run import set_up_torch
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.training.structure import compute_dtype, structure
+from rlhf_core.types.errors import ConfigError
 
 from .conftest import ONLINE, Train
 

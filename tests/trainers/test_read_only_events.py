@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core import hooks as hk
-from rlhf_core.types import FinishReason, Prompt, Rollout, Score
+from rlhf_core.plugins import hooks as hk
+from rlhf_core.types.rollouts import FinishReason, Prompt, Rollout, Score
 
 
 def rollout(n: int = 0, length: int = 3) -> Rollout:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.data.jsonl import read_jsonl
 
 from .conftest import ONLINE, Train
 

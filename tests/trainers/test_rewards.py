@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rlhf_core.errors import ScoreError
-from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
-from rlhf_core.types import FinishReason, Prompt, Rollout, Sample, Score, ScoreStatus
+from rlhf_core.training.rewards import RewardManager, score_metrics
+from rlhf_core.types.errors import ScoreError
+from rlhf_core.types.rollouts import FinishReason, Prompt, Rollout, Sample, Score, ScoreStatus
 from rlhf_plugin_grpo.advantage import GroupNorm
 from rlhf_plugin_grpo.config import GroupNormConfig
 

@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 import torch
+from rlhf_core.hooks import hookimpl
 from safetensors.torch import load_file
 
-from rlhf_core.api import hookimpl
 from rlhf_core.config.load import validate
-from rlhf_core.errors import ComponentError, DeadlineExceeded
-from rlhf_core.launch.run import set_up_torch
+from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
-from rlhf_core.registry import Registry
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.rollout.weight_sync import WeightSync
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.common.rewards import RewardManager
-from rlhf_core.trainers.online.rollout_worker import RolloutWorker
-from rlhf_core.trainers.online.scheduler import RolloutBuffer
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.rl.rollout_worker import RolloutWorker
+from rlhf_core.rl.scheduler import RolloutBuffer
+from rlhf_core.runs.launch.run import set_up_torch
+from rlhf_core.training.rewards import RewardManager
+from rlhf_core.training.weight_sync import WeightSync
+from rlhf_core.types.errors import ComponentError, DeadlineExceeded
+from rlhf_plugin_native.engine import NativeEngine
 
 from .conftest import ONLINE, Train, largest_difference, one_and_two_processes
 
@@ -295,7 +295,7 @@ def test_who_samples_and_who_learns_share_the_cores(monkeypatch: pytest.MonkeyPa
         return torch.get_num_threads()
 
     before, ahead = torch.get_num_threads(), {"rollouts": {"max_staleness": 1}}
-    monkeypatch.setattr("rlhf_core.launch.process.initial_threads", lambda: 4)
+    monkeypatch.setattr("rlhf_core.runs.launch.process.initial_threads", lambda: 4)
     try:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         assert [threads(), threads(trainer=ahead), threads(trainer=ahead, threads=3), threads()] == [4, 2, 3, 4]

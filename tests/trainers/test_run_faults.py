@@ -15,11 +15,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 
-from rlhf_core.api import BuildContext, ComponentConfig, Rollout, RolloutRequest, SamplingParams
-from rlhf_core.pocket import weights_path
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.rollout.native import NativeEngine
+from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_pocket import weights_path
 
 from .conftest import ONLINE, Train
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.runs.timer import Timer
-from rlhf_core.trainers.online.collector import CollectorSettings, RolloutCollector, _Call
-from rlhf_core.types import SamplingParams
+from rlhf_core.rl.collector import CollectorSettings, RolloutCollector, _Call
+from rlhf_core.training.timer import Timer
+from rlhf_core.types.rollouts import SamplingParams
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.data.jsonl import read_jsonl
 
 from .conftest import OFFLINE, ONLINE, Train, with_trainer
 from .test_listeners import WATCH

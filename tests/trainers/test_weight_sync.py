@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlhf_core.api import BuildContext, ComponentConfig
+from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.rollout.weight_sync import WeightSync
+from rlhf_core.training.weight_sync import WeightSync
+from rlhf_plugin_native.engine import NativeEngine
 
 from .conftest import ONLINE, Train
 

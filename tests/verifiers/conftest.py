@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.registry import Registry
-from rlhf_core.testing import make_context
-from rlhf_core.types import Prompt, Sample
-from rlhf_core.verifiers.config import VerifierRewardConfig
-from rlhf_core.verifiers.verifier_reward import VerifierReward
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.rollouts import Prompt, Sample
+from rlhf_plugin_verifiers.reward import VerifierReward
+from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
+from rlhf_testing import make_context
 
 MODULE = '''
 import ctypes, os, signal, stat, subprocess, sys, threading, time
-from rlhf_core.verifiers.config import VerifierConfig
-from rlhf_core.types import Score
+from rlhf_plugin_verifiers.reward_config import VerifierConfig
+from rlhf_core.types.rollouts import Score
 
 class NaughtyConfig(VerifierConfig):
     name: str = "naughty"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.types import Sample, ScoreStatus
-from rlhf_core.verifiers.config import NumericVerifierConfig
-from rlhf_core.verifiers.numeric import NumericVerifier, stated_number
+from rlhf_core.types.rollouts import Sample, ScoreStatus
+from rlhf_plugin_verifiers.numeric import NumericVerifier, stated_number
+from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
 
 MakeSample = Callable[..., Sample]
 

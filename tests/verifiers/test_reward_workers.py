@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.errors import PluginError
-from rlhf_core.registry import Registry
-from rlhf_core.testing import make_context
-from rlhf_core.types import Sample, ScoreStatus
-from rlhf_core.verifiers.reward_workers import RewardWorkers
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.errors import PluginError
+from rlhf_core.types.rollouts import Sample, ScoreStatus
+from rlhf_core.workers.reward_workers import RewardWorkers
+from rlhf_testing import make_context
 
 MODULE = """
 import os, re, time
-from rlhf_core.api import ComponentConfig, Score
+from rlhf_core.config import ComponentConfig
+from rlhf_core.rewards import Score
 
 class OddConfig(ComponentConfig):
     name: str = "odd"

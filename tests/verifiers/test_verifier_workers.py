@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.errors import DeadlineExceeded, PluginError
-from rlhf_core.registry import Registry
-from rlhf_core.testing import make_context
-from rlhf_core.types import Sample, ScoreStatus
-from rlhf_core.verifiers.config import NumericVerifierConfig, VerifierRewardConfig
-from rlhf_core.verifiers.verifier_reward import VerifierReward, worker_spec
-from rlhf_core.verifiers.worker_handle import descendants
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.errors import DeadlineExceeded, PluginError
+from rlhf_core.types.rollouts import Sample, ScoreStatus
+from rlhf_core.workers.worker_handle import descendants
+from rlhf_plugin_verifiers.reward import VerifierReward, worker_spec
+from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig, VerifierRewardConfig
+from rlhf_testing import make_context
 
 Judge = Callable[..., VerifierReward]
 MakeSample = Callable[..., Sample]
@@ -220,13 +220,13 @@ def test_close_leaves_no_process_and_is_idempotent(judge: Judge, sample: MakeSam
 def test_workers_die_with_a_killed_trainer(naughty: Path, tmp_path: Path) -> None:
     code = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "from rlhf_core.verifiers.config import VerifierRewardConfig as C\n"
-        "from rlhf_core.verifiers.verifier_reward import VerifierReward as R\n"
-        "from rlhf_core.registry import Registry\n"
+        "from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig as C\n"
+        "from rlhf_plugin_verifiers.reward import VerifierReward as R\n"
+        "from rlhf_core.plugins.registry import Registry\n"
         "g = Registry(disabled=())\n"
-        "from rlhf_core.types import Prompt, Sample\n"
+        "from rlhf_core.types.rollouts import Prompt, Sample\n"
         "o = {'verifier': 'naughty', 'workers': 2, 'timeout_s': 99}\n"
-        "from rlhf_core.testing import make_context\n"
+        "from rlhf_testing import make_context\n"
         "r = R(C.model_validate(o, context={'registry': g}), make_context(registry=g))\n"
         "print(*[p for w in r.pool.workers for p in (w.process.pid, w.pid)], flush=True)\n"
         "r.score([Sample(Prompt('p', ({'role': 'user', 'content': ''},)), 'hang')])\n"
@@ -251,7 +251,7 @@ def test_a_fresh_interpreter_not_a_fork(judge: Judge) -> None:
     assert reward.pool.workers[0].process
     command = Path(f"/proc/{reward.pool.workers[0].process.pid}/cmdline")
     if command.exists():
-        assert b"rlhf_core.verifiers.worker" in command.read_bytes()
+        assert b"rlhf_core.workers.worker" in command.read_bytes()
 
 
 def test_a_worker_that_is_not_ready_in_time_is_named(judge: Judge) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from rlhf_core.api import ComponentConfig, PluginError
+from rlhf_core.config import ComponentConfig, PluginError
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_eval.lm_harness.tasks import LmEvalBenchmark
 
 

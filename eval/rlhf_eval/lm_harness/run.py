@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext, ConfigError, ModelConfig
-from rlhf_core.sdk import component_of, load_sampler, resolve_model, weights_digest, write_json
+from rlhf_core.cli import component_of, load_sampler
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.data import write_json
+from rlhf_core.models import ModelConfig, resolve_model, weights_digest
 from rlhf_eval.store import ResultFolder
 
 OPTIONS = {"path": "path", "shots_data": "shots_path", "shots": "shots", "limit": "limit", "max_tokens": "max_tokens"}

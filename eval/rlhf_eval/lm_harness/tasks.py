@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import BuildContext, DatasetError, PluginError
+from rlhf_core.config import BuildContext, PluginError
+from rlhf_core.data import DatasetError
 
 if TYPE_CHECKING:
     from rlhf_eval.lm_harness.config import LmEvalConfig
@@ -107,7 +108,7 @@ class LmEvalBenchmark:
         """
         from lm_eval.evaluator import simple_evaluate  # pyright: ignore[reportMissingImports]
 
-        from rlhf_core.sdk import preserved_rng
+        from rlhf_core.models import preserved_rng
         from rlhf_eval.lm_harness.engine import EngineLM, truncated
 
         lm = EngineLM(self.policy, engine, self.config.max_tokens, self.seed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import RlhfError
+from rlhf_core.config import RlhfError
 from rlhf_studies.monitor_error_rates import run
 from rlhf_studies.monitor_error_rates.config import MonitorErrorRatesConfig
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rlhf_core.config.load import merge_settings, resolve
-from rlhf_core.registry import Registry
+from rlhf_core.plugins.registry import Registry
 from rlhf_studies.arithmetic_algorithms.config import Algorithm, ArithmeticAlgorithmsConfig
 from rlhf_studies.arithmetic_algorithms.run import ArithmeticAlgorithms, Point, summarise
 from rlhf_studies.common.tables import spread

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from rlhf_core.registry import Entry, Registry
-from rlhf_core.study.record import recorded
-from rlhf_core.testing import make_context
+from rlhf_core.plugins.registry import Entry, Registry
 from rlhf_studies.arithmetic_algorithms.run import by_algorithm, summarise
 from rlhf_studies.calibration_top_decile.run import cells
+from rlhf_study.record import recorded
+from rlhf_testing import make_context
 
 STUDIES = Registry(disabled=()).entries("study")
 OURS = [entry for entry in STUDIES if entry.distribution == "rlhf-studies"]

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rlhf_core.errors import RlhfError
-from rlhf_core.study.config import StudyConfig
-from rlhf_core.study.runner import run_studies, waves
+from rlhf_core.types.errors import RlhfError
+from rlhf_study.config import StudyConfig
+from rlhf_study.runner import run_studies, waves
 
 
 class Halves:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.registry import Registry
-from rlhf_core.testing import check_study
+from rlhf_core.plugins.registry import Registry
+from rlhf_testing import check_study
 
 REGISTRY = Registry(disabled=())
 NAMES = [entry.name for entry in REGISTRY.entries("study") if entry.distribution == "rlhf-studies"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import BuildContext
-from rlhf_core.sdk import JsonlFile
+from rlhf_core.config import BuildContext
+from rlhf_core.data import JsonlFile
 from rlhf_plugin_agents.backends.config import check_form
 from rlhf_plugin_agents.backends.native import NativeBackend
 from rlhf_plugin_agents.harness import play_one

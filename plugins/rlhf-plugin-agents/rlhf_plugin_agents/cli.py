@@ -149,7 +149,7 @@ def injection(**options: Any) -> None:
 
 
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
-    from rlhf_core.sdk import emit_json, set_up_logging
+    from rlhf_core.cli import emit_json, set_up_logging
     from rlhf_plugin_agents.commands import evaluate_all
     from rlhf_plugin_agents.show import show
 

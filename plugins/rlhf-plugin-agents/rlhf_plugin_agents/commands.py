@@ -7,8 +7,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext, ConfigError
-from rlhf_core.sdk import component_of, context_of, open_registry, parse_settings, read_jsonl, write_json
+from rlhf_core.cli import component_of, context_of, open_registry
+from rlhf_core.config import BuildContext, ConfigError, parse_settings
+from rlhf_core.data import read_jsonl, write_json
 from rlhf_plugin_agents.backends.config import BackendConfig, ReplayConfig
 from rlhf_plugin_agents.backends.known import backend_of
 from rlhf_plugin_agents.compare import compare

@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from rlhf_core.api import ConfigError, DatasetError
-from rlhf_core.sdk import JsonlFile, json_values, read_jsonl, write_json, write_text
+from rlhf_core.config import ConfigError
+from rlhf_core.data import DatasetError, JsonlFile, json_values, read_jsonl, write_json, write_text
 
 ROOT = Path("evals")
 

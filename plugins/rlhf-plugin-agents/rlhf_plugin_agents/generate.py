@@ -40,7 +40,8 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
     rlhf data generate agentic --output agentic.jsonl --backend scripted
     rlhf data generate agentic --output agentic.jsonl --model M --per-task 5
     """
-    from rlhf_core.sdk import set_up_logging, write_text
+    from rlhf_core.cli import set_up_logging
+    from rlhf_core.data import write_text
 
     set_up_logging()
     chosen = categories or tuple(CATALOGUE)
@@ -67,7 +68,7 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
 
 def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows of the evaluation of one category, and each task's tools."""
-    from rlhf_core.sdk import read_jsonl
+    from rlhf_core.data import read_jsonl
     from rlhf_plugin_agents.harness import evaluate
 
     job, tasks, ctx = _prepared(category, options)
@@ -79,8 +80,8 @@ def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[lis
 
 def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[Any], Any]:
     """The evaluation of one category, its tasks, and the context of both."""
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import context_of, open_registry, parse_settings
+    from rlhf_core.cli import context_of, open_registry
+    from rlhf_core.config import ConfigError, parse_settings
     from rlhf_plugin_agents.backends.known import backend_of
     from rlhf_plugin_agents.harness import Job
     from rlhf_plugin_agents.suites.generated_config import AgentBenchGenerated

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import write_text
+from rlhf_core.data import write_text
 
 MOST = 500
 """Transcripts of a page; those without a right answer come first if there are more."""

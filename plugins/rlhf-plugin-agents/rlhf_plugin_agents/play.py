@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
+from rlhf_core.rollouts import ToolError, TurnStatus
 
-from rlhf_core.api import Conversation, EpisodeAgentConfig, ToolCall, ToolError, TurnStatus
+from rlhf_core.data import ToolCall
 from rlhf_plugin_agents.agents.config import (
     AgentConfig,
     CodeExecutorConfig,
@@ -22,6 +23,7 @@ from rlhf_plugin_agents.backends.base import ModelReply, ModelRequest
 from rlhf_plugin_agents.backends.config import check_form
 from rlhf_plugin_agents.tools.box import TaskDone, ToolBox
 from rlhf_plugin_agents.trajectory import GAVE_UP
+from rlhf_plugin_episodes import Conversation, EpisodeAgentConfig
 
 
 class PolicyBackend:

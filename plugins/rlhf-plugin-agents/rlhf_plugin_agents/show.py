@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.sdk import table
+from rlhf_core.cli import table
 
 COLUMNS = ("", "tasks", "right", "95 %", "answer", "process", "calls", "tokens", "USD", "s", "missing", "stopped by")
 

@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import tool_spec
 from rlhf_plugin_agents.agents.parts import ROLES, role_of
 from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.suites.task import AgentTask
+from rlhf_plugin_episodes import tool_spec
 from rlhf_plugin_judge.stand_in import FAULTS, Service, StandIn
 from rlhf_plugin_judge.stand_in_tools import Wrote
 
@@ -76,7 +76,7 @@ def _offered(body: Body) -> tuple[Any, ...]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until interrupted."""
-    from rlhf_core.sdk import component_of, context_of, open_registry
+    from rlhf_core.cli import component_of, context_of, open_registry
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", nargs="?", default="agentbench_mini")

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlhf_core.api import DatasetError, Message
-from rlhf_core.sdk import json_values
+from rlhf_core.data import DatasetError, Message, json_values
 
 VERSION = 1
 """Of the JSON form; another one is refused."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.sdk import context_of, open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_plugin_agents.suites.airline import FUNCTIONS as AIRLINE_TOOLS
 
 

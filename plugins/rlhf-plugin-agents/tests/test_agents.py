@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ConfigError, DatasetError, Prompt
+from rlhf_core.config import ConfigError
+from rlhf_core.data import DatasetError, Prompt
 from rlhf_plugin_agents.agents.base import final_answer
 from rlhf_plugin_agents.agents.config import AGENTS, ReactConfig, ZeroShotConfig
 from rlhf_plugin_agents.agents.react import written_call
@@ -186,7 +187,7 @@ def test_another_version_is_refused() -> None:
 
 
 def test_files_stay_in_their_folder(tmp_path: Path) -> None:
-    from rlhf_core.api import ToolError
+    from rlhf_core.rollouts import ToolError
 
     (tmp_path / "in").mkdir()
     (tmp_path / "secret").write_text("s")

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ConfigError, DatasetError
+from rlhf_core.config import ConfigError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import Job, evaluate, play_one

@@ -6,8 +6,9 @@ import sys
 from typing import Any
 
 import pytest
+from rlhf_core.rollouts import ToolError
 
-from rlhf_core.api import ConfigError, ToolError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_agents.agents.code_executor import code_in
 from rlhf_plugin_agents.agents.config import AGENTS, CodeExecutorConfig
 from rlhf_plugin_agents.backends.config import ScriptedConfig
@@ -179,9 +180,9 @@ def test_where_an_answer_is(text: str, code: str) -> None:
 
 
 def test_tools_with_a_state_begin_afresh_with_each_episode(ctx: Any) -> None:
-    from rlhf_core.api import Prompt, ToolCall
-    from rlhf_core.sdk import component_of
-    from rlhf_core.testing import check_tool
+    from rlhf_core.cli import component_of
+    from rlhf_core.data import Prompt, ToolCall
+    from rlhf_testing import check_tool
 
     settings = {"tools": [{"name": "python_exec", "stateful": True}, "calculator"]}
     config = component_of(ctx.registry, "environment", "tools", settings)

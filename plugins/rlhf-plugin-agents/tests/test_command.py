@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ModelConfig
+from rlhf_core.models import ModelConfig
 from rlhf_plugin_agents.agents.config import AGENTS, ReactConfig
 from rlhf_plugin_agents.backends.base import ContextFull, ModelRequest
 from rlhf_plugin_agents.backends.config import ScriptedConfig
@@ -204,7 +204,7 @@ def test_a_folder_of_another_evaluation_is_refused(evaluated: Any, rlhf: Any) ->
 
 def test_a_policy_in_training_plays(tmp_path: Path) -> None:
     """As a benchmark of a run: the engine that it is given answers, and the run keeps what was said."""
-    from rlhf_core.sdk import component_of, context_of, load_sampler, open_registry
+    from rlhf_core.cli import component_of, context_of, load_sampler, open_registry
 
     registry = open_registry()
     settings = {"category": ["failure_recovery"], "max_per_category": 1, "agent_settings": {"max_turn_tokens": 8}}

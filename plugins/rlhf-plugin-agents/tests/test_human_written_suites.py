@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.sdk import component_of
+from rlhf_core.cli import component_of
 from rlhf_plugin_agents.backends.scripted import ScriptedBackend
 from rlhf_plugin_agents.harness import play_one
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ToolCall
+from rlhf_core.data import ToolCall
 from rlhf_plugin_agents.agents.config import AGENTS
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import play_one

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams
 
-from rlhf_core.api import ConfigError, FinishReason, ModelConfig, Prompt, PromptGroup, Rollout, SamplingParams
-from rlhf_core.sdk import Formatter, load_tokenizer
-from rlhf_core.testing import make_context
+from rlhf_core.config import ConfigError
+from rlhf_core.data import Prompt, PromptGroup
+from rlhf_core.models import Formatter, ModelConfig, load_tokenizer
 from rlhf_eval.episodes import job_of
 from rlhf_plugin_agents.agents.base import FINAL
 from rlhf_plugin_agents.play import MultiAgentPlay, ReactPlay
 from rlhf_plugin_agents.suites.environment import AgentSuiteData, AgentSuiteEnvironment
+from rlhf_testing import make_context
 
 TASK = "tool_use/1"
 

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.lookup import weights_path
-from rlhf_core.sdk import context_of, load_sampler, open_registry, read_jsonl
+from rlhf_core.cli import context_of, load_sampler, open_registry
+from rlhf_core.data import read_jsonl
+from rlhf_core.models import ModelConfig
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.backends.config import NativeConfig
 from rlhf_plugin_agents.backends.lockstep import LockStep
 from rlhf_plugin_agents.backends.native import NativeBackend
 from rlhf_plugin_agents.harness import Job, evaluate
 from rlhf_plugin_agents.suites.config import AgentBenchMini
+from rlhf_plugin_episodes.lookup import weights_path
 
 
 class CountedEngine:

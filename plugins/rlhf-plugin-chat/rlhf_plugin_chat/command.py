@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.sdk import Choice
+from rlhf_core.cli import Choice
 
 if TYPE_CHECKING:
     from rlhf_plugin_chat.conversation import Conversation
@@ -74,7 +74,7 @@ def chat(
     echo "What is 2 + 3?" | rlhf chat pocket --temperature 0
     rlhf chat M --tools calculator --tools my_tools.py
     """
-    from rlhf_core.sdk import quiet_libraries, set_up_logging
+    from rlhf_core.cli import quiet_libraries, set_up_logging
     from rlhf_plugin_chat.conversation import Conversation
     from rlhf_plugin_chat.screen import Columns, JsonScreen, Screen
     from rlhf_plugin_chat.talker import Settings, Talker
@@ -98,7 +98,7 @@ def chat(
 
 def _talk(conversation: Conversation) -> None:
     """Lines of a terminal; what is wrong with one is said, and the next is asked for."""
-    from rlhf_core.api import UserError
+    from rlhf_core.config import UserError
 
     conversation.screen.note("/help lists commands, /quit or Ctrl-D leaves")
     for line in _typed():
@@ -124,7 +124,7 @@ def _typed() -> Iterator[str]:
 
 def _read(conversation: Conversation) -> None:
     """Lines of a file or a pipe; the first that is wrong ends it."""
-    from rlhf_core.api import ConfigError, UserError
+    from rlhf_core.config import ConfigError, UserError
 
     for number, line in enumerate(sys.stdin, 1):
         try:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_chat.talker import Settings, Talker
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Conversation:
     def _save(self, name: str) -> None:
         import json
 
-        from rlhf_core.sdk import check_output, write_text
+        from rlhf_core.cli import check_output
+        from rlhf_core.data import write_text
 
         if not name or not self.talkers[0].turns:
             what = "there is nothing to save" if name else "/save needs the name of a file"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Rollout
+    from rlhf_core.rollouts import Rollout
 
 
 class Writer(Protocol):

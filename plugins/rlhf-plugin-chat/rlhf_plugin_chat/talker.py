@@ -6,13 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import ConfigError, Message, ModelConfig, RolloutRequest, SamplingParams
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
+
+from rlhf_core.config import ConfigError
+from rlhf_core.data import Message
+from rlhf_core.models import ModelConfig
 from rlhf_plugin_chat.toolbox import lines_of, play
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Rollout, Tool, Turn
-    from rlhf_core.sdk import Formatter, LoadedModel, NativeEngine
+    from rlhf_core.rollouts import Rollout, Turn
+
+    from rlhf_core.data import Tool
+    from rlhf_core.models import Formatter, LoadedModel
     from rlhf_plugin_chat.toolbox import Toolbox
+    from rlhf_plugin_native import NativeEngine
 
 Say = Callable[[str], None]
 UNFINISHED = "\ufffd"
@@ -99,8 +106,9 @@ class Talker:
         """
         from pydantic import ValidationError
 
-        from rlhf_core.api import planned_format
-        from rlhf_core.sdk import Formatter, explain_invalid, load_sampler, open_registry
+        from rlhf_core.cli import load_sampler, open_registry
+        from rlhf_core.config import explain_invalid
+        from rlhf_core.models import Formatter, planned_format
 
         written = prompt_format or ("auto" if chat_template else planned_format(path))
         try:
@@ -154,7 +162,7 @@ class Talker:
             ConfigError: the message alone does not fit the model's context.
             ModelError: the chat template does not take the conversation.
         """
-        from rlhf_core.sdk import request_seed
+        from rlhf_core.rollouts import request_seed
 
         ids = self._encoded(message, settings)
         room = self.engine.context - len(ids)

@@ -7,22 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import (
-    ComponentConfig,
-    ConfigError,
-    Message,
-    ModelConfig,
-    PluginError,
-    Prompt,
-    PromptGroup,
-    SamplingParams,
-    Tool,
-    Turn,
-)
+from rlhf_core.rollouts import SamplingParams, Turn
+
+from rlhf_core.config import ComponentConfig, ConfigError, PluginError
+from rlhf_core.data import Message, Prompt, PromptGroup, Tool
+from rlhf_core.models import ModelConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Rollout
-    from rlhf_core.sdk import LoadedModel, Registry
+    from rlhf_core.rollouts import Rollout
+
+    from rlhf_core.config import Registry
+    from rlhf_core.models import LoadedModel
 
 SHOWN = 400
 """Characters of a result that a line shows; the model reads it whole, up to the agent's limit."""
@@ -49,7 +44,7 @@ class Toolbox:
             ConfigError: a file that is no Python, two tools of one name, or an environment beside tools.
             PluginError: there is no such tool or environment.
         """
-        from rlhf_core.sdk import component_of, context_of, open_registry
+        from rlhf_core.cli import component_of, context_of, open_registry
 
         registry = open_registry()
         tools: list[str] = []
@@ -86,7 +81,7 @@ class Toolbox:
         Raises:
             PluginError: a tool cannot be built.
         """
-        from rlhf_core.sdk import context_of
+        from rlhf_core.cli import context_of
 
         ctx = context_of(self.registry, model=model, policy=policy)
         ctx = ctx.with_(config=ctx.config.model_copy(update={"environment": self.environment}))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ModelConfig
+from rlhf_core.models import ModelConfig
 from rlhf_core.models.sources import resolve_model
 from rlhf_plugin_chat.talker import Settings, Talker, TextStream
 

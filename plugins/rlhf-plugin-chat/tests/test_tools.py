@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rollouts import FinishReason, Rollout
 
-from rlhf_core.api import FinishReason, ModelConfig, Rollout
-from rlhf_core.sdk import load_tokenizer
+from rlhf_core.models import ModelConfig, load_tokenizer
 from rlhf_plugin_chat.conversation import Conversation
 from rlhf_plugin_chat.screen import Screen
 from rlhf_plugin_chat.talker import Settings, Talker
@@ -32,7 +32,7 @@ def wait(seconds: int):
 def _hidden(): ...
 '''
 FORMAT = """
-from rlhf_core.api import Taken, WrittenCall
+from rlhf_core.models import Taken, WrittenCall
 
 class Always:
     def take(self, text): return Taken("", [WrittenCall(text, "calculator", {"expression": "6 * 7"})])

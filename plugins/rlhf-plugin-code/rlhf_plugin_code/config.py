@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
+from rlhf_core.rewards import VerifierConfig
 
-from rlhf_core.api import Config, VerifierConfig, component
+from rlhf_core.config import Config, component
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext, Prompt
+    from rlhf_core.config import BuildContext
+    from rlhf_core.data import Prompt
     from rlhf_plugin_code.rows import Asserted
     from rlhf_plugin_code.sandbox import Sandbox
 

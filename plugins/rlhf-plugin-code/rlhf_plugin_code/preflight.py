@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 
 if TYPE_CHECKING:
     from rlhf_plugin_code.config import SandboxSettings

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.api import RlhfError
+from rlhf_core.config import RlhfError
 
 PATIENCE = 20.0
 """So many times its own time a program is given on the clock; it needs more only where the machine is too busy."""

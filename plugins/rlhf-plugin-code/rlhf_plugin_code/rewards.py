@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rlhf_core.api import VerifierRewardConfig, component
+from rlhf_core.config import component
 from rlhf_plugin_code.config import AppsConfig, AssertsConfig, HumanEvalConfig, MBPPConfig, ProgramConfig
+from rlhf_plugin_verifiers import VerifierRewardConfig
 
 
 class AssertsRewardConfig(VerifierRewardConfig):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import Prompt
+from rlhf_core.data import Prompt
 from rlhf_plugin_code.extract import check_body, defined, split_tests
 from rlhf_plugin_code.inside.names import supplied
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_code.host import UNSAFE as UNSAFE
 from rlhf_plugin_code.host import describe, executable, installed_packages, interpreter
 from rlhf_plugin_code.request_files import Part, RequestFiles, encode, read

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_code.redteam.__main__ import Neighbour
 from rlhf_plugin_code.redteam.arena import CONTROLS, GROUPS, LIMITS, Arena, NoIsolation, arena
 from rlhf_plugin_code.results import longest_s

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ConfigError
-from rlhf_core.registry import Registry
+from rlhf_core.config import ConfigError
+from rlhf_core.plugins.registry import Registry
 from rlhf_plugin_code.sandbox import Sandbox
 
 
 def test_the_doctor_says_how_programs_are_isolated(sandbox: Sandbox) -> None:
-    from rlhf_core.cli.doctor import abilities
+    from rlhf_plugin_preflight.cli.doctor import abilities
 
     assert [f.detail for f in abilities() if f.what == "rlhf-plugin-code"] == [f"sandbox: {sandbox.isolation}"]
 

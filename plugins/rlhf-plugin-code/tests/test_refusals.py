@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlhf_core.api import BuildContext, ConfigError
-from rlhf_core.registry import Registry
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.plugins.registry import Registry
 from rlhf_plugin_code import preflight
 from rlhf_plugin_code import sandbox as sandbox_module
 from rlhf_plugin_code.config import AppsConfig, ProgramConfig

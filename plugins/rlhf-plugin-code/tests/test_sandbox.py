@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_code.inside import seccomp, values
 from rlhf_plugin_code.redteam.arena import processes_below
 from rlhf_plugin_code.sandbox import UNSAFE, Limits, Sandbox, SandboxError

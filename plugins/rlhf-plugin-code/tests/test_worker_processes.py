@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus
-from rlhf_core.registry import Registry
-from rlhf_core.verifiers.config import VerifierRewardConfig
+from rlhf_core.rewards import Sample, Score, ScoreStatus
+
+from rlhf_core.config import BuildContext
+from rlhf_core.plugins.registry import Registry
+from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 MakeSample = Callable[..., Sample]
 ADD = "def add(a, b):\n    return a + b\n"

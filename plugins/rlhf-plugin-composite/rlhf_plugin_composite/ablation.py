@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.api import ConfigError, DatasetError
-from rlhf_core.functional import spearman
+from rlhf_core.config import ConfigError
+from rlhf_core.data import DatasetError
+from rlhf_core.runs import spearman
 
 Floats = npt.NDArray[np.float64]
 MAX_WEIGHTINGS = 2000

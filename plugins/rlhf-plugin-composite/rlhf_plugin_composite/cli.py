@@ -58,7 +58,8 @@ def ablate(
     rlhf reward ablate --input scored.jsonl --label gold
     rlhf reward ablate --input scored.jsonl --weights taste=1 --weights taste=0.7,rules=0.3
     """
-    from rlhf_core.sdk import emit_json, read_rows, set_up_logging, write_json
+    from rlhf_core.cli import emit_json, set_up_logging
+    from rlhf_core.data import read_rows, write_json
     from rlhf_plugin_composite.ablation import grid, read_scored, rescale, weigh
     from rlhf_plugin_composite.config import HollowCheck
     from rlhf_plugin_composite.rules import hollow_pattern
@@ -99,7 +100,7 @@ def pairs_of(text: str, option: str) -> list[tuple[str, str]]:
     Raises:
         ConfigError: a piece without ``=``.
     """
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
 
     pairs = [piece.partition("=") for piece in text.split(",")]
     if any(not name.strip() or not value.strip() for name, _, value in pairs):
@@ -115,7 +116,7 @@ def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
     """
     import math
 
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
 
     weights: dict[str, float] = {}
     for name, value in pairs_of(text, "--weights"):
@@ -138,7 +139,7 @@ def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
 
 def show(scored: Scored, rows: Sequence[Weighing]) -> None:
     """The table, best by label first if there is one."""
-    from rlhf_core.sdk import table
+    from rlhf_core.cli import table
 
     first = rows[0]
     if scored.label_N is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlhf_core.api import BuildContext, ComponentConfig, Config, ConfigError, component
+from rlhf_core.config import BuildContext, ComponentConfig, Config, ConfigError, component
 
 if TYPE_CHECKING:
     from rlhf_plugin_composite.rules import ProgrammaticReward
@@ -213,7 +213,7 @@ class CompositeConfig(ComponentConfig):
         Raises:
             UserError: the first thing that cannot work.
         """
-        from rlhf_core.sdk import check_file
+        from rlhf_core.data import check_file
 
         running = [n for n, p in self.parts.items() if p.normalise == "zscore" and p.statistics == "running"]
         if running and ctx.world_size > 1:

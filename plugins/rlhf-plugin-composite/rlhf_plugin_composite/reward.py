@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import BuildContext, ConfigError, DatasetError, Sample, Score, ScoreStatus
-from rlhf_core.sdk import score_samples
+from rlhf_core.rewards import Sample, Score, ScoreStatus, score_samples
+
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_composite.config import CompositeConfig, needs_calibration
 from rlhf_plugin_composite.normalise import Normaliser
 
@@ -125,7 +127,7 @@ def calibrate(composite: CompositeReward) -> None:
     names = [n for n, p in composite.config.parts.items() if needs_calibration(p)]
     if not names or file is None:
         return
-    from rlhf_core.sdk import read_samples
+    from rlhf_core.cli import read_samples
 
     _, samples = read_samples(file)
     for name in names:

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus
+from rlhf_core.rewards import Sample, Score, ScoreStatus
+
+from rlhf_core.config import BuildContext
 
 if TYPE_CHECKING:
     from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig
@@ -113,7 +115,7 @@ def token_counter(ctx: BuildContext) -> Counter:
     Raises:
         ModelError: that model's tokenizer cannot be loaded.
     """
-    from rlhf_core.sdk import Formatter, load_tokenizer
+    from rlhf_core.models import Formatter, load_tokenizer
 
     tokenizer: Any = getattr(ctx.policy, "tokenizer", None)
     if tokenizer is None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 
-from rlhf_core.api import ConfigError, DatasetError, Prompt, RlhfError, Sample, Score, ScoreStatus
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import check_reward, make_context, make_samples
+from rlhf_core.config import ConfigError, Registry, RlhfError
+from rlhf_core.data import DatasetError, Prompt
 from rlhf_plugin_composite.config import CompositeConfig, PartSettings
 from rlhf_plugin_composite.normalise import Normaliser
+from rlhf_testing import check_reward, make_context, make_samples
 
 RULES = {"name": "programmatic", "length": {"max": 4, "zero_at": 8}, "mode": "continuous"}
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 
-from rlhf_core.api import Message, Prompt, Sample, Score, ScoreStatus
-from rlhf_core.testing import make_context
+from rlhf_core.data import Message, Prompt
 from rlhf_plugin_composite.config import RandomConfig, ShuffledConfig
 from rlhf_plugin_composite.control import ShuffledReward, build_random
+from rlhf_testing import make_context
 
 
 def samples(count: int) -> list[Sample]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rlhf_core.rewards import Sample, ScoreStatus
 
-from rlhf_core.api import ConfigError, Prompt, Sample, ScoreStatus
-from rlhf_core.testing import check_reward
+from rlhf_core.config import ConfigError
+from rlhf_core.data import Prompt
 from rlhf_plugin_composite.config import ProgrammaticConfig
 from rlhf_plugin_composite.rules import ProgrammaticReward
+from rlhf_testing import check_reward
 
 
 def scores(texts: list[str], **settings: Any) -> list[Any]:

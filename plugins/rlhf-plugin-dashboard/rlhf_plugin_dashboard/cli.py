@@ -22,7 +22,7 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
     rlhf dashboard
     rlhf dashboard runs/sweep --port 0 --no-open
     """
-    from rlhf_core.api import UserError
+    from rlhf_core.config import UserError
     from rlhf_plugin_dashboard.head import run_folders
     from rlhf_plugin_dashboard.serve import serve
 

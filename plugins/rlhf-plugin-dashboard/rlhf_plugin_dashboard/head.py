@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import StoredRun
+from rlhf_core.runs import StoredRun
 from rlhf_plugin_dashboard.follow import Follower
 
 DEPTH = 3

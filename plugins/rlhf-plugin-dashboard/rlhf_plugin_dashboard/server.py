@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
-from rlhf_core.api import UserError
+from rlhf_core.config import UserError
 from rlhf_plugin_dashboard.site import Answer, text
 
 log = logging.getLogger("rlhf.dashboard")

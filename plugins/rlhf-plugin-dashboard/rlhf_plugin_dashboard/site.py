@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from rlhf_core.api import RlhfError
+from rlhf_core.config import RlhfError
 from rlhf_plugin_dashboard.curves import RunData
 from rlhf_plugin_dashboard.head import HeadReader, run_folders
 

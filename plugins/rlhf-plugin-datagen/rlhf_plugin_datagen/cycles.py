@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.api import PreferencePair
-    from rlhf_core.sdk import Registry
+    from rlhf_core.config import Registry
+    from rlhf_core.data import PreferencePair
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Flywheel:
     """
 
     def __init__(self, registry: Registry, folder: Path, options: dict[str, Any]) -> None:
-        from rlhf_core.sdk import write_json
+        from rlhf_core.data import write_json
         from rlhf_plugin_datagen.filtering import write_rows
         from rlhf_plugin_datagen.outside import open_datasets
         from rlhf_plugin_datagen.store import check_settings
@@ -68,7 +68,7 @@ class Flywheel:
 
     def run(self) -> dict[str, Any]:
         """Train and filter what is not done yet, and return the whole result."""
-        from rlhf_core.sdk import write_json
+        from rlhf_core.data import write_json
 
         for cycle in range(self.options["cycles"] + 1):
             for training in self.trainings(cycle):
@@ -161,7 +161,7 @@ def split_settings(settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     Raises:
         ConfigError: one without ``=``.
     """
-    from rlhf_core.sdk import parse_settings
+    from rlhf_core.config import parse_settings
 
     rows = [text for text in settings if text.strip().startswith("dataset.")]
     return parse_settings(rows).get("dataset", {}), [text for text in settings if text not in rows]
@@ -173,7 +173,7 @@ def check_enough(train: Sequence[Any], heldout: Sequence[Any], options: dict[str
     Raises:
         DatasetError: says how many pairs there are.
     """
-    from rlhf_core.api import DatasetError
+    from rlhf_core.data import DatasetError
 
     pairs_left = len(train) * options["keep"] ** options["cycles"]
     if pairs_left < 2 or len(heldout) < 2:
@@ -190,7 +190,7 @@ def train(arguments: Sequence[str]) -> None:
     Raises:
         RlhfError: it failed; its own message went to stderr. UserError where it says that the input was wrong.
     """
-    from rlhf_core.api import RlhfError, UserError
+    from rlhf_core.config import RlhfError, UserError
 
     click.echo(f"rlhf train {' '.join(arguments)}", err=True)
     code = subprocess.run(

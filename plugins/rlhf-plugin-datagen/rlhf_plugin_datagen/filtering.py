@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.sdk import Choice
+from rlhf_core.cli import Choice
 
 if TYPE_CHECKING:
-    from rlhf_core.api import PreferencePair
-    from rlhf_core.sdk import Datasets, Registry
+    from rlhf_core.config import Registry
+    from rlhf_core.data import Datasets, PreferencePair
 
 
 @click.command("filter")
@@ -57,7 +57,8 @@ def filter_pairs(
     rlhf data filter --dataset pairs.jsonl --model runs/rm/final --keep 0.5 --output sure.jsonl
     rlhf data filter --dataset pairs.jsonl --by random --keep 0.5 --output control.jsonl
     """
-    from rlhf_core.sdk import check_writable, emit_json, open_registry, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry, set_up_logging
+    from rlhf_core.runs import check_writable
     from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
     from rlhf_plugin_datagen.outside import open_datasets, own_name
 
@@ -103,7 +104,7 @@ def scored(
     Raises:
         UserError: the reward cannot be used.
     """
-    from rlhf_core.sdk import chosen_reward, context_of, quiet_libraries
+    from rlhf_core.cli import chosen_reward, context_of, quiet_libraries
     from rlhf_plugin_datagen.confidence import margins
 
     chosen = chosen_reward(registry, folder, name, settings)
@@ -124,7 +125,7 @@ def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str |
     Raises:
         DatasetError: a row lacks the column.
     """
-    from rlhf_core.api import DatasetError
+    from rlhf_core.data import DatasetError
 
     if column is None:
         return [""] * len(pairs)
@@ -146,7 +147,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """JSON lines, all or none of them."""
     import json
 
-    from rlhf_core.sdk import write_text
+    from rlhf_core.data import write_text
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.sdk import Choice
+from rlhf_core.cli import Choice
 
 
 @click.command()
@@ -60,7 +60,7 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
     rlhf data flywheel --run-dir runs/wheel
     rlhf data flywheel --dataset pairs.jsonl --model ./trunk --control --run-dir runs/wheel
     """
-    from rlhf_core.sdk import emit_json, open_registry, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry, set_up_logging
     from rlhf_plugin_datagen.cycles import Flywheel
 
     set_up_logging()
@@ -70,7 +70,7 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
 
 def show(result: dict[str, Any]) -> None:
     """The table of cycles."""
-    from rlhf_core.sdk import table
+    from rlhf_core.cli import table
 
     table(
         ("cycle", "pairs", "trained on", "accuracy", "95% interval", "change"),

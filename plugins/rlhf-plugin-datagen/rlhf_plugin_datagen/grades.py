@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import JudgeRequest, Prompt, Sample
+from rlhf_core.rewards import JudgeRequest, Sample
+
+from rlhf_core.data import Prompt
 from rlhf_plugin_datagen.items import (
     FRAME,
     Item,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
-from rlhf_core.sdk import Datasets, Registry, component_of, context_of
+from rlhf_core.cli import component_of, context_of
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, Registry
+from rlhf_core.data import Datasets
 from rlhf_plugin_datagen.items import Item, Kind, Settings
 from rlhf_plugin_datagen.kinds import KINDS
 from rlhf_plugin_datagen.principles import read_constitution
@@ -151,7 +152,7 @@ def estimate(job: Job) -> dict[str, Any]:
 
 def finished_rows(output: Path) -> list[dict[str, Any]]:
     """Rows that an earlier call has written, left out ones included. Writes nothing."""
-    from rlhf_core.sdk import read_jsonl
+    from rlhf_core.data import read_jsonl
 
     left_out = output.with_name(f"{output.name}.left_out.jsonl")
     return [*read_jsonl(output), *read_jsonl(left_out)]

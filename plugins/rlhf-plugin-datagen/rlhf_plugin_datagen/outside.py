@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rlhf_core.api import PreferencePair
-from rlhf_core.sdk import Datasets, Registry, context_of
+from rlhf_core.cli import context_of
+from rlhf_core.config import Registry
+from rlhf_core.data import Datasets, PreferencePair
 
 
 def open_datasets(registry: Registry, name: str, seed: int = 0, **settings: Any) -> Datasets:

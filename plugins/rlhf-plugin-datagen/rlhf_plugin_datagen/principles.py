@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 
 SEVEN = (
     "Be genuinely helpful: answer what was asked, directly and without needless hedging.",

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext, ComponentConfig, Prompt, Rollout
-    from rlhf_core.sdk import Datasets, Registry
+    from rlhf_core.rollouts import Rollout
+
+    from rlhf_core.config import BuildContext, ComponentConfig, Registry
+    from rlhf_core.data import Datasets, Prompt
 
 
 @click.command()
@@ -38,7 +40,7 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     rlhf data pairs --model runs/sft/final --gold --output pairs.jsonl
     rlhf data pairs --model runs/sft/final --dataset pocket/arithmetic --reward verifier --output pairs.jsonl
     """
-    from rlhf_core.sdk import check_output, emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import check_output, emit_json, open_registry, quiet_libraries, set_up_logging
     from rlhf_plugin_datagen.filtering import write_rows
     from rlhf_plugin_datagen.outside import open_datasets
 
@@ -71,7 +73,7 @@ def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Pro
     Raises:
         DatasetError: ``skip`` leaves none.
     """
-    from rlhf_core.api import DatasetError
+    from rlhf_core.data import DatasetError
 
     every = datasets.prompts("train")
     prompts = every[skip : None if count is None else skip + count]
@@ -89,8 +91,8 @@ def ranking(
         ConfigError: the call says in no way, or in several, how answers are ranked.
         PluginError: there is no such reward.
     """
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import chosen_reward, context_of
+    from rlhf_core.cli import chosen_reward, context_of
+    from rlhf_core.config import ConfigError
 
     ways = [way for way in ("name", "folder", "gold") if options[way]]
     if len(ways) != 1:
@@ -110,8 +112,10 @@ def ranking(
 
 def sample(registry: Registry, prompts: Sequence[Prompt], options: dict[str, Any]) -> list[Rollout]:
     """``n`` answers to each prompt, prompt by prompt."""
-    from rlhf_core.api import ModelConfig, SamplingParams
-    from rlhf_core.sdk import load_sampler, sample_completions
+    from rlhf_core.rollouts import SamplingParams
+
+    from rlhf_core.cli import load_sampler, sample_completions
+    from rlhf_core.models import ModelConfig
 
     policy, _ = load_sampler(registry, ModelConfig(path=options["model"]))
     params = SamplingParams(max_tokens=options["max_tokens"], temperature=options["temperature"])
@@ -122,7 +126,9 @@ def score(
     chosen: ComponentConfig | None, ctx: BuildContext, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], n: int
 ) -> list[float | None]:
     """A number for each answer; None where there is none."""
-    from rlhf_core.sdk import open_component, score_samples
+    from rlhf_core.rewards import score_samples
+
+    from rlhf_core.cli import open_component
 
     of_rollout = [prompt for prompt in prompts for _ in range(n)]
     samples = [r.sample(p) for p, r in zip(of_rollout, rollouts, strict=True)]

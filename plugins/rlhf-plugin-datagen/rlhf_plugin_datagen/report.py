@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.sdk import table
+from rlhf_core.cli import table
 
 
 def show(result: Mapping[str, Any]) -> None:

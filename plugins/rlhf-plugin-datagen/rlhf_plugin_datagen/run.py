@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import DatasetError, ModelConfig
-from rlhf_core.sdk import check_component, quiet_libraries
+from rlhf_core.cli import quiet_libraries
+from rlhf_core.config import check_component
+from rlhf_core.data import DatasetError
+from rlhf_core.models import ModelConfig
 from rlhf_plugin_datagen.items import Item, ItemResult
 from rlhf_plugin_datagen.job import Job
 from rlhf_plugin_datagen.store import Store

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ConfigError, DatasetError
-from rlhf_core.sdk import JsonlFile, read_rows, write_json
+from rlhf_core.config import ConfigError
+from rlhf_core.data import DatasetError, JsonlFile, read_rows, write_json
 
 
 class Store:

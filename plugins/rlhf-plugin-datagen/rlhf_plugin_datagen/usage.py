@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.api import ComponentConfig, JudgeReply, JudgeRequest
+from rlhf_core.rewards import JudgeReply, JudgeRequest
+
+from rlhf_core.config import ComponentConfig
 
 CHARACTERS = 4
 """Characters that one token stands for, about, in an estimate."""

@@ -9,7 +9,8 @@ import pytest
 
 CODE = """
 import json, os, re, time
-from rlhf_core.api import ComponentConfig, Config, JudgeReply, ScoreStatus
+from rlhf_core.config import ComponentConfig, Config
+from rlhf_core.rewards import JudgeReply, ScoreStatus
 
 class Price(Config):
     input: float = 1.0

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import PreferencePair
-from rlhf_core.pocket.data import load_pairs
-from rlhf_core.sdk import read_jsonl
+from rlhf_core.data import PreferencePair, read_jsonl
 from rlhf_plugin_datagen.confidence import confidences, top
+from rlhf_plugin_pocket.data import load_pairs
 
 Command = Callable[..., tuple[int, str]]
 

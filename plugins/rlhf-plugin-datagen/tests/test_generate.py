@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.sdk import Registry, read_jsonl
+from rlhf_core.config import Registry
+from rlhf_core.data import read_jsonl
 from rlhf_plugin_datagen.outside import open_datasets
 
 Command = Callable[..., tuple[int, str]]

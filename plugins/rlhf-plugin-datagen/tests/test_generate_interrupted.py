@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.sdk import read_jsonl
+from rlhf_core.data import read_jsonl
 
 Command = Callable[..., tuple[int, str]]
 pytestmark = pytest.mark.usefixtures("rule_judge")

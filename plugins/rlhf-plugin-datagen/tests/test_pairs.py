@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import Prompt
+from rlhf_core.data import Prompt
 from rlhf_plugin_datagen.ranking import ranked
 
 

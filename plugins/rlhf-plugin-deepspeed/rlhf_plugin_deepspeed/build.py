@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlhf_core.api import BuildContext
+from rlhf_core.config import BuildContext
 from rlhf_plugin_deepspeed.tested import check_installation
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 from rlhf_plugin_deepspeed.tested import check_installation, check_run, missing
 
 if TYPE_CHECKING:

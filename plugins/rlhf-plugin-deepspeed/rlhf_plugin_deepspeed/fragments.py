@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import OptimizerPlan
+    from rlhf_core.distributed import OptimizerPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from rlhf_core.api import PluginError
-from rlhf_core.sdk import read_moments
+from rlhf_core.config import PluginError
+from rlhf_core.distributed import read_moments
 
 if TYPE_CHECKING:
     from rlhf_plugin_deepspeed.fragments import Fragment, Fragments

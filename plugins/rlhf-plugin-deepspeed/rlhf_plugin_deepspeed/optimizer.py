@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.api import PluginError
+from rlhf_core.config import PluginError
 from rlhf_plugin_deepspeed.moments import load_moments, moments_by_rows
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import NormPart
+    from rlhf_core.distributed import NormPart
     from rlhf_plugin_deepspeed.fragments import Fragments
     from rlhf_plugin_deepspeed.strategy import Zero
 
@@ -57,7 +57,7 @@ class ZeroOptimizer:
             self._reached.clear()
 
     def step(self, parts: Sequence[NormPart], max_norm: float) -> dict[str, float]:
-        """See :class:`rlhf_core.strategy.protocols.RunOptimizer`.
+        """See :class:`rlhf_core.plugins.strategy_protocols.RunOptimizer`.
 
         Raises:
             PluginError: a trained parameter got no gradient on some rank, from stage 2 on of some micro-batch; or

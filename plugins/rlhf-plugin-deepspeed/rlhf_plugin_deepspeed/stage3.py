@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.sdk import decoder_layers, has_no_weights, read_elements
+from rlhf_core.distributed import decoder_layers
+from rlhf_core.models import has_no_weights, read_elements
 from rlhf_plugin_deepspeed.engine import make_engine
 from rlhf_plugin_deepspeed.fragments import Fragments, cut_fragments
 from rlhf_plugin_deepspeed.parts import PartReader
 from rlhf_plugin_deepspeed.strategy import Zero
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import OptimizerPlan
+    from rlhf_core.distributed import OptimizerPlan
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
     from rlhf_plugin_deepspeed.optimizer import ZeroOptimizer
 

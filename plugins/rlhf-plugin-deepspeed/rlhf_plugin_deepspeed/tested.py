@@ -6,7 +6,8 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import ConfigError, OnlineTrainerConfig
+from rlhf_core.config import ConfigError
+from rlhf_core.rl import OnlineTrainerConfig
 
 if TYPE_CHECKING:
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig

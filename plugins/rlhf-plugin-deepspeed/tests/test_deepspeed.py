@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.api import ConfigError, ModelConfig, OnlineTrainerConfig
+from rlhf_core.config import ConfigError
+from rlhf_core.models import ModelConfig
+from rlhf_core.rl import OnlineTrainerConfig
 from rlhf_plugin_deepspeed import tested
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_dpo.config import DpoConfig
@@ -26,25 +28,25 @@ from rlhf_plugin_sft.config import SftConfig
 
 AHEAD = OnlineTrainerConfig(name="grpo", rollouts={"max_staleness": 1})  # pyright: ignore
 CONTRACT = """
-from rlhf_core.testing import check_strategy
+from rlhf_testing import check_strategy
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 for stage, offload in ((1, False), (2, True), (3, False), (3, True)):
     check_strategy(DeepSpeedConfig(stage=stage, offload=offload, offload_weights=offload and stage == 3, device="cpu"))
 """
 ON_RANKS = """
-from rlhf_core.testing import check_strategy_on_ranks
+from rlhf_testing import check_strategy_on_ranks
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 for stage in (2, 3):
     check_strategy_on_ranks(DeepSpeedConfig(stage=stage, device="cpu"))
 """
 BRANCHES = """
 import torch
-from rlhf_core.api import PluginError
-from rlhf_core.sdk import OptimizerPlan
-from rlhf_core.testing import make_context
-from rlhf_core.trainers.common.config import OptimizerSettings
-from rlhf_core.trainers.common.optimizer import prepare_to_learn
-from rlhf_core.strategy.optimizer import NormPart
+from rlhf_core.config import PluginError
+from rlhf_core.distributed import OptimizerPlan
+from rlhf_testing import make_context
+from rlhf_core.training.config import OptimizerSettings
+from rlhf_core.training.optimizer import prepare_to_learn
+from rlhf_core.distributed.optimizer import NormPart
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 class Branches(torch.nn.Module):

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import JsonlFile, read_jsonl
+from rlhf_core.data import JsonlFile, read_jsonl
 
 START = "start"
 """Id of the task's own program."""

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_core.api import ConfigError, Sample, Score
+from rlhf_core.rewards import Sample, Score
+
+from rlhf_core.config import ConfigError
 from rlhf_plugin_discover.kissing.search import search
 from rlhf_plugin_discover.tasks import Task
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.sdk import unsafe_option
+from rlhf_core.cli import unsafe_option
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext
-    from rlhf_core.sdk import Registry
+    from rlhf_core.config import BuildContext, Registry
     from rlhf_plugin_discover.config import DiscoverConfig
     from rlhf_plugin_discover.tasks import Task
 
@@ -57,7 +56,8 @@ def discover(
     rlhf discover ./my-task --judge local --set judge.model.path=./my-model
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
     """
-    from rlhf_core.sdk import allow_unsafe, context_of, default_run_dir, emit_json, open_registry, set_up_logging
+    from rlhf_core.cli import allow_unsafe, context_of, emit_json, open_registry, set_up_logging
+    from rlhf_core.runs import default_run_dir
     from rlhf_plugin_discover.folder import new_folder
     from rlhf_plugin_discover.settings import chosen_config, chosen_task, options, resumed
 
@@ -98,7 +98,9 @@ def search_baseline(
     task: Task, ctx: BuildContext, run_dir: Path | None, seconds: float, seed: int, as_json: bool
 ) -> None:
     """Run the task's own search, print what it found, and end with exit code 1 where that is not valid."""
-    from rlhf_core.sdk import default_run_dir, emit_json, write_json, write_text
+    from rlhf_core.cli import emit_json
+    from rlhf_core.data import write_json, write_text
+    from rlhf_core.runs import default_run_dir
     from rlhf_plugin_discover.baseline import run_baseline
     from rlhf_plugin_discover.folder import new_folder
 
@@ -129,7 +131,7 @@ def search_with_judge(
     task: Task, name: str, config: DiscoverConfig, ctx: BuildContext, folder: Path, as_json: bool
 ) -> None:
     """Propose, verify and refine until the budget is used up; print where the results are."""
-    from rlhf_core.sdk import emit_json, quiet_libraries
+    from rlhf_core.cli import emit_json, quiet_libraries
     from rlhf_plugin_discover.folder import write_plan
 
     write_plan(folder, task, name, config, isolation(task))
@@ -181,8 +183,8 @@ def isolation(task: Task) -> str:
 
 def make_verifier(task: Task, registry: Registry, workers: int) -> Any:
     """The verifier in worker processes that are killed when late."""
-    from rlhf_core.api import VerifierRewardConfig
-    from rlhf_core.sdk import context_of
+    from rlhf_core.cli import context_of
+    from rlhf_plugin_verifiers import VerifierRewardConfig
 
     return VerifierRewardConfig.model_validate(
         {"verifier": task.verifier, "workers": workers}, context={"registry": registry}

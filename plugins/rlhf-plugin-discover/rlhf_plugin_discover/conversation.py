@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rlhf_core.api import Message
+from rlhf_core.data import Message
 from rlhf_plugin_discover.archive import START, Archive, Verdict
 
 SYSTEM = (

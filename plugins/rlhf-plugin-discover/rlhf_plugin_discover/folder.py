@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ConfigError
-from rlhf_core.sdk import write_json, write_text
+from rlhf_core.config import ConfigError
+from rlhf_core.data import write_json, write_text
 from rlhf_plugin_discover.archive import START, Archive, Journal, Proposal, Verdict
 from rlhf_plugin_discover.config import DiscoverConfig
 from rlhf_plugin_discover.tasks import Task

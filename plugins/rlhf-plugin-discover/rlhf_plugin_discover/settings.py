@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import Registry
+    from rlhf_core.config import Registry
     from rlhf_plugin_discover.config import DiscoverConfig
     from rlhf_plugin_discover.tasks import Task
 
 
 def options(files: Sequence[str], settings: Sequence[str], judge: str | None) -> dict[str, Any]:
     """Configuration that the options stand for; ``--set`` wins over ``--judge``, that over files."""
-    from rlhf_core.sdk import merge_settings, parse_settings, read_yaml
+    from rlhf_core.config import merge_settings, parse_settings, read_yaml
 
     merged: dict[str, Any] = {}
     for file in files:
@@ -37,8 +37,7 @@ def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tupl
     Raises:
         ConfigError: there is none, or another task is named.
     """
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import merge_settings
+    from rlhf_core.config import ConfigError, merge_settings
     from rlhf_plugin_discover.folder import PLAN
 
     try:
@@ -58,7 +57,7 @@ def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any
     Raises:
         ConfigError: none is named, or it cannot be used.
     """
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_discover.tasks import load_task, shipped
 
     if name is None:
@@ -78,8 +77,7 @@ def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverCo
     """
     from pydantic import ValidationError
 
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import explain_invalid
+    from rlhf_core.config import ConfigError, explain_invalid
     from rlhf_plugin_discover.config import DiscoverConfig
 
     if "name" not in (settings.get("judge") or {}):

@@ -13,7 +13,8 @@ if sys.platform != "linux":
 
 JUDGES = '''
 import json, os, re, signal
-from rlhf_core.api import ComponentConfig, JudgeReply, JudgeRequest, ScoreStatus
+from rlhf_core.config import ComponentConfig
+from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 
 class ClimberConfig(ComponentConfig):
     """Turns the last valid program into one with more vectors; every third answer of a conversation is wrong."""
@@ -79,17 +80,17 @@ class NativeConfig(ComponentConfig):
 
 class Native:
     def __init__(self):
-        from rlhf_core.api import ModelConfig
+        from rlhf_core.models import ModelConfig
         from rlhf_core.models.load import load_policy
         from rlhf_core.models.prompt_format import Formatter
-        from rlhf_core.rollout.native import NativeEngine
+        from rlhf_plugin_native.engine import NativeEngine
         loaded = load_policy(ModelConfig(path="pocket"))
         self.formatter = Formatter(loaded.tokenizer, ModelConfig().prompt_format)
         self.context = loaded.context
         self.engine = NativeEngine(loaded.model, loaded.tokenizer, loaded.context)
 
     def ask(self, requests):
-        from rlhf_core.api import RolloutRequest, SamplingParams
+        from rlhf_core.rollouts import RolloutRequest, SamplingParams
         if not requests:
             return []
         prompt_ids = [self.formatter.encode(r.messages[-1:])[-64:] for r in requests]

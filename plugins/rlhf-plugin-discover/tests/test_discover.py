@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlhf_core.rewards import Sample
 
-from rlhf_core.api import Prompt, Sample
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import make_context
-from rlhf_core.verifiers.config import NumericVerifierConfig
+from rlhf_core.config import Registry
+from rlhf_core.data import Prompt
 from rlhf_plugin_discover.archive import Archive, Journal, Verdict
 from rlhf_plugin_discover.conversation import again, messages, verdict_text
 from rlhf_plugin_discover.kissing.check import check_kissing
 from rlhf_plugin_discover.tasks import load_task, shipped
+from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
+from rlhf_testing import make_context
 
 Command = Callable[..., tuple[int, str]]
 QUICK = ("--set", "verifier.sandbox.timeout_s=5", "--set", "workers=1")

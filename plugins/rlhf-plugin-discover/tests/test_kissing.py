@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rewards import Sample, Score
 
-from rlhf_core.api import BuildContext, ConfigError, Prompt, Sample, Score
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import check_verifier
+from rlhf_core.config import BuildContext, ConfigError, Registry
+from rlhf_core.data import Prompt
 from rlhf_plugin_code.config import SandboxSettings
 from rlhf_plugin_discover.baseline import program_of
 from rlhf_plugin_discover.config import KissingConfig
@@ -19,6 +19,7 @@ from rlhf_plugin_discover.kissing.check import _nearest_int64, check_kissing, ne
 from rlhf_plugin_discover.kissing.independent import independent_set
 from rlhf_plugin_discover.kissing.search import search, shell, too_near
 from rlhf_plugin_discover.verifier import Construction
+from rlhf_testing import check_verifier
 
 CONFIG = KissingConfig(sandbox=SandboxSettings(timeout_s=2.0, memory_mb=256))
 AXES = [[sign * (i == j) for j in range(11)] for i in range(11) for sign in (1, -1)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import LossOutput, PairBatch
-from rlhf_core.sdk import Learner, micro_batches_of_size
+from rlhf_core.losses import LossOutput, PairBatch
+from rlhf_core.training import Learner, micro_batches_of_size
 from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.pair_loss import TIE
 from rlhf_plugin_dpo.ranks import DealtPairs, deal, on_first, undealt

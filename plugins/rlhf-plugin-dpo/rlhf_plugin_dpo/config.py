@@ -7,13 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import (
-    BuildContext,
-    Config,
-    ConfigError,
-    OptimizerSettings,
-    PolicyTrainerConfig,
-)
+from rlhf_core.config import BuildContext, Config, ConfigError
+from rlhf_core.training import OptimizerSettings, PolicyTrainerConfig
 
 
 class SftTerm(Config):

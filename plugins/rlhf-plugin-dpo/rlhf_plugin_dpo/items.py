@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rlhf_core.api import PreferencePair
-from rlhf_core.sdk import Formatter
+from rlhf_core.data import PreferencePair
+from rlhf_core.models import Formatter
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,27 +11,31 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rlhf_core.api import BatchReady, BuildContext, Rollout, Score
-from rlhf_core.functional import win_rate
-from rlhf_core.sdk import (
-    Checkpoint,
-    Evaluation,
-    LoopSchedule,
-    PolicyModule,
-    RolloutBatch,
+from rlhf_core.hooks import BatchReady
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import Rollout, RolloutBatch
+
+from rlhf_core.config import BuildContext
+from rlhf_core.data import read_jsonl
+from rlhf_core.rl import (
     RolloutTrainingParts,
-    Timer,
-    TrainingSample,
     build_rollout_training,
     load_online_inputs,
     measure_kl,
+    summarize_online_run,
+)
+from rlhf_core.runs import Checkpoint, win_rate
+from rlhf_core.training import (
+    Evaluation,
+    LoopSchedule,
+    PolicyModule,
+    Timer,
+    TrainingSample,
     micro_batches_of_size,
     prompt_rows,
-    read_jsonl,
     rollout_metrics,
     run_loop,
     score_metrics,
-    summarize_online_run,
 )
 from rlhf_plugin_dpo.batches import SupervisedTerm, paired, scaled_by
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ConfigError, OptimizerSettings, ReferenceSettings, RolloutTrainerConfig
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.rl import ReferenceSettings, RolloutTrainerConfig
+from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_preferences, check_supervised_term
 
 OF_TOKEN_LOSSES = {
@@ -95,7 +97,7 @@ class IterativeDpoConfig(RolloutTrainerConfig):
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""
-        from rlhf_core.sdk import check_prompt_shares, check_reference
+        from rlhf_core.rl import check_prompt_shares, check_reference
 
         self.micro_batches(ctx.world_size)
         self.check_precision(ctx)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 Need = Literal["needed", "optional", "unused"]
 Divergence = Literal["reverse_kl", "forward_kl", "js", "alpha"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_core.api import LossOutput, PairBatch
+from rlhf_core.losses import LossOutput, PairBatch
 from rlhf_plugin_dpo import formulas as f
 from rlhf_plugin_dpo import loss_config as c
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.api import PairBatch
-from rlhf_core.sdk import ForwardOptions, completion_logprobs
+from rlhf_core.losses import PairBatch
+from rlhf_core.training import ForwardOptions, completion_logprobs
 from rlhf_plugin_dpo.items import Side, sides_of
 
 

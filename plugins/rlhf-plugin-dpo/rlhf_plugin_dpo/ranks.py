@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from rlhf_core.sdk import Strategy
+from rlhf_core.distributed import Strategy
 from rlhf_plugin_dpo.items import PairItem
 
 T = TypeVar("T")

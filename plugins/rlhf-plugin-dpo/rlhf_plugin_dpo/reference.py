@@ -13,16 +13,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
-from rlhf_core.api import BuildContext, ModelError, verify_files
-from rlhf_core.sdk import (
-    ForwardOptions,
-    NoGradForward,
-    Reference,
-    Strategy,
-    has_no_weights,
-    micro_batches_of_size,
-    whole_folder,
-)
+from rlhf_core.config import BuildContext
+from rlhf_core.data import verify_files, whole_folder
+from rlhf_core.distributed import Strategy
+from rlhf_core.models import ModelError, Reference, has_no_weights
+from rlhf_core.training import ForwardOptions, NoGradForward, micro_batches_of_size
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 

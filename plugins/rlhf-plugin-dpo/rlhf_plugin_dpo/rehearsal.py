@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlhf_core.api import BuildContext
-from rlhf_core.sdk import ForwardOptions
+from rlhf_core.config import BuildContext
+from rlhf_core.training import ForwardOptions
 from rlhf_plugin_dpo.items import make_pair
 from rlhf_plugin_dpo.pair_module import PairModule
 

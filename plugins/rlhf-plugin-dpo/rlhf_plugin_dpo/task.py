@@ -7,16 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext
-from rlhf_core.sdk import (
-    Datasets,
-    Formatter,
-    ForwardOptions,
-    load_trained_policy,
-    load_weights,
-    save_model,
-    seed_everything,
-)
+from rlhf_core.config import BuildContext
+from rlhf_core.data import Datasets
+from rlhf_core.models import Formatter, load_weights, save_model, seed_everything
+from rlhf_core.training import ForwardOptions, load_trained_policy
 from rlhf_plugin_dpo.config import PreferenceTrainerConfig
 from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_core.api import BuildContext
-from rlhf_core.sdk import OfflineTrainer
+from rlhf_core.config import BuildContext
+from rlhf_core.training import OfflineTrainer
 from rlhf_plugin_dpo.batches import SupervisedTerm, prepare
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.schedule import beta_scale

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.api import BuildContext, DatasetError, UnpairedBatch
-from rlhf_core.sdk import OfflineTrainer, micro_batches_of_size
+from rlhf_core.config import BuildContext
+from rlhf_core.data import DatasetError
+from rlhf_core.losses import UnpairedBatch
+from rlhf_core.training import OfflineTrainer, micro_batches_of_size
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.schedule import beta_scale

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 from rlhf_plugin_dpo.config import PreferenceTrainerConfig
 from rlhf_plugin_dpo.loss_config import Need
 

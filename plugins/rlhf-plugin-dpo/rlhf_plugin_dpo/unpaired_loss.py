@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_core.api import LossOutput, UnpairedBatch
+from rlhf_core.losses import LossOutput, UnpairedBatch
 from rlhf_plugin_dpo.unpaired_config import KtoLossConfig
 
 

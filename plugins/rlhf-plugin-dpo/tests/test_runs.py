@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.pocket import weights_path
+from rlhf_plugin_pocket import weights_path
 
 Command = Callable[..., tuple[int, str]]
 PAIRS = [

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.sdk import Formatter, Registry, load_policy
-from rlhf_core.testing import make_context
+from rlhf_core.config import Registry
+from rlhf_core.models import Formatter, ModelConfig, load_policy
 from rlhf_plugin_dpo.batches import PAIRINGS, SupervisedTerm, with_scales
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.unpaired import UnpairedItem, UnpairedModule, mismatched_sides
+from rlhf_testing import make_context
 
 pytest.importorskip("trl")
 accelerate = pytest.importorskip("accelerate")

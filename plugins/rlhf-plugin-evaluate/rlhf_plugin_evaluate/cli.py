@@ -12,8 +12,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlhf_core.api import Prompt
-    from rlhf_core.sdk import Registry
+    from rlhf_core.config import Registry
+    from rlhf_core.data import Prompt
     from rlhf_plugin_evaluate.comparison import Comparison
     from rlhf_plugin_evaluate.responses import EvaluationSetup
 
@@ -85,7 +85,8 @@ def policies(
     rlhf eval policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
     rlhf eval policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
-    from rlhf_core.sdk import check_writable, open_registry, set_up_logging
+    from rlhf_core.cli import open_registry, set_up_logging
+    from rlhf_core.runs import check_writable
     from rlhf_plugin_evaluate import comparison
     from rlhf_plugin_evaluate.comparison import BASELINE
 
@@ -122,8 +123,8 @@ def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_conf
     Raises:
         UserError: the first thing that cannot work.
     """
-    from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import context_of, quiet_libraries
+    from rlhf_core.cli import context_of, quiet_libraries
+    from rlhf_core.models import ModelConfig
     from rlhf_plugin_evaluate import comparison
 
     model = ModelConfig(path=plan.policies[comparison.BASELINE])
@@ -144,8 +145,7 @@ def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_conf
 
 def check_models(plan: Comparison) -> None:
     """Load every model's tokenizer, so that a model that is missing is named before the first one writes anything."""
-    from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import load_tokenizer
+    from rlhf_core.models import ModelConfig, load_tokenizer
 
     for path in sorted({*plan.policies.values(), plan.reference} - {None}):
         load_tokenizer(ModelConfig(path=path))
@@ -153,7 +153,7 @@ def check_models(plan: Comparison) -> None:
 
 def show(result: dict[str, Any], plan: Comparison, out: Path, as_json: bool) -> None:
     """Print the table, or the whole result as JSON."""
-    from rlhf_core.sdk import emit_json, table
+    from rlhf_core.cli import emit_json, table
     from rlhf_plugin_evaluate import report
 
     if as_json:
@@ -170,7 +170,8 @@ def run(
     plan: Comparison, ctx: Any, prompts: Sequence[Prompt], reward_config: Any, judge_config: Any, out: Path
 ) -> dict[str, Any]:
     """Generate, score, judge, count; returns what ``result.json`` holds."""
-    from rlhf_core.sdk import open_component, write_json
+    from rlhf_core.cli import open_component
+    from rlhf_core.data import write_json
 
     with ExitStack() as stack:
         reward = stack.enter_context(open_component("reward", reward_config, ctx)) if reward_config else None
@@ -211,8 +212,9 @@ def evaluation_setup(
     plan: Comparison, datasets: Any, prompts: Sequence[Prompt], reward: Any, reward_config: Any
 ) -> EvaluationSetup:
     """What all policies are evaluated with; loads the reference."""
-    from rlhf_core.api import ModelConfig, SamplingParams
-    from rlhf_core.sdk import load_policy
+    from rlhf_core.rollouts import SamplingParams
+
+    from rlhf_core.models import ModelConfig, load_policy
     from rlhf_plugin_evaluate.responses import EvaluationSetup
 
     reference = load_policy(ModelConfig(path=plan.reference)) if plan.reference else None
@@ -223,7 +225,7 @@ def evaluation_setup(
 
 def responses(plan: Comparison, name: str, setup: EvaluationSetup, out: Path) -> list[dict[str, Any]]:
     """The rows of one policy."""
-    from rlhf_core.api import ModelConfig
+    from rlhf_core.models import ModelConfig
     from rlhf_plugin_evaluate.responses import answer_all
 
     model = ModelConfig.model_validate({"path": plan.policies[name], "prompt_format": plan.prompt_format})

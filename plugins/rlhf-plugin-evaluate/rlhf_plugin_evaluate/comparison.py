@@ -10,19 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_core.api import ComponentConfig, ConfigError, Prompt, model_place
-from rlhf_core.sdk import (
-    Datasets,
-    Registry,
-    chosen_reward,
-    explain_invalid,
-    interleave,
-    model_paths,
-    parse_settings,
-    resolve_model,
-    weights_digest,
-    write_json,
-)
+from rlhf_core.cli import chosen_reward
+from rlhf_core.config import ComponentConfig, ConfigError, Registry, explain_invalid, parse_settings
+from rlhf_core.data import Datasets, Prompt, interleave, write_json
+from rlhf_core.models import model_paths, model_place, resolve_model, weights_digest
 
 PLAN = "comparison.json"
 BASELINE = "baseline"

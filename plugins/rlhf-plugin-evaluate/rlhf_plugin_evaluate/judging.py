@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import Prompt
-from rlhf_core.sdk import JsonlFile, read_jsonl
+from rlhf_core.data import JsonlFile, Prompt, read_jsonl
 from rlhf_plugin_evaluate.responses import CHUNK
 from rlhf_plugin_judge import pairwise
 from rlhf_plugin_judge.rewards import Asking

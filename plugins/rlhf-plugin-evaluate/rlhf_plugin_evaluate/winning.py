@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.functional import percentile_tails, t_quantile, win_rate
+from rlhf_core.runs import percentile_tails, t_quantile, win_rate
 
 Floats = npt.NDArray[np.float64]
 RIDGE = 0.5

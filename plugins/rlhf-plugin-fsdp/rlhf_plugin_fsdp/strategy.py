@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from rlhf_core.api import BuildContext
-from rlhf_core.sdk import OnRanks, decoder_layers
+from rlhf_core.config import BuildContext
+from rlhf_core.distributed import OnRanks, decoder_layers
 
 if TYPE_CHECKING:
     from rlhf_plugin_fsdp.config import FsdpConfig

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_core.api import ConfigError, OnlineTrainerConfig
+from rlhf_core.config import ConfigError
+from rlhf_core.rl import OnlineTrainerConfig
 
 OFFLINE = ("sft", "dpo", "kto", "reward_model", "prm", "orm", "rubric_model")
 """Besides every algorithm of the core's own on-policy trainer (grpo and its variants, ppo)."""

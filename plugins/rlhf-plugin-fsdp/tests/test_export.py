@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.errors import OtherRankFailed, RunDirError
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.whole_weights import Ended, use_whole_weights
+from rlhf_core.models import ModelConfig, base_model
 from rlhf_core.models.config import LoraSettings
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
-from rlhf_core.sdk import base_model
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.whole_weights import Ended, use_whole_weights
+from rlhf_core.types.errors import OtherRankFailed, RunDirError
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from rlhf_core.api import ConfigError, ModelConfig, OnlineTrainerConfig
-from rlhf_core.sdk import decoder_layers, load_policy
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.testing import check_strategy, check_strategy_on_ranks
+from rlhf_core.config import ConfigError
+from rlhf_core.distributed import decoder_layers
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.models import ModelConfig, load_policy
+from rlhf_core.rl import OnlineTrainerConfig
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.unpaired_config import KtoConfig
@@ -23,6 +24,7 @@ from rlhf_plugin_prm.config import OrmConfig, PrmConfig
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_rubric.config import RubricTrainerConfig
 from rlhf_plugin_sft.config import SftConfig
+from rlhf_testing import check_strategy, check_strategy_on_ranks
 
 LORA: Any = {"r": 4}
 

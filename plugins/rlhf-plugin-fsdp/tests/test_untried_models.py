@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertLMHeadModel, GraniteConfig, GraniteForCausalLM
 
-from rlhf_core.api import ModelConfig, ModelError, OnlineTrainerConfig
+from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.models import ModelConfig, ModelError
 from rlhf_core.models.load import load_policy
-from rlhf_core.policy.forward_options import ALL
-from rlhf_core.sdk import PolicyModule
-from rlhf_core.strategy.accelerated import AcceleratedStrategy
-from rlhf_core.strategy.no_grad_forward import NoGradForward
-from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
-from rlhf_core.trainers.common.optimizer import prepare_to_learn
-from rlhf_core.trainers.common.sharded_trial import try_transformer
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.sharded_trial import tried_options
+from rlhf_core.rl import OnlineTrainerConfig
+from rlhf_core.rl.sharded_trial import tried_options
+from rlhf_core.training import PolicyModule
+from rlhf_core.training.forward_options import ALL
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.optimizer import prepare_to_learn
+from rlhf_core.training.sharded_trial import try_transformer
+from rlhf_core.training.training_sample import TrainingSample
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_reward.net import RewardNet, new_head

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
 
 class GroupMeanConfig(ComponentConfig):

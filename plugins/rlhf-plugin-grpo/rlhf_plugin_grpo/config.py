@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import OnlineTrainerConfig, OptimizerSettings
+from rlhf_core.rl import OnlineTrainerConfig
+from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_grpo.advantage_config import GroupNormConfig as GroupNormConfig
 from rlhf_plugin_grpo.loss_config import GrpoClipConfig as GrpoClipConfig
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-
-from rlhf_core.api import Score
+from rlhf_core.rewards import Score
 
 Array = npt.NDArray[np.float64]
 """``_G`` completions of one prompt, ``_N`` scored completions of the batch."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
 Level = Literal["token", "sequence", "product"]
 PER_SEQUENCE: Mapping[str, Any] = {"trainer": {"reduction": "sequence_mean"}}

@@ -9,8 +9,7 @@ from typing import Literal
 
 import torch
 
-from rlhf_core.api import LossOutput, TokenBatch
-from rlhf_core.functional import bounded_ratio
+from rlhf_core.losses import LossOutput, TokenBatch, bounded_ratio
 
 Level = Literal["token", "sequence", "product"]
 """What a ratio belongs to: a token; a sequence, as the geometric mean over its tokens (GSPO); or a sequence, as the
@@ -34,7 +33,7 @@ def log_ratio(batch: TokenBatch, level: Level = "token") -> torch.Tensor:
 
 
 def ratio(batch: TokenBatch, level: Level = "token") -> tuple[torch.Tensor, torch.Tensor]:
-    """``(rho, held)`` of :func:`log_ratio`, see :func:`rlhf_core.functional.bounded_ratio`."""
+    """``(rho, held)`` of :func:`log_ratio`, see :func:`rlhf_core.losses.bounded_ratio`."""
     return bounded_ratio(log_ratio(batch, level))
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rewards import Score, ScoreStatus
 
-from rlhf_core.api import ConfigError, Score, ScoreStatus
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import make_context, make_rollouts
+from rlhf_core.config import ConfigError, Registry
+from rlhf_testing import make_context, make_rollouts
 
 REGISTRY = Registry(disabled=())
 NAMES = sorted(e.name for e in REGISTRY.entries("advantage") if e.distribution == "rlhf-plugin-grpo")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import TokenBatch
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import make_context
+from rlhf_core.config import Registry
+from rlhf_core.losses import TokenBatch
 from rlhf_plugin_grpo.loss import GrpoClip
+from rlhf_testing import make_context
 
 REGISTRY = Registry(disabled=())
 NAMES = sorted(e.name for e in REGISTRY.entries("loss") if e.distribution == "rlhf-plugin-grpo")

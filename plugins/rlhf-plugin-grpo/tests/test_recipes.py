@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError, Registry
 from rlhf_core.config.load import validate
-from rlhf_core.launch.run import preflight
-from rlhf_core.sdk import Registry
+from rlhf_core.runs.launch.run import preflight
 
 REGISTRY = Registry(disabled=())
 TRAINERS = sorted(e.name for e in REGISTRY.entries("trainer") if e.distribution == "rlhf-plugin-grpo")

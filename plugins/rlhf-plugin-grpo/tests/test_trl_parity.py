@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import TokenBatch
+from rlhf_core.config import Registry
 from rlhf_core.config.load import validate
-from rlhf_core.functional.reduce import reduce_loss
-from rlhf_core.loss_terms import EntropyBonus, KLTerm
-from rlhf_core.sdk import Registry, TrainingSample
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.testing import make_context
-from rlhf_core.trainers.online.entropy import keep_uncertain
+from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.losses import TokenBatch
+from rlhf_core.rl.entropy import keep_uncertain
+from rlhf_core.rl.loss_terms import EntropyBonus, KLTerm
+from rlhf_core.training import TrainingSample
+from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_testing import make_context
 
 accelerate = pytest.importorskip("accelerate")
 trl = pytest.importorskip("trl")

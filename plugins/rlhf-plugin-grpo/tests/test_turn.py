@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rlhf_core.rewards import Score, ScoreStatus
+from rlhf_core.rollouts import FinishReason, Rollout, Turn
 
-from rlhf_core.api import ComponentConfig, ConfigError, FinishReason, Rollout, Score, ScoreStatus, TokenBatch, Turn
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import make_context
+from rlhf_core.config import ComponentConfig, ConfigError, Registry
+from rlhf_core.losses import TokenBatch
 from rlhf_plugin_grpo.loss import GrpoClip
+from rlhf_testing import make_context
 
 CONFIG = Registry(disabled=()).load("advantage", "turn")
 

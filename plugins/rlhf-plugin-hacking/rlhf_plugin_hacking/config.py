@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, Config, ConfigError, component
+from rlhf_core.config import BuildContext, ComponentConfig, Config, ConfigError, component
 
 
 class LengthConfig(Config):

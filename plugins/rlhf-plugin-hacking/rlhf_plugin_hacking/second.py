@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from rlhf_core.api import BuildContext, Prompt, Rollout, Score
-from rlhf_core.sdk import Datasets, score_samples
+from rlhf_core.rewards import Score, score_samples
+from rlhf_core.rollouts import Rollout
+
+from rlhf_core.config import BuildContext
+from rlhf_core.data import Datasets, Prompt
 from rlhf_plugin_hacking.config import DivergenceConfig
 
 

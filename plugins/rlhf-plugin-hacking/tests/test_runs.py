@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlhf_core.rewards import Sample, Score
 
-from rlhf_core.api import BuildContext, ComponentConfig, Sample, Score
+from rlhf_core.config import BuildContext, ComponentConfig, Registry
 from rlhf_core.config.load import validate
-from rlhf_core.hooks import HookBus, new_manager
-from rlhf_core.launch.run import preflight, run_plan
-from rlhf_core.plan import Plan, make_plan
-from rlhf_core.sdk import Registry, read_jsonl
+from rlhf_core.config.plan import Plan, make_plan
+from rlhf_core.data import read_jsonl
+from rlhf_core.plugins.hooks import HookBus, new_manager
+from rlhf_core.runs.launch.run import preflight, run_plan
 
 
 class OnesConfig(ComponentConfig):

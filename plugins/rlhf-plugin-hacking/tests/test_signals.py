@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.hooks import StopRun
+from rlhf_core.rewards import Score, ScoreStatus
+from rlhf_core.rollouts import FinishReason
 
-from rlhf_core.api import ConfigError, FinishReason, Score, ScoreStatus, StopRun
+from rlhf_core.config import ConfigError, Registry
 from rlhf_core.config.load import validate
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import check_monitor, make_context
 from rlhf_plugin_hacking.config import DivergenceConfig, HackingConfig, LengthConfig
 from rlhf_plugin_hacking.distribution import normal_kl
 from rlhf_plugin_hacking.length import length_slope
 from rlhf_plugin_hacking.sequential import rises, student_limit
+from rlhf_testing import check_monitor, make_context
 
 Steps = list[dict[str, float]]
 N = 96

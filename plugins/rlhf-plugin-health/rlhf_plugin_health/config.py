@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig
+from rlhf_core.config import BuildContext, ComponentConfig
 
 if TYPE_CHECKING:
     from rlhf_plugin_health.watch import Health

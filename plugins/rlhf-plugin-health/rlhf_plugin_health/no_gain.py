@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_core.api import BuildContext, StopRun, hookimpl
+from rlhf_core.hooks import StopRun, hookimpl
+
+from rlhf_core.config import BuildContext
 from rlhf_plugin_health.config import NoGainConfig
 
 

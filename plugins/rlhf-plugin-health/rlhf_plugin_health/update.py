@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from rlhf_core.api import BuildContext
+from rlhf_core.config import BuildContext
 from rlhf_plugin_health.config import EntropyCollapseConfig, GradientSpikeConfig, KLSpikeConfig, RatioDriftConfig
 from rlhf_plugin_health.watch import Metrics, Watch, number
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import BuildContext, StopRun
+from rlhf_core.hooks import StopRun
+
+from rlhf_core.config import BuildContext
 
 if TYPE_CHECKING:
     from rlhf_plugin_health.config import WatchConfig

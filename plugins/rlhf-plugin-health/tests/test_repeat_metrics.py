@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rollouts import FinishReason, Rollout
 
-from rlhf_core.api import FinishReason, Rollout
-from rlhf_core.trainers.common.generation import repeat_metrics
+from rlhf_core.training.generation import repeat_metrics
 
 
 def rollout(prompt: str, ids: tuple[int, ...], logprob: float, mask: Any = None) -> Rollout:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.sdk import read_jsonl
+from rlhf_core.data import read_jsonl
 
 QUICK = (
     "train",

@@ -43,7 +43,7 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
     rlhf push runs/x --to org/name --dry-run
     rlhf push runs/x --to org/name
     """
-    from rlhf_core.sdk import emit_json, set_up_logging
+    from rlhf_core.cli import emit_json, set_up_logging
 
     set_up_logging()
     upload = checked(model, repository)
@@ -75,8 +75,9 @@ def checked(model: str, repository: str) -> Upload:
     """
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-    from rlhf_core.api import ConfigError, ModelError, verify_files
-    from rlhf_core.sdk import resolve_model
+    from rlhf_core.config import ConfigError
+    from rlhf_core.data import verify_files
+    from rlhf_core.models import ModelError, resolve_model
 
     try:
         validate_repo_id(repository)
@@ -116,7 +117,7 @@ def paths_told(upload: Upload) -> Iterator[str]:
 
 def show(facts: dict[str, Any], card: str | None) -> None:
     """The table of files, and the card."""
-    from rlhf_core.sdk import table
+    from rlhf_core.cli import table
 
     table(("file", "bytes"), facts["files"].items())
     kind = "private" if facts["private"] else "public"
@@ -135,8 +136,8 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
     """
     from huggingface_hub import HfApi, constants, get_token
 
-    from rlhf_core.api import ConfigError, RlhfError
-    from rlhf_core.sdk import quiet_libraries
+    from rlhf_core.cli import quiet_libraries
+    from rlhf_core.config import ConfigError, RlhfError
 
     if constants.HF_HUB_OFFLINE:
         raise ConfigError("HF_HUB_OFFLINE is set", why="pushing needs the hub", fix="unset it, or use --dry-run")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import write_text
+from rlhf_core.data import write_text
 
 
 def digest(question: Mapping[str, Any]) -> str:

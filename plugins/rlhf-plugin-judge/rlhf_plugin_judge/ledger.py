@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_judge.prices import NANO
 
 

@@ -7,22 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 
-from rlhf_core.api import (
-    JudgeReply,
-    JudgeRequest,
-    Message,
-    ModelError,
-    RolloutRequest,
-    SamplingParams,
-    ScoreStatus,
-    message_text,
-)
-from rlhf_core.sdk import Formatter, NativeEngine, load_policy
+from rlhf_core.data import Message, message_text
+from rlhf_core.models import Formatter, ModelError, load_policy
 from rlhf_plugin_judge.texts import clean
+from rlhf_plugin_native import NativeEngine
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_plugin_judge.config import LocalConfig
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from rlhf_core.api import Config
+from rlhf_core.config import Config
 
 NANO = 1_000_000_000
 """Nano-dollars in a dollar."""

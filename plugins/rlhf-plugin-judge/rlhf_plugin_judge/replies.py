@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.api import JudgeReply, JudgeRequest, ScoreStatus, Tool
+from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
+
+from rlhf_core.data import Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Sample
+    from rlhf_core.rewards import Sample
 
 log = logging.getLogger("rlhf.judge")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import Message, Tool, message_text
-from rlhf_core.sdk import json_values
+from rlhf_core.data import Message, Tool, json_values, message_text
 from rlhf_plugin_judge.texts import clean
 
 TOOLS_ADD = 1024

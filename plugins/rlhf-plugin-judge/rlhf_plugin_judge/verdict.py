@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from rlhf_core.api import JudgeReply, JudgeRequest, Score, ScoreStatus
-from rlhf_core.sdk import Judge, delimited
+from rlhf_core.rewards import Judge, JudgeReply, JudgeRequest, Score, ScoreStatus, delimited
 
 T = TypeVar("T")
 LOOKED_AT = 20_000

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from rlhf_core.rewards import JudgeRequest, ScoreStatus
 
-from rlhf_core.api import JudgeRequest, ModelConfig, ScoreStatus
-from rlhf_core.testing import check_judge, make_context
+from rlhf_core.models import ModelConfig
 from rlhf_plugin_judge.config import LocalConfig
+from rlhf_testing import check_judge, make_context
 
 POCKET = LocalConfig(model=ModelConfig(path="pocket"))
 

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rlhf_core.rewards import JudgeRequest, ScoreStatus
 
-from rlhf_core.api import ConfigError, JudgeRequest, ScoreStatus, tool_spec
-from rlhf_core.testing import check_judge, make_context
+from rlhf_core.config import ConfigError
+from rlhf_plugin_episodes import tool_spec
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.openai_config import OpenAIConfig
 from rlhf_plugin_judge.prices import NANO, Price
 from rlhf_plugin_judge.replies import ToolRequest
 from rlhf_plugin_judge.stand_in import StandIn
 from rlhf_plugin_judge.stand_in_tools import Wrote, calls_first, results_of
+from rlhf_testing import check_judge, make_context
 
 PRICES = {"any": Price(input=1, output=5)}
 ADD = tool_spec("add", "Adds.", a="number", b="number")

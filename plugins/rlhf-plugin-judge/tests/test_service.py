@@ -9,15 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
+from rlhf_core.rewards import JudgeRequest, ScoreStatus
 
-from rlhf_core.api import ConfigError, JudgeRequest, ScoreStatus
-from rlhf_core.sdk import read_jsonl
-from rlhf_core.testing import check_judge, make_context
+from rlhf_core.config import ConfigError
+from rlhf_core.data import read_jsonl
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO, Price
 from rlhf_plugin_judge.question import question_of
 from rlhf_plugin_judge.stand_in import by_question
+from rlhf_testing import check_judge, make_context
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from rlhf_core.sdk import read_jsonl
+from rlhf_core.data import read_jsonl
 from rlhf_plugin_judge.prices import NANO
 
 

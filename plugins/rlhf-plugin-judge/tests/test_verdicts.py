@@ -6,25 +6,19 @@ import json
 from dataclasses import replace
 
 import pytest
+from rlhf_core.rewards import JudgeReply, Sample, ScoreStatus
 
-from rlhf_core.api import (
-    JudgeReply,
-    Media,
-    ModelConfig,
-    PreferencePair,
-    Prompt,
-    Sample,
-    ScoreStatus,
-    VerifierRewardConfig,
-)
-from rlhf_core.sdk import Registry, load_policy, save_model
-from rlhf_core.testing import check_reward, check_verifier, make_context
+from rlhf_core.config import Registry
+from rlhf_core.data import Media, PreferencePair, Prompt
+from rlhf_core.models import ModelConfig, load_policy, save_model
 from rlhf_plugin_judge import texts
 from rlhf_plugin_judge.agreement import pair_agreement
 from rlhf_plugin_judge.config import AnthropicConfig, LocalConfig
 from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare, ring
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig, JudgeVerifierConfig
 from rlhf_plugin_judge.verdict import Unusable, find_object, number
+from rlhf_plugin_verifiers import VerifierRewardConfig
+from rlhf_testing import check_reward, check_verifier, make_context
 
 
 def sample(text: str, prompt: str = "p", answer: str | None = None) -> Sample:

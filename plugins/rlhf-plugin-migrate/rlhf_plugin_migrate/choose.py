@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_migrate.read import Given
 from rlhf_plugin_migrate.tables import Table, trl_defaults
 

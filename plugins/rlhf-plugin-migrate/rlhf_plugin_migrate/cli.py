@@ -33,7 +33,7 @@ def from_trl(
     rlhf config from-trl --class GRPOConfig
     rlhf config from-trl -- trl dpo --model_name_or_path M --learning_rate 1e-6
     """
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_migrate.choose import trl_class
     from rlhf_plugin_migrate.read import Given, read_given
     from rlhf_plugin_migrate.tables import load_table, trl_defaults
@@ -83,7 +83,7 @@ def from_openrlhf(source: tuple[str, ...], algo: str | None, as_json: bool) -> N
 
 
 def _from_command(source: tuple[str, ...], peer: str, algo: str | None, as_json: bool) -> None:
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_migrate.choose import command_algorithm
     from rlhf_plugin_migrate.read import read_given
     from rlhf_plugin_migrate.tables import load_table
@@ -96,7 +96,7 @@ def _from_command(source: tuple[str, ...], peer: str, algo: str | None, as_json:
 
 
 def _print(given: Any, peer: str, algorithm: str, nproc: int, as_json: bool) -> None:
-    from rlhf_core.sdk import emit_json, open_registry
+    from rlhf_core.cli import emit_json, open_registry
     from rlhf_plugin_migrate.convert import convert
     from rlhf_plugin_migrate.printing import lines
     from rlhf_plugin_migrate.tables import load_table

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from rlhf_core.api import ConfigError
-from rlhf_core.sdk import Registry, RunConfig, explain_invalid, merge_settings
+from rlhf_core.config import ConfigError, Registry, RunConfig, explain_invalid, merge_settings
 from rlhf_plugin_migrate.hints import target_of
 from rlhf_plugin_migrate.read import Given, nothing
 from rlhf_plugin_migrate.rules import RULES, Case, Settings

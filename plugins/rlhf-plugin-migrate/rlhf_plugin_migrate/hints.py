@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlhf_core.sdk import Registry
+from rlhf_core.config import Registry
 from rlhf_plugin_migrate.tables import PEERS, Entry, by_last_word, load_table
 from rlhf_plugin_migrate.targets import Targets
 

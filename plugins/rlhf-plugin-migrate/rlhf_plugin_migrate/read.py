@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from rlhf_core.api import ConfigError, DatasetError
-from rlhf_core.sdk import check_file, parse_settings
+from rlhf_core.config import ConfigError, parse_settings
+from rlhf_core.data import DatasetError, check_file
 from rlhf_plugin_migrate.hints import flat
 from rlhf_plugin_migrate.tables import Table
 

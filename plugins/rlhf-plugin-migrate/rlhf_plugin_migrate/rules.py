@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_migrate.targets import Targets, dataset_component
 
 Settings = dict[str, Any]

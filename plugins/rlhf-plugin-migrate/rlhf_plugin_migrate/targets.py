@@ -8,8 +8,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from rlhf_core.api import UserError
-from rlhf_core.sdk import Registry, RunConfig
+from rlhf_core.config import Registry, RunConfig, UserError
 
 
 class Targets:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.cli.main import main
+from rlhf_core.config import Registry
 from rlhf_core.config.load import resolve
-from rlhf_core.sdk import Registry
 from rlhf_plugin_migrate.convert import convert
 from rlhf_plugin_migrate.printing import lines
 from rlhf_plugin_migrate.read import Given

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError, Registry
 from rlhf_core.config.load import resolve
-from rlhf_core.sdk import Registry
 from rlhf_plugin_migrate.tables import PEERS, load_table
 from rlhf_plugin_migrate.targets import Targets
 
@@ -174,7 +173,7 @@ def test_hints_that_fail_do_not_hide_the_unknown_key(monkeypatch: pytest.MonkeyP
 
 
 def test_without_the_plugin_the_nearest_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_core.disabled.disabled_distributions", lambda: ["rlhf-plugin-migrate"])
+    monkeypatch.setattr("rlhf_core.plugins.disabled.disabled_distributions", lambda: ["rlhf-plugin-migrate"])
     assert "TRL" not in said("grpo", "trainer.num_generations=1")
 
 

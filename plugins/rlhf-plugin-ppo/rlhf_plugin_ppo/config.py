@@ -7,16 +7,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_core.api import (
-    BuildContext,
-    ComponentConfig,
-    Config,
-    ConfigError,
-    KLSettings,
-    ModelPath,
-    OnlineTrainerConfig,
-    OptimizerSettings,
-)
+from rlhf_core.config import BuildContext, ComponentConfig, Config, ConfigError
+from rlhf_core.models import ModelPath
+from rlhf_core.rl import KLSettings, OnlineTrainerConfig
+from rlhf_core.training import OptimizerSettings
 
 
 class PpoKL(KLSettings):
@@ -183,6 +177,6 @@ class GaeConfig(ComponentConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Check that a critic of its own is there."""
         if self.critic.path is not None:
-            from rlhf_core.sdk import resolve_model
+            from rlhf_core.models import resolve_model
 
             resolve_model(self.critic.path)

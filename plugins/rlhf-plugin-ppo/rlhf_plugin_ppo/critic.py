@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.api import BuildContext, ModelError
-from rlhf_core.sdk import LoadedModel, has_linear_head, load_policy, pad_rows, predicting, take_apart
+from rlhf_core.config import BuildContext
+from rlhf_core.models import LoadedModel, ModelError, has_linear_head, load_policy, pad_rows, predicting, take_apart
 from rlhf_plugin_ppo.config import CriticSettings
 
 Ids = Sequence[Sequence[int]]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from rlhf_core.api import LossOutput, TokenBatch
+from rlhf_core.losses import LossOutput, TokenBatch
 
 
 class WithValues:

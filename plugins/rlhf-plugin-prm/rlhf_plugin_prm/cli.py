@@ -37,8 +37,8 @@ def perturb(file: str, output: Path, carried: int, slip: int, problems: int | No
     import random
     from collections import Counter
 
-    from rlhf_core.api import ConfigError, JsonlConfig
-    from rlhf_core.sdk import write_text
+    from rlhf_core.config import ConfigError
+    from rlhf_core.data import JsonlConfig, write_text
     from rlhf_plugin_prm.data.config import Gsm8kStepsConfig
     from rlhf_plugin_prm.data.sources import Gsm8kSource
     from rlhf_plugin_prm.evaluate import nowhere
@@ -92,7 +92,7 @@ def first_error(
     \b
     rlhf reward first-error --model runs/prm/final --input processbench/gsm8k.json.gz
     """
-    from rlhf_core.sdk import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
     from rlhf_plugin_prm.evaluate import evaluate
 
     set_up_logging()

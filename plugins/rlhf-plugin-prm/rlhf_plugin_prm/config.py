@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import ComponentConfig, OptimizerSettings
+from rlhf_core.config import ComponentConfig
+from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_prm.steps import Split
 from rlhf_plugin_reward.config import RewardTrainerConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt
+    from rlhf_core.data import Prompt
 
 
 class StepBceConfig(ComponentConfig):

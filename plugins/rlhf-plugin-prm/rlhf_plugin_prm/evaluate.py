@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from rlhf_core.api import BuildContext, DatasetError, DatasetSettings, JsonlConfig
-from rlhf_core.sdk import Datasets
+from rlhf_core.config import BuildContext
+from rlhf_core.data import DatasetError, Datasets, DatasetSettings, JsonlConfig
 from rlhf_plugin_prm.data.config import ProcessBenchConfig
 from rlhf_plugin_prm.examples import Solution, read_solutions
 from rlhf_plugin_prm.first_error import Floats, report

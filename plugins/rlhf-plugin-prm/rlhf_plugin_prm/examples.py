@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlhf_core.api import DatasetError, Message, Prompt, Tool
+from rlhf_core.data import DatasetError, Message, Prompt, Tool
 from rlhf_plugin_prm.steps import Split, Step, joined, split_steps
 
 Target = Literal["steps", "outcome"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlhf_core.api import LossOutput, TokenBatch
+from rlhf_core.losses import LossOutput, TokenBatch
 
 if TYPE_CHECKING:
     from rlhf_plugin_prm.config import StepBceConfig

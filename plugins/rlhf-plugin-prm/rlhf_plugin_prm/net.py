@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.nn.functional import logsigmoid
 
-from rlhf_core.api import Message, ModelError, Tool
-from rlhf_core.sdk import Formatter, pad_rows, pad_values
+from rlhf_core.data import Message, Tool
+from rlhf_core.models import Formatter, ModelError, pad_rows, pad_values
 from rlhf_plugin_prm.examples import Solution, Target
 from rlhf_plugin_prm.loss import StepBatch
 from rlhf_plugin_prm.steps import Step, places

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, ModelPath
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.models import ModelPath
 from rlhf_plugin_prm.steps import Split
 from rlhf_plugin_reward.config import check_reward_folder
 

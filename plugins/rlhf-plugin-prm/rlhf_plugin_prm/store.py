@@ -8,8 +8,9 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from rlhf_core.api import Config, ModelConfig, ModelError
-from rlhf_core.sdk import write_json
+from rlhf_core.config import Config
+from rlhf_core.data import write_json
+from rlhf_core.models import ModelConfig, ModelError
 from rlhf_plugin_prm.examples import Target
 from rlhf_plugin_prm.steps import Split
 

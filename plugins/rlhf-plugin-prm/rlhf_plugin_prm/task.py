@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext, DatasetError
-from rlhf_core.sdk import Datasets, OfflineTrainer, load_trained_policy, seed_everything
+from rlhf_core.config import BuildContext
+from rlhf_core.data import DatasetError, Datasets
+from rlhf_core.models import seed_everything
+from rlhf_core.training import OfflineTrainer, load_trained_policy
 from rlhf_plugin_prm.config import PrmConfig
 from rlhf_plugin_prm.examples import Solution, check_both_classes, read_solutions
 from rlhf_plugin_prm.net import StepEncoder, StepItem, StepModule, encode_solutions

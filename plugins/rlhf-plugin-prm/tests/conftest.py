@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.sdk import load_policy
+from rlhf_core.models import ModelConfig, load_policy
 from rlhf_plugin_prm.store import save_model
 from rlhf_plugin_reward.net import fresh_net
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import FinishReason, Rollout
 
-from rlhf_core.api import FinishReason, ModelConfig, Rollout, Score
-from rlhf_core.sdk import load_tokenizer
-from rlhf_core.testing import check_advantage, make_context
+from rlhf_core.models import ModelConfig, load_tokenizer
 from rlhf_plugin_prm.advantage import credited, token_ends
 from rlhf_plugin_prm.reward_config import StepAdvantageConfig
 from rlhf_plugin_prm.steps import split_steps
+from rlhf_testing import check_advantage, make_context
 
 TOKENIZER = load_tokenizer(ModelConfig())
 

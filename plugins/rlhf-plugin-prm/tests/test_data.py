@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlhf_core.rewards import Sample
 
-from rlhf_core.api import DatasetError, DatasetSettings, JsonlConfig, Prompt, Sample
-from rlhf_core.sdk import Datasets
-from rlhf_core.testing import check_dataset, make_context
+from rlhf_core.data import DatasetError, Datasets, DatasetSettings, JsonlConfig, Prompt
 from rlhf_plugin_prm.data.chains import check, gold, read_question
 from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig, ProcessBenchConfig
 from rlhf_plugin_prm.data.perturb import NotWorked, evaluate, perturb, untouched
 from rlhf_plugin_prm.examples import Solution, check_both_classes, read_solutions
+from rlhf_testing import check_dataset, make_context
 
 QUESTION = "Natalia sold clips to 48 friends in April, and half as many in May. How many altogether?"
 ANSWER = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nSo 48+24 = <<48+24=72>>72 clips.\n#### 72"

@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rewards import Sample, Score
+from rlhf_core.rollouts import Turn
 
-from rlhf_core.api import ConfigError, ModelConfig, ModelError, Prompt, Sample, Score, Turn
-from rlhf_core.sdk import load_policy, load_tokenizer
-from rlhf_core.testing import make_context
+from rlhf_core.config import ConfigError
+from rlhf_core.data import Prompt
+from rlhf_core.models import ModelConfig, ModelError, load_policy, load_tokenizer
 from rlhf_plugin_prm.examples import read_solutions
 from rlhf_plugin_prm.net import StepEncoder, encode_solutions
 from rlhf_plugin_prm.reward import StepReward
 from rlhf_plugin_prm.reward_config import PrmRewardConfig, StepAdvantageConfig
 from rlhf_plugin_prm.store import save_model
 from rlhf_plugin_reward.net import fresh_net
+from rlhf_testing import make_context
 
 TOOLS: Any = ({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}},)
 ASKED = {"role": "user", "content": "2 + 2?"}

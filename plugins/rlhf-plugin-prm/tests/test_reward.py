@@ -10,17 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rlhf_core.rewards import Sample, ScoreStatus
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from rlhf_core.api import ModelConfig, ModelError, Prompt, Sample, ScoreStatus
-from rlhf_core.sdk import load_policy
-from rlhf_core.testing import check_reward, make_context
+from rlhf_core.data import Prompt
+from rlhf_core.models import ModelConfig, ModelError, load_policy
 from rlhf_plugin_prm.net import StepEncoder
 from rlhf_plugin_prm.reward import StepReward, aggregate
 from rlhf_plugin_prm.reward_config import PrmRewardConfig
 from rlhf_plugin_prm.steps import split_steps
 from rlhf_plugin_prm.store import save_model
 from rlhf_plugin_reward.net import fresh_net
+from rlhf_testing import check_reward, make_context
 
 PROMPT = Prompt("a", ({"role": "user", "content": "What is 7 + 5 - 3?"},))
 TEXT = "7 + 5 = 12\n12 - 3 = 9\nThe answer is 9."

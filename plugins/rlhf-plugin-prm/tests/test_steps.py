@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.sdk import load_tokenizer
+from rlhf_core.models import ModelConfig, load_tokenizer
 from rlhf_plugin_prm.steps import JOINS, joined, places, split_steps
 
 TEXTS = {

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.pocket.data import load_pairs
-from rlhf_core.pocket.gold import is_hollow
-from rlhf_core.sdk import load_policy, read_jsonl
-from rlhf_core.testing import check_loss, check_trainer
+from rlhf_core.data import read_jsonl
+from rlhf_core.models import ModelConfig, load_policy
+from rlhf_plugin_pocket.data import load_pairs
+from rlhf_plugin_pocket.gold import is_hollow
 from rlhf_plugin_prm.config import OrmConfig, PrmConfig, StepBceConfig
 from rlhf_plugin_prm.loss import StepBatch, StepBce
 from rlhf_plugin_prm.net import StepItem, StepModule
 from rlhf_plugin_prm.steps import split_steps
 from rlhf_plugin_reward.net import fresh_net
+from rlhf_testing import check_loss, check_trainer
 
 Command = Callable[..., tuple[int, str]]
 

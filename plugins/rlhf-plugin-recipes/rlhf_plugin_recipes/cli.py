@@ -20,7 +20,7 @@ def recipe() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_(as_json: bool) -> None:
     """Recipes that are shipped."""
-    from rlhf_core.sdk import emit_json, table
+    from rlhf_core.cli import emit_json, table
     from rlhf_plugin_recipes.files import shipped
     from rlhf_plugin_recipes.read import read_recipe
 
@@ -65,7 +65,7 @@ def run(
     rlhf recipe run mine.yaml --set vars.steps=20 --from policy
     rlhf recipe run mine.yaml --dry-run
     """
-    from rlhf_core.sdk import set_up_logging
+    from rlhf_core.cli import set_up_logging
     from rlhf_plugin_recipes.execute import Execution
     from rlhf_plugin_recipes.files import find_file
     from rlhf_plugin_recipes.process import locked, run_in_process
@@ -88,7 +88,7 @@ def run(
 
 
 def _forecast(execution: Execution, as_json: bool) -> None:
-    from rlhf_core.sdk import emit_json, table
+    from rlhf_core.cli import emit_json, table
 
     rows = execution.forecast(execution.check())
     if as_json:
@@ -99,7 +99,7 @@ def _forecast(execution: Execution, as_json: bool) -> None:
 
 
 def _run(execution: Execution, as_json: bool) -> None:
-    from rlhf_core.sdk import emit_json
+    from rlhf_core.cli import emit_json
     from rlhf_plugin_recipes.summary import print_summary, write_page, write_summary
 
     status, error = "completed", None

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.api import ConfigError, PluginError
+from rlhf_core.config import ConfigError, PluginError
 from rlhf_plugin_recipes.files import flat, near
 
 UNUSABLE = ("help", "json", "dry_run", "debug")

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import open_registry, weights_digest
+from rlhf_core.cli import open_registry
+from rlhf_core.models import weights_digest
 from rlhf_plugin_recipes.files import flat
 from rlhf_plugin_recipes.read import references
 from rlhf_plugin_recipes.stage_plan import Made, StagePlan, names_of
@@ -95,7 +96,7 @@ def is_changed(path: Path, known: Mapping[str, Any]) -> bool:
 
 
 def digest_of(path: str) -> str:
-    """As :func:`rlhf_core.sdk.weights_digest`, which passes over a model's card, but of a file of any kind."""
+    """As :func:`rlhf_core.models.weights_digest`, which passes over a model's card, but of a file of any kind."""
     file = Path(path).expanduser()
     if file.suffix == ".md" and file.is_file():
         return hashlib.sha256(file.read_bytes()).hexdigest()[:16]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ConfigError, RlhfError, UserError
-from rlhf_core.sdk import RunDirError
+from rlhf_core.config import ConfigError, RlhfError, UserError
+from rlhf_core.runs import RunDirError
 from rlhf_plugin_recipes.content import differences, key_of, key_parts
 from rlhf_plugin_recipes.figures import figures_of
 from rlhf_plugin_recipes.kinds import RESULT

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.api import ConfigError
-from rlhf_core.sdk import merge_settings, parse_settings
+from rlhf_core.config import ConfigError, merge_settings, parse_settings
 
 FLOW = "a value with ${...} inside { } or [ ] needs quotes: {path: '${stages.rm.model}'}"
 

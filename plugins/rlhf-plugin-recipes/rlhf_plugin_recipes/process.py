@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from rlhf_core.api import RlhfError
-from rlhf_core.sdk import RunDirError
+from rlhf_core.config import RlhfError
+from rlhf_core.runs import RunDirError
 
 Start = Callable[[Sequence[str], Path, "Path | None"], int]
 """(Words after `rlhf`, file for what it says, file for what it prints or None) -> exit code."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ConfigError
-from rlhf_core.sdk import parse_settings
+from rlhf_core.config import ConfigError, parse_settings
 from rlhf_plugin_recipes.files import near, read_mapping, refuse_unknown
 from rlhf_plugin_recipes.kinds import KINDS, Kind
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ConfigError, UserError
-from rlhf_core.sdk import Registry, component_of, open_registry
+from rlhf_core.cli import component_of, open_registry
+from rlhf_core.config import ConfigError, Registry, UserError
 from rlhf_plugin_recipes import commands, training
 from rlhf_plugin_recipes.read import Recipe, Stage, fill, references
 

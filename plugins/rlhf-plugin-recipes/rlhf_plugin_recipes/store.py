@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import RunDirError, write_json
+from rlhf_core.data import write_json
+from rlhf_core.runs import RunDirError
 from rlhf_plugin_recipes.content import fingerprint, is_changed
 from rlhf_plugin_recipes.read import Stage
 from rlhf_plugin_recipes.stage_plan import Made

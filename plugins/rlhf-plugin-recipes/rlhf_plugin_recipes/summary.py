@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from rlhf_core.api import RlhfError
-from rlhf_core.sdk import table, write_json
+from rlhf_core.cli import table
+from rlhf_core.config import RlhfError
+from rlhf_core.data import write_json
 from rlhf_plugin_recipes import commands
 from rlhf_plugin_recipes.execute import Execution, Outcome
 

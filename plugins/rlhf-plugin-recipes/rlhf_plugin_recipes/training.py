@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.api import ConfigError
-from rlhf_core.sdk import RunConfig
+from rlhf_core.config import ConfigError, RunConfig
 from rlhf_plugin_recipes.commands import ask, ask_json
 from rlhf_plugin_recipes.files import refuse_unknown
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_core.sdk import write_text
+from rlhf_core.data import write_text
 from rlhf_plugin_report.page import render
 from rlhf_plugin_report.read import LIMIT, read_page
 from rlhf_plugin_report.stored import open_run, with_error
 
 if TYPE_CHECKING:
-    from rlhf_core.api import RunClosed
+    from rlhf_core.hooks import RunClosed
 
 NAME = "report.html"
 

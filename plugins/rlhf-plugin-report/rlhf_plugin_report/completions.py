@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.sdk import StoredRun, load_tokenizer
+from rlhf_core.models import ModelConfig, load_tokenizer
+from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.media import MediaReader
 from rlhf_plugin_report.rows import COMPLETION, EXAMPLE, ROW, fits, is_number
 from rlhf_plugin_report.turns import turns_of

@@ -6,10 +6,10 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from rlhf_core.api import hookimpl
+from rlhf_core.hooks import hookimpl
 
 if TYPE_CHECKING:
-    from rlhf_core.api import RunClosed
+    from rlhf_core.hooks import RunClosed
 
 VARIABLE = "RLHF_REPORT"
 OFF = ("0", "off", "no", "false")

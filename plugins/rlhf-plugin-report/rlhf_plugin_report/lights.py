@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.sdk import StoredRun
+from rlhf_core.runs import StoredRun
 
 Row = Mapping[str, Any]
 HEALTH = {

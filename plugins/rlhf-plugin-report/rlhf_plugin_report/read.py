@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from rlhf_core.sdk import StoredRun
+from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.completions import read_completions
 from rlhf_plugin_report.lights import Light, lights_of
 from rlhf_plugin_report.listening import Pair, pairs_of

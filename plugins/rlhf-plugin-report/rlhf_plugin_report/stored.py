@@ -9,7 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rlhf_core.sdk import RunDirError, StoredRun, find_run, read_yaml
+from rlhf_core.config import read_yaml
+from rlhf_core.runs import RunDirError, StoredRun, find_run
 
 
 @dataclass(frozen=True)

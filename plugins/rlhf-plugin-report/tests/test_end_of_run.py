@@ -72,7 +72,7 @@ def test_an_interrupted_run_has_a_page_which_its_resume_writes_anew(
 
 
 def test_a_failed_run_has_a_page_that_says_why(rlhf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.trainers.common.learner import Learner
+    from rlhf_core.training.learner import Learner
 
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise OSError("the accelerator is on fire")
@@ -92,8 +92,9 @@ def test_a_run_that_never_began_leaves_no_page(rlhf: Callable[..., Any]) -> None
 def test_a_page_that_cannot_be_written_is_said_once_and_fails_nothing(
     monkeypatch: pytest.MonkeyPatch, run: Path
 ) -> None:
-    from rlhf_core.api import RunClosed
-    from rlhf_core.hooks import HookBus, new_manager
+    from rlhf_core.hooks import RunClosed
+
+    from rlhf_core.plugins.hooks import HookBus, new_manager
 
     def full(*args: Any) -> None:
         raise OSError("no space left on device")

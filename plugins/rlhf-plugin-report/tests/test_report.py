@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import rlhf_plugin_report.page
-from rlhf_core.sdk import find_run
+from rlhf_core.runs import find_run
 from rlhf_plugin_report.charts import draw
 from rlhf_plugin_report.cli import report
 from rlhf_plugin_report.fit import fitted
@@ -209,8 +209,7 @@ def test_a_run_that_cannot_be_repeated_says_so_on_its_page(copy: Path) -> None:
 
 
 def test_pieces_are_the_text_also_of_characters_of_several_tokens() -> None:
-    from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import load_tokenizer
+    from rlhf_core.models import ModelConfig, load_tokenizer
     from rlhf_plugin_report.completions import texts_of
 
     tokenizer = load_tokenizer(ModelConfig(path="pocket"))
@@ -223,7 +222,7 @@ def test_pieces_are_the_text_also_of_characters_of_several_tokens() -> None:
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    from rlhf_core.api import UserError
+    from rlhf_core.config import UserError
 
     with pytest.raises(UserError, match="is no run"):
         CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)

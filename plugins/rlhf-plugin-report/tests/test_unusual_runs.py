@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rlhf_core
-from rlhf_core.sdk import RunDirError
+from rlhf_core.runs import RunDirError
 from rlhf_plugin_report.stored import open_run
 
 from .conftest import data_of, page_of

@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.api import DatasetError, Media, Message, PreferencePair, Prompt, message_text
-from rlhf_core.sdk import Datasets, RawRow, RowReader
+from rlhf_core.data import (
+    DatasetError,
+    Datasets,
+    Media,
+    Message,
+    PreferencePair,
+    Prompt,
+    RawRow,
+    RowReader,
+    message_text,
+)
 
 STYLES = 3
 """RM-Bench: concise, detailed in plain text, detailed in Markdown."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.sdk import Choice
+from rlhf_core.cli import Choice
 
 if TYPE_CHECKING:
     from rlhf_plugin_reward_eval.evaluation import Report, Settings
@@ -73,7 +73,7 @@ def evaluate(**options: Any) -> None:
     rlhf reward evaluate --model runs/a/final --model runs/b/final --pairs pairs.jsonl --plots plots
     rlhf reward evaluate --reward verifier --pairs pairs.jsonl --responses graded.jsonl --gold score --output out.json
     """
-    from rlhf_core.sdk import set_up_logging
+    from rlhf_core.cli import set_up_logging
 
     set_up_logging()
     given = Options(**options)
@@ -124,7 +124,8 @@ class Options:
 
 def _measure(given: Options) -> Report:
     """Check everything, then load the rewards and measure them."""
-    from rlhf_core.sdk import context_of, open_registry, quiet_libraries, use_matmul_backend
+    from rlhf_core.cli import context_of, open_registry, quiet_libraries
+    from rlhf_core.models import use_matmul_backend
     from rlhf_plugin_reward_eval.cases import read_cases
     from rlhf_plugin_reward_eval.evaluation import measure_rewards
     from rlhf_plugin_reward_eval.plots import check_plots
@@ -155,7 +156,8 @@ def _measure(given: Options) -> Report:
 
 def _finish(report: Report, given: Options) -> None:
     """Print, write and draw."""
-    from rlhf_core.sdk import emit_json, write_json
+    from rlhf_core.cli import emit_json
+    from rlhf_core.data import write_json
     from rlhf_plugin_reward_eval.plots import draw
     from rlhf_plugin_reward_eval.printing import show
 

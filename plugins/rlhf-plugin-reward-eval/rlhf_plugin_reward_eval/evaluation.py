@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import BuildContext, ComponentConfig
-from rlhf_core.sdk import open_component
+from rlhf_core.cli import open_component
+from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_plugin_reward_eval import measures, probes
 from rlhf_plugin_reward_eval.cases import Case, Cases, Text, prompt_key
 from rlhf_plugin_reward_eval.progress import Progress

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_reward_eval.evaluation import Report
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.sdk import table
+from rlhf_core.cli import table
 from rlhf_plugin_reward_eval.evaluation import Report
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import message_text
+from rlhf_core.data import message_text
 from rlhf_plugin_reward_eval import stats
 from rlhf_plugin_reward_eval.cases import Case, Text, prompt_key
 from rlhf_plugin_reward_eval.measures import TIE

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_core.api import ComponentConfig, ConfigError
-from rlhf_core.sdk import Registry, check_output, chosen_reward
+from rlhf_core.cli import check_output, chosen_reward
+from rlhf_core.config import ComponentConfig, ConfigError, Registry
 
 
 def select_rewards(

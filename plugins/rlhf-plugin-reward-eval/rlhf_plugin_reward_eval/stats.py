@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.functional import percentile_tails, wilson
+from rlhf_core.runs import percentile_tails, wilson
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 1000
@@ -33,7 +33,7 @@ def bootstrap(
 ) -> Interval:
     """Percentile bootstrap over clusters (Efron and Tibshirani 1993): rows of one prompt are drawn together.
 
-    Its tails are those of :func:`rlhf_core.functional.percentile_tails`, so that few prompts do not look like many.
+    Its tails are those of :func:`rlhf_core.runs.percentile_tails`, so that few prompts do not look like many.
 
     Args:
         statistic: from the rows drawn to the figure.

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.pocket.data import load_pairs
-from rlhf_core.sdk import Registry, context_of, load_policy
+from rlhf_core.cli import context_of
+from rlhf_core.config import Registry
+from rlhf_core.models import ModelConfig, load_policy
+from rlhf_plugin_pocket.data import load_pairs
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.net import fresh_net, save_classifier

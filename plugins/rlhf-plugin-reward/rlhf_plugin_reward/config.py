@@ -8,18 +8,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_core.api import (
-    BuildContext,
-    ComponentConfig,
-    ConfigError,
-    DatasetError,
-    DatasetSettings,
-    ModelConfig,
-    ModelError,
-    ModelPath,
-    OfflineTrainerConfig,
-    OptimizerSettings,
-)
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.data import DatasetError, DatasetSettings
+from rlhf_core.models import ModelConfig, ModelError, ModelPath
+from rlhf_core.training import OfflineTrainerConfig, OptimizerSettings
 
 
 class BradleyTerryLossConfig(ComponentConfig):
@@ -185,7 +177,7 @@ def check_pairs(ctx: BuildContext) -> None:
     Raises:
         DatasetError: says where pairs can be given.
     """
-    from rlhf_core.sdk import Datasets
+    from rlhf_core.data import Datasets
 
     settings = ctx.config.dataset
     if any(source.source.downloads for source in settings.sources):

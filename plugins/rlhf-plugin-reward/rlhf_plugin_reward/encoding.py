@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import Message, ModelError, Sample, Tool
-from rlhf_core.sdk import Formatter, write_json
+from rlhf_core.rewards import Sample
+
+from rlhf_core.data import Message, Tool, write_json
+from rlhf_core.models import Formatter, ModelError
 
 FILE = "reward.json"
 """Beside a reward model's weights; without it the model is from elsewhere."""

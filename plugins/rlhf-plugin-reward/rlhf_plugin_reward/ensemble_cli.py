@@ -22,20 +22,19 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     rlhf reward ensemble --dataset pairs.jsonl --model runs/sft/final --set members=5 --output runs/ensemble
     rlhf train --algo grpo --reward ensemble --set reward.path=runs/ensemble
     """
-    from rlhf_core.api import ConfigError, ModelConfig
-    from rlhf_core.sdk import (
-        LocalStrategy,
-        check_writable,
+    from rlhf_core.cli import (
         component_of,
         context_of,
         emit_json,
         open_component,
         open_registry,
         quiet_libraries,
-        resolve_model,
         set_up_logging,
-        use_matmul_backend,
     )
+    from rlhf_core.config import ConfigError
+    from rlhf_core.distributed import LocalStrategy
+    from rlhf_core.models import ModelConfig, resolve_model, use_matmul_backend
+    from rlhf_core.runs import check_writable
 
     set_up_logging()
     registry = open_registry()

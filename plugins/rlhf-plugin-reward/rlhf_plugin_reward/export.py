@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.sdk import ComputedWeights, base_model, on_demand
+from rlhf_core.distributed import ComputedWeights, on_demand
+from rlhf_core.models import base_model
 
 
 def trunk_weights(trunk: Any, weights: Mapping[str, Any]) -> ComputedWeights:

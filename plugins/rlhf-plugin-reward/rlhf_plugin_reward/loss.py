@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import logsigmoid
 
-from rlhf_core.api import LossOutput, PairBatch
+from rlhf_core.losses import LossOutput, PairBatch
 
 if TYPE_CHECKING:
     from rlhf_plugin_reward.config import BradleyTerryLossConfig

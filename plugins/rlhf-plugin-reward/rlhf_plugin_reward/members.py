@@ -16,20 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlhf_core.sdk import (
-    Learner,
-    LocalStrategy,
-    ModuleRelease,
-    NoGradForward,
-    Strategy,
-    can_pack,
-    has_no_weights,
-    prepare_to_learn,
-    try_transformer,
-    use_whole_weights,
-    whole_folder,
-    write_json,
-)
+from rlhf_core.data import whole_folder, write_json
+from rlhf_core.distributed import LocalStrategy, ModuleRelease, Strategy, use_whole_weights
+from rlhf_core.models import can_pack, has_no_weights
+from rlhf_core.training import Learner, NoGradForward, prepare_to_learn, try_transformer
 from rlhf_plugin_reward.aggregate import Floats
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
 from rlhf_plugin_reward.encoding import View

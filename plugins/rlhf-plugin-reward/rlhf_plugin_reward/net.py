@@ -14,9 +14,12 @@ from typing import Any
 
 import torch
 
-from rlhf_core.api import BuildContext, ModelConfig, ModelError
-from rlhf_core.sdk import (
+from rlhf_core.config import BuildContext
+from rlhf_core.distributed import on_demand
+from rlhf_core.models import (
     LoadedModel,
+    ModelConfig,
+    ModelError,
     ValuesForAdapters,
     base_model,
     can_pack,
@@ -24,7 +27,6 @@ from rlhf_core.sdk import (
     has_no_weights,
     last_token_hidden,
     load_tokenizer,
-    on_demand,
     resolve_model,
     rounding_tolerance,
     take_apart,
@@ -123,7 +125,7 @@ def fresh_net(policy: LoadedModel, heads: int, seed: int, sharing: str, *, copy_
 
 
 def net_to_train(policy: LoadedModel, heads: int, ctx: BuildContext, train_trunk: str) -> RewardNet:
-    """A net on the very trunk of a policy that :func:`rlhf_core.sdk.load_trained_policy` loaded.
+    """A net on the very trunk of a policy that :func:`rlhf_core.training.load_trained_policy` loaded.
 
     Where the trunk has its weights the net is on the run's device; else each rank reads its part of them once the
     strategy has divided the net.

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rlhf_core.api import PairBatch, PreferencePair
+from rlhf_core.data import PreferencePair
+from rlhf_core.losses import PairBatch
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.net import RewardNet
 

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rlhf_core.api import DatasetError
-from rlhf_core.sdk import NoGradForward, ShardedForward, Strategy, has_no_weights, last_token_hidden
+from rlhf_core.data import DatasetError
+from rlhf_core.distributed import ShardedForward, Strategy
+from rlhf_core.models import has_no_weights, last_token_hidden
+from rlhf_core.training import NoGradForward
 from rlhf_plugin_reward.net import MOST_KEPT, RewardNet
 
 Ids = Sequence[Sequence[int]]

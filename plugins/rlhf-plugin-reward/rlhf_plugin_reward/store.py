@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.api import ModelConfig, PreferencePair, verify_files
-from rlhf_core.sdk import (
+from rlhf_core.data import PreferencePair, cache_folder, verify_files
+from rlhf_core.models import (
+    ModelConfig,
     base_model,
-    cache_folder,
     clear_quantization_config,
     load_tokenizer,
     resolve_model,

@@ -6,15 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext
-from rlhf_core.sdk import (
-    Datasets,
-    OfflineTrainer,
-    load_named,
-    load_trained_policy,
-    save_named,
-    seed_everything,
-)
+from rlhf_core.config import BuildContext
+from rlhf_core.data import Datasets
+from rlhf_core.models import load_named, save_named, seed_everything
+from rlhf_core.training import OfflineTrainer, load_trained_policy
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import net_to_train, save_classifier

@@ -13,16 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.api import BuildContext, DatasetError, ModelConfig, PreferencePair
-from rlhf_core.sdk import (
-    Datasets,
-    LoadedModel,
-    LocalStrategy,
-    ShardedLoading,
-    Strategy,
-    load_policy,
-    preserved_rng,
-)
+from rlhf_core.config import BuildContext
+from rlhf_core.data import DatasetError, Datasets, PreferencePair
+from rlhf_core.distributed import LocalStrategy, ShardedLoading, Strategy
+from rlhf_core.models import LoadedModel, ModelConfig, load_policy, preserved_rng
 from rlhf_plugin_reward.aggregate import Floats, standardise
 from rlhf_plugin_reward.config import EnsembleConfig, device_of, needs_pairs, without_pairs
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH, Encoder, View

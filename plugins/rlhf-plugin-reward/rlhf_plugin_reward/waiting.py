@@ -6,7 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from rlhf_core.api import DeadlineExceeded, ModelError
+from rlhf_core.config import DeadlineExceeded
+from rlhf_core.models import ModelError
 
 POLL_S = 0.1
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from rlhf_core.api import PairBatch
+from rlhf_core.losses import PairBatch
 from rlhf_plugin_reward.aggregate import aggregate, calibration_error, quality, standardise
 from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.pairs import PairItem, bootstrap

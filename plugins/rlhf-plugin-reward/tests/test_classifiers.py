@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
-from rlhf_core.api import ModelConfig, ModelError, PreferencePair
-from rlhf_core.sdk import LocalStrategy, load_policy
+from rlhf_core.data import PreferencePair
+from rlhf_core.distributed import LocalStrategy
+from rlhf_core.models import ModelConfig, ModelError, load_policy
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.net import load_classifier
 from rlhf_plugin_reward.reward import load_ensemble

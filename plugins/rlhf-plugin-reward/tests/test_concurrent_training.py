@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from rlhf_core.api import DeadlineExceeded, ModelError
+from rlhf_core.config import DeadlineExceeded
+from rlhf_core.models import ModelError
 from rlhf_plugin_reward.waiting import check_place, wait_for
 
 SMALL = [

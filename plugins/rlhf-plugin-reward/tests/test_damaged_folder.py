@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.api import ModelConfig, ModelError
-from rlhf_core.sdk import load_policy, whole_folder
+from rlhf_core.data import whole_folder
+from rlhf_core.models import ModelConfig, ModelError, load_policy
 from rlhf_plugin_reward.encoding import View
 from rlhf_plugin_reward.net import fresh_net, load_classifier, save_classifier
 from rlhf_plugin_reward.store import load_shared, save_shared

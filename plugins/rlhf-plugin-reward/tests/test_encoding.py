@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.api import ModelConfig, ModelError, PreferencePair
-from rlhf_core.sdk import load_policy, load_tokenizer, save_model
+from rlhf_core.data import PreferencePair
+from rlhf_core.models import ModelConfig, ModelError, load_policy, load_tokenizer, save_model
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.pairs import encode_pairs, first_of_mixture
 

@@ -9,20 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rlhf_core.rewards import Sample, ScoreStatus
+from rlhf_core.rollouts import FinishReason
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from rlhf_core.api import (
-    FinishReason,
-    ModelConfig,
-    ModelError,
-    OptimizerSettings,
-    PreferencePair,
-    Prompt,
-    Sample,
-    ScoreStatus,
-)
-from rlhf_core.sdk import LocalStrategy, load_policy
-from rlhf_core.testing import check_reward
+from rlhf_core.data import PreferencePair, Prompt
+from rlhf_core.distributed import LocalStrategy
+from rlhf_core.models import ModelConfig, ModelError, load_policy
+from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.members import fit
@@ -31,6 +25,7 @@ from rlhf_plugin_reward.pairs import PairItem, PairModule
 from rlhf_plugin_reward.reward import EnsembleReward, SingleReward, load_ensemble
 from rlhf_plugin_reward.store import digest
 from rlhf_plugin_reward.train import train_ensemble
+from rlhf_testing import check_reward
 
 SHARING = ("none", "lora", "frozen")
 RATES = {"none": 5e-4, "lora": 2e-3, "frozen": 2e-2}

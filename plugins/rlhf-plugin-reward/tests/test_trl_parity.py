@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.sdk import load_policy
+from rlhf_core.models import ModelConfig, load_policy
 from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.net import RewardNet, fresh_net, head_of, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule

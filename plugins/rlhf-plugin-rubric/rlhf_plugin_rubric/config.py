@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ModelError, ModelPath
+from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.models import ModelError, ModelPath
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.rewards import Asking, JudgeField
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_rubric.rubric import Rubric, RubricField, load_rubric
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt
+    from rlhf_core.data import Prompt
 
 
 def default_rubric() -> Rubric:

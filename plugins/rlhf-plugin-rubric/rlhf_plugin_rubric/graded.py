@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_core.api import DatasetError, Prompt
-from rlhf_core.sdk import Datasets
+from rlhf_core.data import DatasetError, Datasets, Prompt
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric, on_scale
 

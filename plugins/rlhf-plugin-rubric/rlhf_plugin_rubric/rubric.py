@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from rlhf_core.api import Config, ConfigError
+from rlhf_core.config import Config, ConfigError
 
 SHIPPED = Path(__file__).parent / "rubrics"
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import BuildContext, DatasetError
-from rlhf_core.sdk import Datasets, OfflineTrainer, load_trained_policy, seed_everything
+from rlhf_core.config import BuildContext
+from rlhf_core.data import DatasetError, Datasets
+from rlhf_core.models import seed_everything
+from rlhf_core.training import OfflineTrainer, load_trained_policy
 from rlhf_plugin_reward.encoding import Encoder, View, write_view
 from rlhf_plugin_reward.net import net_to_train
 from rlhf_plugin_reward.task import RewardModelTask

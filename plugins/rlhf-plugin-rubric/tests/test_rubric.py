@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlhf_core.rewards import Sample, ScoreStatus
+from rlhf_core.rollouts import Turn
 
-from rlhf_core.api import ConfigError, Prompt, Sample, ScoreStatus, Turn
-from rlhf_core.testing import check_reward, make_context
+from rlhf_core.config import ConfigError
+from rlhf_core.data import Prompt
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.stand_in import Service, StandIn
 from rlhf_plugin_rubric.config import RubricRewardConfig
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric, load_rubric
+from rlhf_testing import check_reward, make_context
 
 TWO = Rubric.model_validate(
     {

@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rlhf_core.rewards import Sample
+from rlhf_core.rollouts import Turn
 
-from rlhf_core.api import ModelConfig, ModelError, Prompt, Sample, Turn
-from rlhf_core.pocket.data import load_pairs
-from rlhf_core.pocket.gold import is_hollow, words
-from rlhf_core.sdk import load_policy, read_jsonl
-from rlhf_core.testing import check_reward, make_context
+from rlhf_core.data import Prompt, read_jsonl
+from rlhf_core.models import ModelConfig, ModelError, load_policy
+from rlhf_plugin_pocket.data import load_pairs
+from rlhf_plugin_pocket.gold import is_hollow, words
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_rubric.config import RubricModelConfig
 from rlhf_plugin_rubric.model import GradeBatch, GradeLoss, save_model
 from rlhf_plugin_rubric.rubric import Rubric
+from rlhf_testing import check_reward, make_context
 
 Command = Callable[..., tuple[int, str]]
 CRITERIA = [

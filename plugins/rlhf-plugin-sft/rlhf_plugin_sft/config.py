@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from rlhf_core.api import ComponentConfig, OptimizerSettings, PolicyTrainerConfig
+from rlhf_core.config import ComponentConfig
+from rlhf_core.training import OptimizerSettings, PolicyTrainerConfig
 
 
 class SftConfig(PolicyTrainerConfig):

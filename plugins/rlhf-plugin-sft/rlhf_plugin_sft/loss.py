@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.api import LossOutput, TokenBatch
+from rlhf_core.losses import LossOutput, TokenBatch
 
 
 class CrossEntropy:

@@ -9,18 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import BuildContext
-from rlhf_core.sdk import (
-    Datasets,
-    Formatter,
-    OfflineTrainer,
-    PolicyModule,
-    TrainingSample,
-    load_trained_policy,
-    load_weights,
-    save_model,
-    seed_everything,
-)
+from rlhf_core.config import BuildContext
+from rlhf_core.data import Datasets
+from rlhf_core.models import Formatter, load_weights, save_model, seed_everything
+from rlhf_core.training import OfflineTrainer, PolicyModule, TrainingSample, load_trained_policy
 from rlhf_plugin_sft.config import SftConfig
 from rlhf_plugin_sft.turns import all_answers, last_answer
 

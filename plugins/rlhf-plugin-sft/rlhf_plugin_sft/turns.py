@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rlhf_core.api import Message, ModelError, Tool, message_text
-from rlhf_core.sdk import Formatter
+from rlhf_core.data import Message, Tool, message_text
+from rlhf_core.models import Formatter, ModelError
 
 
 class Turns(NamedTuple):

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf_core.api import ModelConfig
 from rlhf_core.cli.main import main
-from rlhf_core.sdk import Formatter, PolicyModule, TrainingSample, load_policy
+from rlhf_core.models import Formatter, ModelConfig, load_policy
+from rlhf_core.training import PolicyModule, TrainingSample
 from rlhf_plugin_sft.loss import CrossEntropy
 
 ROWS = [

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.sdk import Formatter, load_tokenizer
+from rlhf_core.models import Formatter, ModelConfig, load_tokenizer
 from rlhf_plugin_sft.turns import all_answers, last_answer
 
 TOOLS = ({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}},)

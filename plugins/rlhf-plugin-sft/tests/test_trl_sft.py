@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import ModelConfig, ModelError
-from rlhf_core.functional.reduce import reduce_loss
-from rlhf_core.sdk import Formatter, LoadedModel, PolicyModule, TrainingSample, load_policy
+from rlhf_core.models import Formatter, LoadedModel, ModelConfig, ModelError, load_policy
+from rlhf_core.training import PolicyModule, TrainingSample
+from rlhf_core.training.functional.reduce import reduce_loss
 from rlhf_plugin_sft.loss import CrossEntropy
 from rlhf_plugin_sft.turns import all_answers, last_answer
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, PluginError
+from rlhf_core.config import BuildContext, ComponentConfig, PluginError
 
 if TYPE_CHECKING:
     from rlhf_plugin_tensorboard.tracker import TensorBoardTracker

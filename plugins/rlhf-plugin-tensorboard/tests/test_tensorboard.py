@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlhf_core.api import BuildContext, PluginError
+from rlhf_core.config import BuildContext, PluginError
 from rlhf_plugin_tensorboard.config import TensorBoardConfig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rlhf_core.sdk import OpenGroup
+from rlhf_core.cli import OpenGroup
 
 
 @click.group(

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, ModelPath
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.models import ModelPath
 
 PROXY_WEIGHTS = {
     "pitch_variance": 0.30,

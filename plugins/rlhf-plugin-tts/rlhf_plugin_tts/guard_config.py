@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, Config, component
+from rlhf_core.config import BuildContext, ComponentConfig, Config, component
 from rlhf_plugin_composite.config import CompositeConfig, PartSettings
 from rlhf_plugin_tts.config import DurationConfig, WerConfig
 

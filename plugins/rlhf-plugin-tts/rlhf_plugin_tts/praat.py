@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_tts.audio import Samples
 from rlhf_plugin_tts.pitch import CEILING_HZ, FLOOR_HZ, HOP_SECONDS, PitchTrack
 

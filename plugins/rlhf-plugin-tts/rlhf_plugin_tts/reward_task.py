@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.api import BuildContext, PairBatch
-from rlhf_core.sdk import OfflineTrainer, seed_everything
+from rlhf_core.config import BuildContext
+from rlhf_core.losses import PairBatch
+from rlhf_core.models import seed_everything
+from rlhf_core.training import OfflineTrainer
 from rlhf_plugin_tts.reward_trainer import AudioRewardModelConfig
 from rlhf_plugin_tts.rows import AudioPair, digest
 from rlhf_plugin_tts.trained import EncoderEar, FeatureEar, Head

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ConfigError, OfflineTrainerConfig, OptimizerSettings
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.training import OfflineTrainerConfig, OptimizerSettings
 
 
 class AudioRewardModelConfig(OfflineTrainerConfig):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import Media
+from rlhf_core.data import Media
 
 MOST_BYTES = 512 * 1024 * 1024
 EVERY = 256

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ModelError, verify_files
+from rlhf_core.data import verify_files
+from rlhf_core.models import ModelError
 
 META, WEIGHTS = "audio_reward.json", "model.safetensors"
 REWARD_OF = {"features": "audio_feature_model", "encoder": "audio_encoder_model"}

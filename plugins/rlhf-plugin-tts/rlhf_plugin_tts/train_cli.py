@@ -45,8 +45,9 @@ def train_reward(
     rlhf tts train-reward --pairs pairs.jsonl --output taste
     rlhf reward score --reward audio_feature_model --set path=taste --input clips.jsonl
     """
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import check_writable, emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.config import ConfigError
+    from rlhf_core.runs import check_writable
     from rlhf_plugin_tts.rows import disjoint_split, groups_of, read_audio_pairs, refuse_shared
 
     set_up_logging()

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rlhf_core.api import DatasetError
-from rlhf_core.sdk import preserved_rng, whole_folder, write_json
+from rlhf_core.data import DatasetError, whole_folder, write_json
+from rlhf_core.models import preserved_rng
 from rlhf_plugin_tts.audio import ClipError, read_clip
 from rlhf_plugin_tts.clip_reward import check_clip
 from rlhf_plugin_tts.features import FEATURES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import DatasetError
+from rlhf_core.data import DatasetError
 
 
 def said_and_described(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:

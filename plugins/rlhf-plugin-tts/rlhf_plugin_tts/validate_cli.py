@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     import numpy as np
 
-    from rlhf_core.api import BuildContext, ComponentConfig
+    from rlhf_core.config import BuildContext, ComponentConfig
     from rlhf_plugin_tts.rows import RatedClip
     from rlhf_plugin_tts.validation import Floats
 
@@ -53,8 +53,9 @@ def validate(
     rlhf tts validate --clips rated.jsonl --reference mos --group engine --reward dnsmos --plot validation.png
     rlhf tts validate --clips rated.jsonl --no-features --reward speech --output validation.json
     """
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import check_output, emit_json, quiet_libraries, set_up_logging, write_json
+    from rlhf_core.cli import check_output, emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.config import ConfigError
+    from rlhf_core.data import write_json
     from rlhf_plugin_tts.rows import read_rated
     from rlhf_plugin_tts.validate_table import print_report
     from rlhf_plugin_tts.validation_plot import check_plot, draw
@@ -93,7 +94,7 @@ def parse_weights(pairs: Sequence[str]) -> dict[str, float]:
     Raises:
         ConfigError: something else.
     """
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
 
     weights = {}
     for text in pairs:
@@ -109,8 +110,8 @@ def select(
     names: Sequence[str], settings: Sequence[str], file: str, seed: int
 ) -> dict[str, tuple[ComponentConfig, BuildContext]]:
     """Name -> (Config, context) of each reward; every one is checked before the first is built."""
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import chosen_reward, context_of, open_registry
+    from rlhf_core.cli import chosen_reward, context_of, open_registry
+    from rlhf_core.config import ConfigError
 
     registry = open_registry()
     own: dict[str, list[str]] = {name: [] for name in names}
@@ -138,8 +139,9 @@ def measure_columns(
 ) -> dict[str, Floats]:
     """Name -> values of all clips, NaN where missing: features, each reward, and its parts as ``reward/part``."""
     import numpy as np
+    from rlhf_core.rewards import score_samples
 
-    from rlhf_core.sdk import open_component, score_samples
+    from rlhf_core.cli import open_component
     from rlhf_plugin_tts.audio import ClipError, read_clip
     from rlhf_plugin_tts.features import FEATURES, measure
     from rlhf_plugin_tts.rows import sample_of
@@ -177,7 +179,7 @@ def validated(
 
     import numpy as np
 
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.config import PROXY_WEIGHTS
     from rlhf_plugin_tts.validation import correlations
     from rlhf_plugin_tts.weighting import study

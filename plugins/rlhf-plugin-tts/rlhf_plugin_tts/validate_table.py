@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.sdk import table
+from rlhf_core.cli import table
 
 
 def print_report(report: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 
 SUFFIXES = (".png", ".svg", ".pdf")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import DatasetError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_dashboard.server import Dashboard
 from rlhf_plugin_tts.listening.answers import Answers
 from rlhf_plugin_tts.listening.site import ListeningSite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlhf_core.api import DatasetError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_tts.pocket_voice.analysis import HOP, RATE, analyse
 from rlhf_plugin_tts.pocket_voice.codec import (
     EXCITATIONS,

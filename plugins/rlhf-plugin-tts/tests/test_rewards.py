@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 
-from rlhf_core.api import ConfigError, Prompt, Sample, Score, ScoreStatus
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import make_context
+from rlhf_core.config import ConfigError, Registry
+from rlhf_core.data import Prompt
 from rlhf_plugin_tts import config as configs
 from rlhf_plugin_tts.audio import clip_of, read_clip
 from rlhf_plugin_tts.duration import Duration
 from rlhf_plugin_tts.guard_config import GuardSettings
 from rlhf_plugin_tts.guards import guard
 from rlhf_plugin_tts.wer import PocketSphinx, error_rates, in_latin_letters, normalised
+from rlhf_testing import make_context
 
 RATE = 16000
 Voice = Callable[..., Path]
@@ -229,7 +230,7 @@ def test_a_scorer_without_its_package_names_it_before_any_work(monkeypatch: pyte
 
 
 def test_rewards_that_need_no_trained_folder_can_be_named_alone() -> None:
-    from rlhf_core.sdk import chosen_reward
+    from rlhf_core.cli import chosen_reward
 
     registry = Registry(disabled=())
     for name in ("wer", "utmos22", "speaker_similarity", "speech", "dnsmos"):
@@ -324,7 +325,7 @@ def test_rows_that_name_audio_files_are_scored_by_the_command(rlhf: Any, tmp_pat
 
 @pytest.mark.slow
 def test_clips_are_scored_in_killable_workers(bad_clips: Path, voice: Voice, spoken: Speak) -> None:
-    from rlhf_core.verifiers.reward_workers import RewardWorkers
+    from rlhf_core.workers.reward_workers import RewardWorkers
 
     registry = Registry(disabled=())
     config = registry.load("reward", "acoustic_proxy").model_validate({})

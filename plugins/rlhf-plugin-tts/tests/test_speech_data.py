@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from rlhf_core import train
-from rlhf_core.api import ConfigError, ModelError
 from rlhf_core.cli.main import cli
+from rlhf_core.config import ConfigError
+from rlhf_core.models import ModelError
 from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice
 from rlhf_plugin_tts.pocket_voice.frontend import prompt_text
 from rlhf_plugin_tts.rows import read_audio_pairs

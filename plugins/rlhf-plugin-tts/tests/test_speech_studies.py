@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.cli import open_registry
 from rlhf_core.config.load import validate
-from rlhf_core.sdk import open_registry
 from scripts.real import speech_hacking, speech_voices
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import soundfile
 
-from rlhf_core.api import DatasetError, ModelError
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import make_context
+from rlhf_core.config import Registry
+from rlhf_core.data import DatasetError
+from rlhf_core.models import ModelError
 from rlhf_plugin_tts.rows import AudioPair, digest, disjoint_split, groups_of, refuse_shared
+from rlhf_testing import make_context
 
 Voice = Callable[..., Path]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rlhf_core.api import Prompt, Sample, Score, ScoreStatus, VerifierConfig
+from rlhf_core.rewards import Sample, Score, ScoreStatus, VerifierConfig
+
+from rlhf_core.data import Prompt
 
 
 class Comparison(NamedTuple):

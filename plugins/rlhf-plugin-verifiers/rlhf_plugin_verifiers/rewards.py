@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from rlhf_core.api import VerifierRewardConfig, component
+from rlhf_core.config import component
+from rlhf_plugin_verifiers import VerifierRewardConfig
 from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig, ChoiceConfig, ExactConfig, JsonSchemaConfig
 from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig

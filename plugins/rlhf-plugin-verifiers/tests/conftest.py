@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from rlhf_core.rewards import Sample
 
-from rlhf_core.api import Prompt, Sample, VerifierRewardConfig
-from rlhf_core.sdk import Registry
-from rlhf_core.testing import make_context
-from rlhf_core.verifiers.verifier_reward import VerifierReward
+from rlhf_core.config import Registry
+from rlhf_core.data import Prompt
+from rlhf_plugin_verifiers import VerifierRewardConfig
+from rlhf_plugin_verifiers.reward import VerifierReward
+from rlhf_testing import make_context
 
 
 @pytest.fixture

@@ -10,15 +10,17 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from rlhf_core.rewards import Sample
 
-from rlhf_core.api import ConfigError, DatasetError, Prompt, Sample
+from rlhf_core.config import ConfigError
+from rlhf_core.data import DatasetError, Prompt
 from rlhf_core.data.files import read_text
-from rlhf_core.testing import check_dataset, check_verifier
 from rlhf_plugin_verifiers.datasets.config import Gsm8kDataConfig, IFEvalDataConfig, MathDataConfig, MbppDataConfig
 from rlhf_plugin_verifiers.gym.config import GymDataConfig, GymVerifierConfig
 from rlhf_plugin_verifiers.gym.source import GymSource
 from rlhf_plugin_verifiers.maths.gsm8k import strict_number
 from rlhf_plugin_verifiers.maths.tags import question_only_reward_fn
+from rlhf_testing import check_dataset, check_verifier
 
 
 def test_gsm8k_and_its_own_solutions(test_data: Path) -> None:

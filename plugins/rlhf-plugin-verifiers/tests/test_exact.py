@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from rlhf_core.rewards import Sample, ScoreStatus, VerifierConfig
 
-from rlhf_core.api import Sample, ScoreStatus, VerifierConfig
-from rlhf_core.testing import check_verifier
 from rlhf_plugin_verifiers.exact.config import (
     AnswerTagsConfig,
     ChoiceConfig,
@@ -18,6 +17,7 @@ from rlhf_plugin_verifiers.exact.config import (
     JsonSchemaConfig,
     RegexConfig,
 )
+from rlhf_testing import check_verifier
 
 SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
 

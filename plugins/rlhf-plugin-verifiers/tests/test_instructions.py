@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rlhf_core.rewards import Sample, ScoreStatus
 
-from rlhf_core.api import Sample, ScoreStatus
-from rlhf_core.sdk import read_rows
-from rlhf_core.testing import check_verifier
+from rlhf_core.data import read_rows
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
 from rlhf_plugin_verifiers.instructions.registry import INSTRUCTIONS, checks
 from rlhf_plugin_verifiers.instructions.sentences import _candidates, sentences, word_tokens
 from rlhf_plugin_verifiers.instructions.verifier import judge
+from rlhf_testing import check_verifier
 
 ABC26 = " ".join(f"{chr(65 + i)} word." for i in range(26))
 CAPITALS = (

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rlhf_core.rewards import Sample, ScoreStatus
 
-from rlhf_core.api import Sample, ScoreStatus
-from rlhf_core.testing import check_verifier
 from rlhf_plugin_verifiers.maths.config import (
     Gsm8kConfig,
     MathConfig,
@@ -23,6 +22,7 @@ from rlhf_plugin_verifiers.maths.gold import why_unusable
 from rlhf_plugin_verifiers.maths.gsm8k import read_number
 from rlhf_plugin_verifiers.maths.tags import question_only_reward_fn, r1_zero_reward_fn
 from rlhf_plugin_verifiers.maths.verifier import grade_math
+from rlhf_testing import check_verifier
 
 FOLLOW_UP = "3 * 6 = 18. The answer is 18.\n\nQuestion: Tom has 1820 nails. How many are left?\nAnswer: 1820"
 
@@ -204,7 +204,7 @@ def test_a_reference_that_does_not_parse_is_found_at_start(command: Callable, tm
 
 @pytest.mark.slow
 def test_agreement_with_other_projects_cases_is_nowhere_below_math_verifys(test_data: Path) -> None:
-    from rlhf_core.sdk import read_rows
+    from rlhf_core.data import read_rows
     from rlhf_studies.verifier_cases.run import counts, judge
 
     agreement = counts([judge(row) for row in read_rows(str(test_data / "verifier_cases/math.jsonl.gz")).rows])

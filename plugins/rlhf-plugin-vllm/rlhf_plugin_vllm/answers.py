@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams, VersionSpan
 
-from rlhf_core.api import FinishReason, RlhfError, Rollout, RolloutRequest, SamplingParams, VersionSpan
+from rlhf_core.config import RlhfError
 
 PATH = "/inference/v1/generate"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from rlhf_core.api import RlhfError
+from rlhf_core.config import RlhfError
 
 KEY = "VLLM_API_KEY"
 """Environment variable with the key of servers that want one."""

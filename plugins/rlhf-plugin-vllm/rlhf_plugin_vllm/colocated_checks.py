@@ -8,7 +8,7 @@ from importlib.metadata import distributions
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from rlhf_core.api import BuildContext, ConfigError
+from rlhf_core.config import BuildContext, ConfigError
 from rlhf_plugin_vllm.checks import check_settings, check_version
 from rlhf_plugin_vllm.memory import cache_bytes
 

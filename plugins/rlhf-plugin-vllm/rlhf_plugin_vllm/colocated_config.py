@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig
+from rlhf_core.config import BuildContext, ComponentConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import EngineFacts, EngineMemory
+    from rlhf_plugin_preflight import EngineFacts, EngineMemory
 
 
 class ColocatedConfig(ComponentConfig):

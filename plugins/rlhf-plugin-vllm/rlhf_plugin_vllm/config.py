@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import EngineFacts, EngineMemory
+    from rlhf_plugin_preflight import EngineFacts, EngineMemory
 
 
 class VllmConfig(ComponentConfig):

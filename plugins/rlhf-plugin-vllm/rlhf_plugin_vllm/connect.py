@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import BuildContext, ModelError
-from rlhf_core.sdk import base_model, has_no_weights, save_model
+from rlhf_core.config import BuildContext
+from rlhf_core.models import ModelError, base_model, has_no_weights, save_model
 from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from rlhf_core.api import EngineUnavailable
+from rlhf_core.rollouts import EngineUnavailable
+
 from rlhf_plugin_vllm.client import ServerGone
 from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.weight_files import Published

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import ConfigError
-from rlhf_core.sdk import EngineFacts, EngineMemory
+from rlhf_core.config import ConfigError
+from rlhf_plugin_preflight import EngineFacts, EngineMemory
 
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig

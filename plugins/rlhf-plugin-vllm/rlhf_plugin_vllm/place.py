@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 
 TOKEN = "token"
 """File that shows a server, or another rank, that the folder is this run's."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_vllm import supervise, worker
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
 from rlhf_plugin_vllm.worker import EXTENSION

@@ -15,7 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlhf_core.sdk import decoder_layers, has_no_weights, read_elements
+from rlhf_core.distributed import decoder_layers
+from rlhf_core.models import has_no_weights, read_elements
 
 Value = Callable[[str], torch.Tensor]
 """Name of a parameter -> its weight, where and in the number type that the skeleton computes in."""

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
-from rlhf_core.api import RlhfError
+from rlhf_core.config import RlhfError
 from rlhf_plugin_vllm.place import Place, make_place
 from rlhf_plugin_vllm.worker import DIGESTS
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.api import BuildContext, RlhfError
-from rlhf_core.sdk import NativeEngine
-from rlhf_core.testing import policy_context
+from rlhf_core.config import BuildContext, RlhfError
+from rlhf_plugin_native import NativeEngine
 from rlhf_plugin_vllm.arrival import Change, Lasting, noise_of
 from rlhf_plugin_vllm.canary import Canary, Sent
+from rlhf_testing import policy_context
 
 KEPT = {"nothing": (), "everything": ("",), "head": ("lm_head.",), "embedding": ("model.embed_tokens.",)}
 KEPT["one layer"] = ("model.layers.1.",)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import BuildContext
-from rlhf_core.testing import policy_context
+from rlhf_core.config import BuildContext
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_testing import policy_context
 
 _spec = importlib.util.spec_from_file_location("stand_in", Path(__file__).with_name("stand_in.py"))
 assert _spec is not None

@@ -111,8 +111,7 @@ def main(folder: str) -> None:
     """Serve ``--model`` on ``--port`` until killed."""
     import torch
 
-    from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import load_policy, write_transformer
+    from rlhf_core.models import ModelConfig, load_policy, write_transformer
 
     parser = argparse.ArgumentParser()
     for option in ("--model", "--port", "--max-model-len"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import BuildContext
+from rlhf_core.config import BuildContext
 from rlhf_core.models.precision import set_precision
 from rlhf_plugin_vllm.arrival import Arrival, CanaryToken
 from rlhf_plugin_vllm.canary import Canary

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import BuildContext, ConfigError, ModelConfig, SamplingSettings, UserError
+from rlhf_core.config import BuildContext, ConfigError, UserError
+from rlhf_core.models import ModelConfig
+from rlhf_core.training import SamplingSettings
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.place import make_place
 from rlhf_plugin_vllm.server import free_port
@@ -143,7 +145,7 @@ def test_another_tokenizer_or_another_folder_is_refused(
 def test_a_policy_that_is_not_text_is_refused(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlhf_core.rollout.native.modality_of", lambda _: object())
+    monkeypatch.setattr("rlhf_plugin_native.engine.modality_of", lambda _: object())
     with pytest.raises(UserError, match="not text"):
         engine_of(serve(), context=replace(ctx))
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ConfigError, ModelConfig, SamplingSettings
+from rlhf_core.config import ConfigError
+from rlhf_core.models import ModelConfig
+from rlhf_core.training import SamplingSettings
 from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.device_check.runs import _Trainings
+from rlhf_plugin_preflight.device.runs import _Trainings
 
 _spec = importlib.util.spec_from_file_location("server_process", Path(__file__).with_name("server_process.py"))
 assert _spec is not None

@@ -18,16 +18,17 @@ from typing import Any
 
 import pytest
 import torch
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from safetensors.torch import load_file
 
-from rlhf_core.api import BuildContext, RlhfError, RolloutRequest, SamplingParams
+from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.models.precision import set_precision
-from rlhf_core.sdk import NativeEngine
-from rlhf_core.testing import policy_context
+from rlhf_plugin_native import NativeEngine
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import save_base
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.server import free_port, server_command, server_environment
+from rlhf_testing import policy_context
 
 PYTHON = os.environ.get("RLHF_VLLM_PYTHON", "")
 pytestmark = [

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 
-from rlhf_core.api import BuildContext, ConfigError, RlhfError, RolloutRequest, SamplingParams
-from rlhf_core.sdk import NativeEngine
-from rlhf_core.testing import check_rollout
+from rlhf_core.config import BuildContext, ConfigError, RlhfError
+from rlhf_plugin_native import NativeEngine
 from rlhf_plugin_vllm.config import VllmConfig
+from rlhf_testing import check_rollout
 
 SAMPLING = SamplingParams(max_tokens=10, temperature=0.7, top_k=50)
 
@@ -23,7 +24,7 @@ def requests_of(ctx: BuildContext, count: int = 6) -> list[RolloutRequest]:
 
 
 def test_runs_that_sample_ahead_keep_no_copy_of_the_policy_for_it() -> None:
-    from rlhf_core.rollout.weight_sync import keeps_own_weights
+    from rlhf_core.training.weight_sync import keeps_own_weights
 
     assert keeps_own_weights(VllmConfig(urls=("http://127.0.0.1:1",)))
 

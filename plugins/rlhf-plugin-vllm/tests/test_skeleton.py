@@ -10,10 +10,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from rlhf_core.api import BuildContext
-from rlhf_core.memory.live import tensor_bytes
+from rlhf_core.config import BuildContext
+from rlhf_core.distributed import decoder_layers
 from rlhf_core.models.precision import set_precision
-from rlhf_core.sdk import decoder_layers
+from rlhf_plugin_preflight.memory.live import tensor_bytes
 from rlhf_plugin_vllm.skeleton import Skeleton, without_weights
 
 IDS = torch.tensor([[5, 9, 11, 300, 7, 42, 8]])

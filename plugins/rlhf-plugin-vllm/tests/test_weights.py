@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from safetensors.torch import load_file
 
-from rlhf_core.api import BuildContext, ModelError, RlhfError, RolloutRequest, SamplingParams, UserError
-from rlhf_core.sdk import LoadedModel, NativeEngine
-from rlhf_core.testing import check_rollout, policy_context
+from rlhf_core.config import BuildContext, RlhfError, UserError
+from rlhf_core.models import LoadedModel, ModelError
+from rlhf_plugin_native import NativeEngine
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import save_base
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.weight_files import write_buckets
 from rlhf_plugin_vllm.worker import checked_files, weights_in
+from rlhf_testing import check_rollout, policy_context
 
 GREEDY = SamplingParams(max_tokens=6, temperature=0.0)
 

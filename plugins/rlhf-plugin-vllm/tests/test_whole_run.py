@@ -16,8 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.sdk import load_policy, save_model
+from rlhf_core.models import ModelConfig, load_policy, save_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 _spec = importlib.util.spec_from_file_location("server_process", Path(__file__).with_name("server_process.py"))

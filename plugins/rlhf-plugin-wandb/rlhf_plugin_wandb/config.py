@@ -6,7 +6,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Literal
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, PluginError
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, PluginError
 
 if TYPE_CHECKING:
     from rlhf_plugin_wandb.tracker import WandbTracker

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import wandb
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_plugin_wandb.config import WandbConfig
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, PluginError
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, PluginError
 from rlhf_plugin_wandb.config import WandbConfig
 
 BLOCK = 32768

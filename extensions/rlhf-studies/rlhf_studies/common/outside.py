@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rlhf_core.api import UserError
+from rlhf_core.config import UserError
 
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 

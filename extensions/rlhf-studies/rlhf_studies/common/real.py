@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.api import UserError
-from rlhf_core.sdk import write_json
+from rlhf_core.config import UserError
+from rlhf_core.data import write_json
 
 
 def configuration(name: str) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.api import RlhfError
-from rlhf_core.sdk import RunDirError, merge_settings, read_jsonl
+from rlhf_core.config import RlhfError, merge_settings
+from rlhf_core.data import read_jsonl
+from rlhf_core.runs import RunDirError
 
 GOLD = {name: f"eval/gold/{key}" for name, key in {"gold": "value"}.items()} | {
     name: f"eval/gold/{name}" for name in ("right", "hollow", "words")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from rlhf_core.api import OptimizerSettings
-from rlhf_core.sdk import LoadedModel, Registry, whole_folder
+from rlhf_core.config import Registry
+from rlhf_core.data import whole_folder
+from rlhf_core.models import LoadedModel
+from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder

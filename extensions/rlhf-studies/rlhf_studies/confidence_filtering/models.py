@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rlhf_core.api import ModelConfig, PairBatch, PreferencePair
-from rlhf_core.sdk import load_policy
+from rlhf_core.data import PreferencePair
+from rlhf_core.losses import PairBatch
+from rlhf_core.models import ModelConfig, load_policy
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.loss import BradleyTerry

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import PreferencePair
-from rlhf_core.pocket import gold_score, of_split
-from rlhf_core.sdk import Registry, use_matmul_backend
+from rlhf_core.config import Registry
+from rlhf_core.data import PreferencePair
+from rlhf_core.models import use_matmul_backend
 from rlhf_plugin_datagen.confidence import accuracy, confidences, top
 from rlhf_plugin_datagen.outside import open_datasets
+from rlhf_plugin_pocket import gold_score, of_split
 from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.confidence_filtering.config import ConfidenceFilteringConfig
 from rlhf_studies.confidence_filtering.models import Floats, Frozen, Full, Rows, Trainable

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.sdk import open_registry
+from rlhf_core.cli import open_registry
+from rlhf_core.models import ModelConfig
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import Job, context, evaluate
 from rlhf_eval.plot import curves

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.sdk import read_rows
+from rlhf_core.data import read_rows
 from rlhf_plugin_verifiers.instructions.registry import checks
 from rlhf_plugin_verifiers.instructions.verifier import judge
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import BuildContext, RlhfError
-from rlhf_core.sdk import context_of, open_registry
+from rlhf_core.cli import context_of, open_registry
+from rlhf_core.config import BuildContext, RlhfError
 from rlhf_plugin_hacking.config import HackingConfig
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.monitor_error_rates.config import MonitorErrorRatesConfig

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.sdk import StudyConfig
 from rlhf_studies.common import smoke
+from rlhf_study import StudyConfig
 
 
 class MonitorLeadTimeConfig(StudyConfig):

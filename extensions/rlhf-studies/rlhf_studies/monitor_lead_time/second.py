@@ -8,10 +8,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
-from rlhf_core.api import BuildContext, ComponentConfig, Sample, Score
-from rlhf_core.pocket import LABEL_TEMPERATURE, LABEL_WEIGHTS, candidate, of_split, utility
+from rlhf_core.rewards import Sample, Score
+
+from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_plugin_hacking.config import DivergenceConfig
 from rlhf_plugin_hacking.second import SecondReward
+from rlhf_plugin_pocket import LABEL_TEMPERATURE, LABEL_WEIGHTS, candidate, of_split, utility
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_studies.common.pocket import gold_of, write_jsonl
 from rlhf_studies.common.runs import train

@@ -9,9 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rlhf_core.api import Prompt, Sample
-from rlhf_core.functional import win_rate
-from rlhf_core.pocket import LABEL_TEMPERATURE, Fact, Style, draw_style, facts, render, utility
+from rlhf_core.rewards import Sample
+
+from rlhf_core.data import Prompt
+from rlhf_core.runs import win_rate
+from rlhf_plugin_pocket import LABEL_TEMPERATURE, Fact, Style, draw_style, facts, render, utility
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.reward import SingleReward
 from rlhf_studies.common.pocket import write_jsonl

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.sdk import StudyConfig
 from rlhf_studies.common import smoke
+from rlhf_study import StudyConfig
 
 Control = Literal["verifier", "shuffled", "random"]
 

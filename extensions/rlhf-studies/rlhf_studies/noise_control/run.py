@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import parse_settings
+from rlhf_core.config import parse_settings
 from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.noise_control.config import NoiseControlConfig
@@ -93,8 +93,7 @@ def figures(run: Run) -> dict[str, Any]:
 
 def moved(run: Run) -> float:
     """Euclidean distance of the trained weights from the first ones, over the norm of these."""
-    from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import load_policy
+    from rlhf_core.models import ModelConfig, load_policy
 
     first, last = (load_policy(ModelConfig(path=str(path))).model.state_dict() for path in ("pocket", run.final))
     change = sum(float((last[name].double() - w.double()).square().sum()) for name, w in first.items())

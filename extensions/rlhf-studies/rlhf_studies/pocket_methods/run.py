@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import Registry
+from rlhf_core.config import Registry
 from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.pocket_methods.config import PocketMethodsConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rlhf_core.sdk import StudyConfig
 from rlhf_studies.common import smoke
+from rlhf_study import StudyConfig
 
 
 class PocketRecipeConfig(StudyConfig):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import parse_settings
+from rlhf_core.config import parse_settings
 from rlhf_studies.common.runs import GOLD, Run, train
 from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.pocket_recipe.config import PocketRecipeConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rlhf_core.sdk import StudyConfig
+from rlhf_study import StudyConfig
 
 
 class PocketTruthConfig(StudyConfig):

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.pocket import draw_style, facts, of_split, render
-from rlhf_core.sdk import Formatter, LoadedModel, load_policy
+from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy
+from rlhf_plugin_pocket import draw_style, facts, of_split, render
 from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.pocket_truth.config import PocketTruthConfig
 

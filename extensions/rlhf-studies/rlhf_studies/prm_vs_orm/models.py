@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from rlhf_core.api import ModelConfig, Prompt
-from rlhf_core.sdk import Learner, LocalStrategy, load_tokenizer
+from rlhf_core.data import Prompt
+from rlhf_core.distributed import LocalStrategy
+from rlhf_core.models import ModelConfig, load_tokenizer
+from rlhf_core.training import Learner
 from rlhf_plugin_prm.config import PrmConfig
 from rlhf_plugin_prm.data.config import ChainStepsConfig
 from rlhf_plugin_prm.data.sources import ChainSource

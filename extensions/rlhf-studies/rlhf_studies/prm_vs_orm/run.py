@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlhf_core.sdk import write_json
+from rlhf_core.data import write_json
 from rlhf_plugin_prm.first_error import report
 from rlhf_plugin_prm.reward import aggregate
 from rlhf_studies.common.scores import auc

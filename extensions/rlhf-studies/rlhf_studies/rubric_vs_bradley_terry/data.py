@@ -8,9 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.pocket import WEIGHTS, Fact, gold_score, load_pairs, questions
-from rlhf_core.sdk import load_policy
+from rlhf_core.models import ModelConfig, load_policy
+from rlhf_plugin_pocket import WEIGHTS, Fact, gold_score, load_pairs, questions
 from rlhf_studies.common.pocket import sampled_answers, write_jsonl
 
 WRONG_VERDICT, OFF_BY_ONE = 0.1, 0.3

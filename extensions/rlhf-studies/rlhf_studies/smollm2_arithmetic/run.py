@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ModelConfig, SamplingSettings
-from rlhf_core.functional import wilson
-from rlhf_core.sdk import context_of, load_policy, open_registry, sample_completions, stated_number, use_matmul_backend
+from rlhf_core.cli import context_of, open_registry, sample_completions
+from rlhf_core.models import ModelConfig, load_policy, use_matmul_backend
+from rlhf_core.runs import wilson
+from rlhf_core.training import SamplingSettings
+from rlhf_plugin_verifiers import stated_number
 from rlhf_studies.common.outside import model_path
 from rlhf_studies.common.real import configuration, kept_cost
 from rlhf_studies.common.runs import Run, train

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.sdk import read_rows
+from rlhf_core.data import read_rows
 from rlhf_plugin_prm.evaluate import judge
 from rlhf_plugin_prm.first_error import report
 from rlhf_studies.common.outside import data_file, model_path

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.api import DatasetSettings, ModelConfig
-from rlhf_core.sdk import Datasets, load_policy, pad_rows, use_matmul_backend
+from rlhf_core.data import Datasets, DatasetSettings
+from rlhf_core.models import ModelConfig, load_policy, pad_rows, use_matmul_backend
 from rlhf_plugin_prm.data.config import Gsm8kStepsConfig, ProcessBenchConfig
 from rlhf_plugin_prm.evaluate import nowhere
 from rlhf_plugin_prm.examples import Solution, read_solutions

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.pocket import is_hollow, load_pairs
+from rlhf_plugin_pocket import is_hollow, load_pairs
 from rlhf_plugin_prm.steps import split_steps
 from rlhf_studies.common.pocket import write_jsonl
 from rlhf_studies.common.runs import train

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.sdk import read_rows
+from rlhf_core.data import read_rows
 from rlhf_plugin_verifiers.maths.choice import chosen_letter
 from rlhf_plugin_verifiers.maths.equal import Rules
 from rlhf_plugin_verifiers.maths.gsm8k import close, gold_number, read_number

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlhf_core.api import Message, Prompt
+from rlhf_core.data import Message, Prompt
 from rlhf_plugin_agents.agents.config import AgentConfig
 from rlhf_plugin_agents.agents.session import Session, Stop
 from rlhf_plugin_agents.backends.base import Backend, BackendFault, ContextFull

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import Config
+from rlhf_core.config import Config
 from rlhf_plugin_code.config import SandboxSettings
 
 if TYPE_CHECKING:

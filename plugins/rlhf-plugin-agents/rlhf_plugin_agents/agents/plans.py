@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from rlhf_core.api import Message, Tool
+from rlhf_core.data import Message, Tool
 from rlhf_plugin_agents.agents.clean import first_value
 from rlhf_plugin_agents.agents.react import listed
 from rlhf_plugin_agents.agents.session import Session, Stop

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from rlhf_core.api import Message, Tool, ToolCall
+from rlhf_core.data import Message, Tool, ToolCall
 from rlhf_plugin_agents.agents.base import (
     ANSWER_RULE,
     FINAL_STATED,

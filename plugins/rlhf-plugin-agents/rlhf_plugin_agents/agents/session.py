@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlhf_core.api import Message, Tool, ToolCall
+from rlhf_core.data import Message, Tool, ToolCall
 from rlhf_plugin_agents.agents.clean import kept
 from rlhf_plugin_agents.agents.config import AgentConfig
 from rlhf_plugin_agents.backends.base import Backend, CallForm, ModelReply, ModelRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_core.api import Message
+from rlhf_core.data import Message
 from rlhf_plugin_agents.agents.base import ANSWER_RULE, HONESTY_RULE, Agent, Responder, final_answer, opening
 from rlhf_plugin_agents.agents.session import Session
 

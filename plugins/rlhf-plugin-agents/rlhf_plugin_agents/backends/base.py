@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from rlhf_core.api import Message, Tool
-from rlhf_core.sdk import json_values
+from rlhf_core.data import Message, Tool, json_values
 
 CallForm = Literal["native", "text", "none"]
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, Config, ConfigError, ModelConfig, ModelError
+from rlhf_core.config import BuildContext, Config, ConfigError
+from rlhf_core.models import ModelConfig, ModelError
 
 if TYPE_CHECKING:
     from rlhf_plugin_agents.backends.base import Backend
@@ -118,13 +119,13 @@ class NativeConfig(BackendConfig):
 
     def facts(self) -> dict[str, Any]:
         """The model with the digest of its weights."""
-        from rlhf_core.sdk import weights_digest
+        from rlhf_core.models import weights_digest
 
         return {**self.model_dump(mode="json"), "weights": weights_digest(self.model.path)}
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
         """The loaded model; the one that was loaded last is used again, if it is the same."""
-        from rlhf_core.sdk import quiet_libraries
+        from rlhf_core.cli import quiet_libraries
         from rlhf_plugin_agents.backends.native import NativeBackend, sampler_of
 
         quiet_libraries()

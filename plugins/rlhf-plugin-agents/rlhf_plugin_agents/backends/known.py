@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_agents.backends.config import BackendConfig, NativeConfig, ReplayConfig, ScriptedConfig
 
 BACKENDS: dict[str, type[BackendConfig]] = {"scripted": ScriptedConfig, "replay": ReplayConfig, "native": NativeConfig}
@@ -36,7 +36,7 @@ def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
     """
     from pydantic import ValidationError
 
-    from rlhf_core.sdk import explain_invalid
+    from rlhf_core.config import explain_invalid
 
     kind = known_backend(name)
     try:

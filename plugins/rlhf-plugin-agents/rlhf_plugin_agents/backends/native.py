@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import FinishReason, ModelError, Rollout, RolloutRequest, SamplingParams, tool_spec
-from rlhf_core.sdk import Formatter, load_sampler
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
+
+from rlhf_core.cli import load_sampler
+from rlhf_core.models import Formatter, ModelError
 from rlhf_plugin_agents.backends.base import BackendFault, ContextFull, ModelReply, ModelRequest
 from rlhf_plugin_agents.backends.lockstep import LockStep
+from rlhf_plugin_episodes import tool_spec
 
 if TYPE_CHECKING:
-    from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import LoadedModel, Registry
+    from rlhf_core.config import Registry
+    from rlhf_core.models import LoadedModel, ModelConfig
 
 PROBE = tool_spec("probe", "Probes the template.", text="string")
 

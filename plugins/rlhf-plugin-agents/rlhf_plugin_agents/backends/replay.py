@@ -9,8 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from rlhf_core.api import DatasetError
-from rlhf_core.sdk import read_jsonl
+from rlhf_core.data import DatasetError, read_jsonl
 from rlhf_plugin_agents.agents.react import told_to_write
 from rlhf_plugin_agents.backends.base import BackendFault, ModelReply, ModelRequest
 from rlhf_plugin_agents.trajectory import AgentTrajectory, from_json

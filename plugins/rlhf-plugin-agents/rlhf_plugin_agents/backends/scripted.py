@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rlhf_core.api import Message, message_text
+from rlhf_core.data import Message, message_text
 from rlhf_plugin_agents.backends.base import BackendFault, ModelReply, ModelRequest
 from rlhf_plugin_agents.backends.window import Cut, seen, words_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from rlhf_core.api import message_text
+from rlhf_core.data import message_text
 from rlhf_plugin_agents.backends.base import ContextFull, ModelRequest
 
 Cut = Literal["refuse", "oldest", "newest", "middle"]

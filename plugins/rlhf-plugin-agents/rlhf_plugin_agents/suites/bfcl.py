@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import DatasetError, Tool
+from rlhf_core.data import DatasetError, Tool
 from rlhf_plugin_agents.scorers import sequence_match
 from rlhf_plugin_agents.suites.bfcl_check import Answer, fault_in_calls
 from rlhf_plugin_agents.suites.scripts import Script

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, Literal
 
-from rlhf_core.api import Message, message_text
+from rlhf_core.data import Message, message_text
 from rlhf_plugin_agents.agents.base import FINAL
 from rlhf_plugin_agents.agents.multi_agent import FACT, NOTES, RESULT, SUBTASK
 from rlhf_plugin_agents.agents.react import call_in_text

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext
+from rlhf_core.config import BuildContext
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from rlhf_plugin_agents.suites.task import AgentTask
 from rlhf_plugin_agents.tools.config import PythonExecConfig

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_core.api import RlhfError
+from rlhf_core.config import RlhfError
 from rlhf_plugin_agents.agents.code_executor import FIXED, RUN, code_in
 from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict

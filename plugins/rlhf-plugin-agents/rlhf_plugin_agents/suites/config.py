@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, model_serializer
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, DatasetError
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.agents.config import AGENTS, AgentConfig
 from rlhf_plugin_agents.suites.tau_user import ModelUserConfig, ModelUsers
 
@@ -133,7 +134,7 @@ def agent_of(name: str, settings: dict[str, Any]) -> AgentConfig:
     """
     from pydantic import ValidationError
 
-    from rlhf_core.sdk import explain_invalid
+    from rlhf_core.config import explain_invalid
 
     if name not in AGENTS:
         raise ConfigError(f"there is no agent '{name}'", fix=f"one of {', '.join(AGENTS)}")

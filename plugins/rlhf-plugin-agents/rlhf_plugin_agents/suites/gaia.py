@@ -8,8 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext, DatasetError, ToolConfig
-from rlhf_core.sdk import component_of
+from rlhf_core.cli import component_of
+from rlhf_core.config import BuildContext
+from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.gaia_score import gaia_match
 from rlhf_plugin_agents.suites.own import own_task, rows_of
 from rlhf_plugin_agents.suites.scripts import Script
@@ -19,6 +20,7 @@ from rlhf_plugin_agents.tools.box import Answer, ToolBox
 from rlhf_plugin_agents.tools.config import DocumentsConfig, FilesConfig, SearchConfig
 from rlhf_plugin_agents.tools.library import DATA
 from rlhf_plugin_agents.trajectory import AgentTrajectory
+from rlhf_plugin_episodes import ToolConfig
 
 HUB = "gaia-benchmark/GAIA"
 PLACES = ("", "2023/validation", "validation")

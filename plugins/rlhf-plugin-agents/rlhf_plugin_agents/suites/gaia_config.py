@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from rlhf_core.api import BuildContext, ToolConfig
-from rlhf_core.sdk import component_of
+from rlhf_core.cli import component_of
+from rlhf_core.config import BuildContext
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from rlhf_plugin_agents.suites.task import AgentTask
 from rlhf_plugin_agents.tools.config import PythonExecConfig
 from rlhf_plugin_agents.tools.web_config import WebSearchConfig
+from rlhf_plugin_episodes import ToolConfig
 
 
 class GaiaMini(AgentSuiteConfig):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from rlhf_core.api import BuildContext
+from rlhf_core.config import BuildContext
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from rlhf_plugin_agents.suites.task import AgentTask
 from rlhf_plugin_agents.tools.faulty_config import FaultSettings

@@ -8,14 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import BuildContext, DatasetError, ToolConfig
-from rlhf_core.sdk import component_of
+from rlhf_core.cli import component_of
+from rlhf_core.config import BuildContext
+from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.scorers import RIGHT, SCORERS, sequence_match
 from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.library import DATA
 from rlhf_plugin_agents.trajectory import AgentTrajectory
+from rlhf_plugin_episodes import ToolConfig
 
 NEEDED = ("id", "category", "prompt", "calls", "answer", "scorer", "wrong")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import Message
+from rlhf_core.data import Message
 from rlhf_plugin_agents.agents.base import FINAL
 from rlhf_plugin_agents.agents.multi_agent import FACT, NOTES, RESULT, SUBTASK
 from rlhf_plugin_agents.agents.react import OBSERVATION, call_in_text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_core.api import Message
+from rlhf_core.data import Message
 from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.trajectory import AgentTrajectory

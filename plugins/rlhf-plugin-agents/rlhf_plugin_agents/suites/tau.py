@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import DatasetError
-from rlhf_core.sdk import json_values
+from rlhf_core.data import DatasetError, json_values
 from rlhf_plugin_agents.agents.base import final_answer
 from rlhf_plugin_agents.agents.react import OBSERVATION, written_calls
 from rlhf_plugin_agents.scorers import sequence_match

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import DatasetError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.suites.airline import AirlineStore
 from rlhf_plugin_agents.suites.retail import RetailStore
 from rlhf_plugin_agents.suites.tau_store import Store

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import DatasetError, UserError
+from rlhf_core.config import UserError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.suites.tau import arguments_of, reward
 from rlhf_plugin_agents.suites.tau_files import STORES, domain_in, open_store, read
 from rlhf_plugin_agents.suites.tau_store import Store

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rlhf_core.api import ToolError
+from rlhf_core.rollouts import ToolError
 
 _TEXT, _PARAGRAPH = "t", "p"
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ConfigError, ToolConfig
+from rlhf_core.config import BuildContext, ConfigError
 from rlhf_plugin_code.config import SandboxSettings
+from rlhf_plugin_episodes import ToolConfig
 
 
 class SearchConfig(ToolConfig):

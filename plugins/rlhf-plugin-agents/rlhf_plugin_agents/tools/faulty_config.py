@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from rlhf_core.api import BuildContext, Config, ConfigError, Tool, ToolConfig, component
+from rlhf_core.config import BuildContext, Config, ConfigError, component
+from rlhf_core.data import Tool
+from rlhf_plugin_episodes import ToolConfig
 
 if TYPE_CHECKING:
     from rlhf_plugin_agents.tools.faulty import Faults

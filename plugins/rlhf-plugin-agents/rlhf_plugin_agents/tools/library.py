@@ -9,7 +9,9 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from rlhf_core.api import DatasetError, ToolError
+from rlhf_core.rollouts import ToolError
+
+from rlhf_core.data import DatasetError
 
 DATA = Path(__file__).parents[1] / "data"
 SNIPPET = 300

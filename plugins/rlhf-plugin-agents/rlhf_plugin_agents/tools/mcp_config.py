@@ -10,8 +10,11 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
+from rlhf_core.rollouts import ToolError
 
-from rlhf_core.api import BuildContext, Config, ConfigError, EnvironmentConfig, Tool, ToolConfig, ToolError
+from rlhf_core.config import BuildContext, Config, ConfigError
+from rlhf_core.data import Tool
+from rlhf_plugin_episodes import EnvironmentConfig, ToolConfig
 
 
 class McpServer(Config):
@@ -192,7 +195,7 @@ class ServerTools:
 
     def step(self, calls: Sequence[Any]) -> list[Any]:
         """One result per call."""
-        from rlhf_core.api import ToolResult, TurnStatus
+        from rlhf_core.rollouts import ToolResult, TurnStatus
 
         results: list[Any] = []
         for call in calls:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import cache
 from threading import Lock
 
-from rlhf_core.api import ToolError
+from rlhf_core.rollouts import ToolError
+
 from rlhf_plugin_code.config import SandboxSettings
 from rlhf_plugin_code.sandbox import Ended, TestReport
 

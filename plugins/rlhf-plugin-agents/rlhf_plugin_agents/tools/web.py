@@ -10,7 +10,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from rlhf_core.api import ToolError
+from rlhf_core.rollouts import ToolError
+
 from rlhf_plugin_agents.backends.base import BackendFault
 
 URLS = {"brave": "https://api.search.brave.com/res/v1/web/search", "tavily": "https://api.tavily.com/search"}

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ConfigError, ToolConfig
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_plugin_episodes import ToolConfig
 
 KEYS = {"brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY"}
 """Service -> environment variable with its key."""

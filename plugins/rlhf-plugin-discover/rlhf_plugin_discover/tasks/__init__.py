@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
+from rlhf_core.rewards import VerifierConfig
 
-from rlhf_core.api import Config, ConfigError, Prompt, VerifierConfig, component
-from rlhf_core.sdk import Registry, explain_invalid, merge_settings, read_yaml
+from rlhf_core.config import Config, ConfigError, Registry, component, explain_invalid, merge_settings, read_yaml
+from rlhf_core.data import Prompt
 from rlhf_plugin_code.extract import program
 from rlhf_plugin_discover.conversation import fenced
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_core.api import Sample
+from rlhf_core.rewards import Sample
 
 Kind = Literal["right", "carried", "slip", "cancelled"]
 KINDS: tuple[Kind, ...] = ("right", "carried", "slip", "cancelled")

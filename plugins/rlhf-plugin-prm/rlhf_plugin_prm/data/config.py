@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
-from rlhf_core.api import ComponentConfig, ConfigError, JsonlConfig
+from rlhf_core.config import ComponentConfig, ConfigError
+from rlhf_core.data import JsonlConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_plugin_prm.data.sources import Gsm8kSource, ProcessBenchSource
 
 

@@ -6,7 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import DatasetError, Sample
+from rlhf_core.rewards import Sample
+
+from rlhf_core.data import DatasetError
 from rlhf_plugin_prm.data.chains import KINDS, Chain, distinct_chains, gold, solve
 from rlhf_plugin_prm.data.perturb import Kind, Labelled, NotWorked, perturb, untouched
 

@@ -41,8 +41,8 @@ def sweep(
     rlhf sweep learning_rate --jobs 2
     rlhf sweep mine.yaml --seeds 0,1,2,3 --set base.trainer.steps=50
     """
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import set_up_logging
+    from rlhf_core.cli import set_up_logging
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_recipes.files import find_file, shipped
     from rlhf_plugin_recipes.process import locked
     from rlhf_plugin_recipes.sweep.plan import plan_runs
@@ -70,8 +70,8 @@ def sweep(
 
 
 def _run(chosen: Sweep, runs: list[SweepRun], root: Path, jobs: int, command: str, as_json: bool) -> None:
-    from rlhf_core.api import RlhfError
-    from rlhf_core.sdk import emit_json
+    from rlhf_core.cli import emit_json
+    from rlhf_core.config import RlhfError
     from rlhf_plugin_recipes.sweep.plot import draw
     from rlhf_plugin_recipes.sweep.report import GOOD, curves_of, print_results, write_results
     from rlhf_plugin_recipes.sweep.run import run_all
@@ -97,7 +97,7 @@ def _run(chosen: Sweep, runs: list[SweepRun], root: Path, jobs: int, command: st
 
 
 def _list(as_json: bool) -> None:
-    from rlhf_core.sdk import emit_json, table
+    from rlhf_core.cli import emit_json, table
     from rlhf_plugin_recipes.files import shipped
     from rlhf_plugin_recipes.sweep.read import read_sweep
 
@@ -110,7 +110,7 @@ def _list(as_json: bool) -> None:
 
 
 def _forecast(runs: list[SweepRun], as_json: bool) -> None:
-    from rlhf_core.sdk import emit_json, table
+    from rlhf_core.cli import emit_json, table
     from rlhf_plugin_recipes.sweep.run import finished
 
     rows = [
@@ -129,7 +129,7 @@ def _seeds(text: str | None) -> tuple[int, ...]:
     Raises:
         ConfigError: something else.
     """
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
 
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]
     if not all(part.isdigit() for part in parts) or (text is not None and not parts):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.functional import t_quantile
-from rlhf_core.sdk import read_jsonl
+from rlhf_core.data import read_jsonl
+from rlhf_core.runs import t_quantile
 
 GRID = 40
 """Points of a curve against seconds."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ConfigError, UserError
+from rlhf_core.config import ConfigError, UserError
 from rlhf_plugin_recipes.content import key_of, plan_parts
 from rlhf_plugin_recipes.sweep.read import Point, Sweep
 from rlhf_plugin_recipes.training import check_keys, dry_run

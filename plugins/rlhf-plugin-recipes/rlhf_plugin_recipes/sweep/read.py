@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ConfigError
-from rlhf_core.sdk import merge_settings
+from rlhf_core.config import ConfigError, merge_settings
 from rlhf_plugin_recipes.files import flat, read_mapping, refuse_unknown
 
 KEYS = ("name", "about", "base", "grid", "random", "points", "seeds", "metric", "also", "goal")

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from rlhf_core.sdk import table, write_json, write_text
+from rlhf_core.cli import table
+from rlhf_core.data import write_json, write_text
 from rlhf_plugin_recipes.files import near
 from rlhf_plugin_recipes.sweep.curves import Curve, interval, known_metrics, read_curves, seconds_of
 from rlhf_plugin_recipes.sweep.read import Sweep

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlhf_core.api import DatasetError, Media, ModelError
+from rlhf_core.data import DatasetError, Media
+from rlhf_core.models import ModelError
 from rlhf_plugin_tts.code_stream.stream import MARKS
 from rlhf_plugin_tts.codec_voice.clips import CodecClips
 from rlhf_plugin_tts.codec_voice.codec import Codec, link_folder

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import Media
+from rlhf_core.data import Media
 from rlhf_plugin_tts.codec_voice.codec import Codec
 from rlhf_plugin_tts.sound_files import SoundFiles
 

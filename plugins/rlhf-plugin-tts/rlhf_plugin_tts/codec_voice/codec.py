@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import ModelError
+from rlhf_core.models import ModelError
 
 FAMILIES = ("dac", "encodec", "mimi", "neucodec", "xcodec", "xcodec2")
 WEIGHTS = "model.safetensors"

@@ -38,7 +38,7 @@ def voice(model: str, codec: str, output: Path, like: str | None, end: str | Non
     rlhf tts voice --model nari-labs/Dia-1.6B-0626 --codec descript/dac_44khz --like dia --output dia
     rlhf tts voice --model lm --codec dac --token '<a{}>' --prompt 'say: {text}<speak>' --output my-voice
     """
-    from rlhf_core.sdk import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
 
     set_up_logging()
     quiet_libraries()
@@ -54,7 +54,7 @@ def voice(model: str, codec: str, output: Path, like: str | None, end: str | Non
 def _codec_voice(
     model: str, codec: str, output: Path, like: str | None, end: str | None, asked: dict[str, Any]
 ) -> dict[str, Any]:
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.codec_voice.make import make_voice
 
     if wrong := next((n for n in ("learn", "description_tokenizer") if asked.pop(n)), None):
@@ -74,7 +74,7 @@ def _codec_voice(
 def _stream(
     model: str, codec: str, output: Path, like: str | None, end: str | None, asked: dict[str, Any]
 ) -> dict[str, Any]:
-    from rlhf_core.api import ConfigError
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.code_stream.make import make_stream_voice
     from rlhf_plugin_tts.parler.make import make_parler
 

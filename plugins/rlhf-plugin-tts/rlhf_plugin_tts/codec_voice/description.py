@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
 
-from rlhf_core.api import Config, ModelError
+from rlhf_core.config import Config
+from rlhf_core.models import ModelError
 
 NAME = "codec-voice"
 MODALITY_FILE = "modality.json"

@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_core.api import ConfigError, ModelConfig, ModelError
-from rlhf_core.sdk import load_tokenizer, whole_folder, write_json
+from rlhf_core.config import ConfigError
+from rlhf_core.data import whole_folder, write_json
+from rlhf_core.models import ModelConfig, ModelError, load_tokenizer
 from rlhf_plugin_tts.codec_voice.codec import Codec, fetch, link_folder
 from rlhf_plugin_tts.codec_voice.description import MODALITY_FILE, CodecVoiceDescription
 from rlhf_plugin_tts.codec_voice.modality import CodecVoice

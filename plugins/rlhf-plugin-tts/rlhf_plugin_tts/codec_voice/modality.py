@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import DatasetError, Media, ModelError
+from rlhf_core.data import DatasetError, Media
+from rlhf_core.models import ModelError
 from rlhf_plugin_tts.codec_voice.clips import CodecClips
 from rlhf_plugin_tts.codec_voice.codec import Codec, link_folder
 from rlhf_plugin_tts.codec_voice.description import MODALITY_FILE, CodecVoiceDescription, read_description

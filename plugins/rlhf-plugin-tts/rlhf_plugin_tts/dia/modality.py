@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from rlhf_core.api import DatasetError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_tts.code_stream.modality import Layout, StreamVoice
 from rlhf_plugin_tts.dia.stream import DiaStreamConfig
 from rlhf_plugin_tts.turns import said_and_described

@@ -10,8 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from rlhf_core.api import DatasetError
-from rlhf_core.sdk import JsonlFile, read_jsonl, write_text
+from rlhf_core.data import DatasetError, JsonlFile, read_jsonl, write_text
 from rlhf_plugin_tts.listening.trials import Trial
 
 ANSWERS, PAIRS = "answers.jsonl", "pairs.jsonl"

@@ -38,8 +38,9 @@ def listen(runs: tuple[str, ...], file: str | None, listener: str, output: Path 
     rlhf tts listen runs/grpo runs/dpo --listener anna
     rlhf tts listen --pairs pairs.jsonl
     """
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import check_writable, set_up_logging
+    from rlhf_core.cli import set_up_logging
+    from rlhf_core.config import ConfigError
+    from rlhf_core.runs import check_writable
     from rlhf_plugin_dashboard.serve import serve_site
     from rlhf_plugin_tts.listening.answers import PAIRS, Answers
     from rlhf_plugin_tts.listening.site import ListeningSite

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from rlhf_core.api import DatasetError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_dashboard.site import Answer, text
 from rlhf_plugin_tts.listening.answers import PAIRS, Answers
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import DatasetError
-from rlhf_core.sdk import read_rows
+from rlhf_core.data import DatasetError, read_rows
 from rlhf_plugin_report.listening import pairs_of
 from rlhf_plugin_report.media import place_of
 from rlhf_plugin_report.stored import lines_of, open_run

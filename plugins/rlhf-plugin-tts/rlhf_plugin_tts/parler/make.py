@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ConfigError, ModelError
-from rlhf_core.sdk import whole_folder, write_json
+from rlhf_core.config import ConfigError
+from rlhf_core.data import whole_folder, write_json
+from rlhf_core.models import ModelError
 from rlhf_plugin_tts.code_stream.make import OTHERS, read_model_config, stream_tokenizer
 from rlhf_plugin_tts.code_stream.modality import MODALITY_FILE
 from rlhf_plugin_tts.codec_voice.codec import Codec, fetch, link_folder

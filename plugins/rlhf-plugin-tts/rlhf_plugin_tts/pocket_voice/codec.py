@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.api import ModelError
+from rlhf_core.models import ModelError
 from rlhf_plugin_tts.pocket_voice.analysis import CEPSTRA, RATE, Floats, analyse
 from rlhf_plugin_tts.pocket_voice.vocoder import synthesise
 

@@ -12,7 +12,7 @@ import unicodedata
 from functools import cache
 from pathlib import Path
 
-from rlhf_core.api import DatasetError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_tts.pocket_voice.numbers import spell_numbers
 
 log = logging.getLogger("rlhf.tts")

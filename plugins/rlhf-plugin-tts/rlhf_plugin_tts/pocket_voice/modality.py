@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import Media, ModelError
+from rlhf_core.data import Media
+from rlhf_core.models import ModelError
 from rlhf_plugin_tts.pocket_voice.analysis import HOP, RATE
 from rlhf_plugin_tts.pocket_voice.codec import CODEC_FILE, CONFIG_FILE, EXCITATIONS, PocketCodec, frames_of
 from rlhf_plugin_tts.pocket_voice.frontend import prompt_text

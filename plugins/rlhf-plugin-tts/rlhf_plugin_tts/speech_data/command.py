@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt, Rollout
+    from rlhf_core.rollouts import Rollout
+
+    from rlhf_core.data import Prompt
     from rlhf_plugin_tts.speech_data.pairs import Unit
 
 
@@ -42,7 +44,7 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
     rlhf tts pairs --model runs/voice --output pairs.jsonl
     rlhf tts pairs --model runs/voice --by samples --reward acoustic_proxy --output pairs.jsonl
     """
-    from rlhf_core.sdk import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
 
     set_up_logging()
     quiet_libraries()
@@ -63,19 +65,19 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     """
     import contextlib
 
-    from rlhf_core.api import ConfigError, ModelConfig, ModelError, SamplingParams
-    from rlhf_core.sdk import (
-        Formatter,
+    from rlhf_core.rewards import score_samples
+    from rlhf_core.rollouts import SamplingParams
+
+    from rlhf_core.cli import (
         chosen_reward,
         context_of,
         load_sampler,
-        model_paths,
         open_component,
         open_registry,
         sample_completions,
-        score_samples,
-        weights_digest,
     )
+    from rlhf_core.config import ConfigError
+    from rlhf_core.models import Formatter, ModelConfig, ModelError, model_paths, weights_digest
     from rlhf_plugin_tts.speech_data.pairs import by_description, by_samples, is_new, keep_clips
     from rlhf_plugin_tts.speech_data.progress import Progress
 

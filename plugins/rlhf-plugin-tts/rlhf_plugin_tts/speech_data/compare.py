@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt, Sample, Score
+    from rlhf_core.rewards import Sample, Score
+
+    from rlhf_core.data import Prompt
 
 REWARDS = ("wer", "distillmos", "dnsmos")
 
@@ -39,7 +41,8 @@ def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> N
     rlhf tts compare runs/speech --before voices/base
     rlhf tts compare voices/base --reward wer --reward acoustic_proxy
     """
-    from rlhf_core.sdk import check_output, emit_json, quiet_libraries, set_up_logging, write_json
+    from rlhf_core.cli import check_output, emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.data import write_json
 
     set_up_logging()
     quiet_libraries()
@@ -112,8 +115,10 @@ def one_thread() -> None:
 def _scores(
     names: Sequence[str], settings: Sequence[str], seed: int, samples: Sequence[Sample], alone: bool = True
 ) -> dict[str, list[Score]]:
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import open_component, score_samples
+    from rlhf_core.rewards import score_samples
+
+    from rlhf_core.cli import open_component
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_composite.reward import keeps_state
     from rlhf_plugin_tts.validate_cli import select
 
@@ -128,7 +133,7 @@ def _scores(
 
 def prompts_of(texts: Sequence[str], description: str = "") -> list[Prompt]:
     """Each sentence as a prompt, the voice described or left open."""
-    from rlhf_core.api import Prompt
+    from rlhf_core.data import Prompt
 
     turns = ({"role": "system", "content": description},) if description else ()
     return [Prompt(f"unseen/{n}", (*turns, {"role": "user", "content": text})) for n, text in enumerate(texts, 1)]
@@ -142,8 +147,10 @@ def speak(
     Raises:
         ModelError: the model does not speak.
     """
-    from rlhf_core.api import ModelConfig, ModelError, SamplingParams
-    from rlhf_core.sdk import Formatter, load_sampler, open_registry, sample_completions
+    from rlhf_core.rollouts import SamplingParams
+
+    from rlhf_core.cli import load_sampler, open_registry, sample_completions
+    from rlhf_core.models import Formatter, ModelConfig, ModelError
 
     policy, _ = load_sampler(open_registry(), ModelConfig(path=model))
     if Formatter(policy.tokenizer, "auto").modality is None:

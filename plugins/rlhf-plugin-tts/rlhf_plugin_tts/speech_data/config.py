@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rlhf_core.api import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 
 class SpeechPromptsConfig(ComponentConfig):

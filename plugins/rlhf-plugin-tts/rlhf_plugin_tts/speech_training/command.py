@@ -47,7 +47,8 @@ def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     rlhf tts train --random-labels --run-dir runs/control
     rlhf tts train --algo grpo --run-dir runs/grpo
     """
-    from rlhf_core.sdk import emit_json, quiet_libraries, set_up_logging, write_json
+    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.data import write_json
     from rlhf_plugin_tts.speech_data.compare import measure, print_table
     from rlhf_plugin_tts.validate_cli import select
 
@@ -95,8 +96,7 @@ def scorers() -> tuple[str, ...]:
 
 def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
     """What `rlhf train --config` is given."""
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import merge_settings, parse_settings
+    from rlhf_core.config import ConfigError, merge_settings, parse_settings
     from rlhf_plugin_tts.speech_training import recipe
 
     grpo = options["algo"] == "grpo"
@@ -132,8 +132,8 @@ def run(folder: Path, config: Mapping[str, Any]) -> bool:
     """
     import yaml
 
-    from rlhf_core.api import ConfigError
-    from rlhf_core.sdk import write_text
+    from rlhf_core.config import ConfigError
+    from rlhf_core.data import write_text
 
     file, text = folder.with_name(f"{folder.name}.yaml"), yaml.safe_dump(dict(config), sort_keys=False)
     before = file.read_text() if file.is_file() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import DatasetError
+from rlhf_core.data import DatasetError
 from rlhf_plugin_verifiers.maths.answer import boxed_answer
 from rlhf_plugin_verifiers.maths.tags import R1_ZERO_PROMPT
 

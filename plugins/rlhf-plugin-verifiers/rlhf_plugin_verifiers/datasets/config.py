@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlhf_core.api import ConfigError, JsonlConfig
+from rlhf_core.config import ConfigError
+from rlhf_core.data import JsonlConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_plugin_verifiers.datasets.adapted import Adapted
 
 FOLLOW_UPS = ("\nQuestion:", "\nQ:", "\n[Question]", "\nProblem:", "\nUser:")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt
+    from rlhf_core.data import Prompt
     from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig
 
 _OPEN, _CLOSE = "<answer>", "</answer>"

@@ -6,11 +6,12 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
+from rlhf_core.rewards import VerifierConfig
 
-from rlhf_core.api import ConfigError, VerifierConfig
+from rlhf_core.config import ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt
+    from rlhf_core.data import Prompt
 
 
 class ExactConfig(VerifierConfig):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt
+    from rlhf_core.data import Prompt
     from rlhf_plugin_verifiers.exact.config import JsonSchemaConfig
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)

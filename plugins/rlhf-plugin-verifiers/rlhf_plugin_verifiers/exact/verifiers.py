@@ -10,7 +10,7 @@ from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter, optio
 from rlhf_plugin_verifiers.maths.text import boxes, own_part
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt
+    from rlhf_core.data import Prompt
     from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, RegexConfig
 
 _STATED = re.compile(r"(?:\banswer\s+is|\banswer\s*:)\s*([^\n]*)", re.IGNORECASE)

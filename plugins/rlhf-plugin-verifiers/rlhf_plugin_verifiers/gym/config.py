@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
+from rlhf_core.rewards import VerifierConfig
 
-from rlhf_core.api import ComponentConfig, VerifierConfig
+from rlhf_core.config import ComponentConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext, Prompt
+    from rlhf_core.config import BuildContext
+    from rlhf_core.data import Prompt
 
 INSTRUCTION = "\n\nGive your final answer between <answer> and </answer>."
 

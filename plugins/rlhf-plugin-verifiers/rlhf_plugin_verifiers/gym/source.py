@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import ConfigError
+from rlhf_core.config import ConfigError
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.gym.config import GymDataConfig

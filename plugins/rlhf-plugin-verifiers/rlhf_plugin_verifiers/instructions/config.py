@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rlhf_core.api import VerifierConfig
+from rlhf_core.rewards import VerifierConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt
+    from rlhf_core.data import Prompt
 
 
 class IFEvalConfig(VerifierConfig):

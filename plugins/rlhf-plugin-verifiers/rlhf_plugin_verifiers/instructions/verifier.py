@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlhf_core.api import Prompt, Sample, Score, ScoreStatus
+from rlhf_core.rewards import Sample, Score, ScoreStatus
+
+from rlhf_core.data import Prompt
 from rlhf_plugin_verifiers.instructions.registry import Check, checks
 
 if TYPE_CHECKING:

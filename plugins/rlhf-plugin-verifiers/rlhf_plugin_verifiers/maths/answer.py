@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rlhf_core.sdk import find_numbers
+from rlhf_plugin_verifiers import find_numbers
 from rlhf_plugin_verifiers.maths.text import boxes, own_part, plain_digits, without_plus
 
 MAX_ANSWER = 2000

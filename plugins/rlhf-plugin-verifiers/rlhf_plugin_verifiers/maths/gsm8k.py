@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from rlhf_core.sdk import find_numbers, stated_number
+from rlhf_plugin_verifiers import find_numbers, stated_number
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
 from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier
 

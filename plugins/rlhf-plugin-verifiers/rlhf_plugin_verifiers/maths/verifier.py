@@ -13,7 +13,7 @@ from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
 from rlhf_plugin_verifiers.maths.text import other_words, own_part, plain_digits, unwrapped, without_plus
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt
+    from rlhf_core.data import Prompt
     from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
 
 

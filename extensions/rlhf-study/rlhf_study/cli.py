@@ -1,0 +1,150 @@
+"""`rlhf study`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_study.config import StudyConfig
+
+
+class SeedsCommand(click.Command):
+    """A command whose ``--seeds`` takes as many numbers as follow it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join the numbers after ``--seeds`` with commas."""
+        words: list[str] = []
+        for word in args:
+            if words and words[-1].startswith("--seeds=") and word.isdigit():
+                words[-1] += f"{',' if words[-1] != '--seeds=' else ''}{word}"
+            else:
+                words.append("--seeds=" if word == "--seeds" else word)
+        return super().parse_args(ctx, words)
+
+
+def seeds_of(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """The numbers of ``--seeds``."""
+    if value is None:
+        return None
+    if not all(part.isdigit() for part in value.split(",")):
+        raise click.BadParameter("one or more whole numbers, for example --seeds 0 1 2", ctx, param)
+    return tuple(dict.fromkeys(int(part) for part in value.split(",")))
+
+
+@click.group()
+def study() -> None:
+    """List, run and show reproducible studies."""
+
+
+@study.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def list_(as_json: bool) -> None:
+    """Studies that are installed, and what they ask. Reads metadata and texts only; imports no study."""
+    from rlhf_core.cli.common import emit_json, table
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_study.record import recorded
+
+    rows: list[dict[str, Any]] = []
+    for entry in Registry().entries("study"):
+        record = recorded(entry)
+        rows.append({**entry.describe(), "question": record.question, "recorded": bool(record.table)})
+    if as_json:
+        emit_json(rows)
+    elif not rows:
+        click.echo("no studies are installed; those of this repository: pip install -e extensions/rlhf-studies")
+    else:
+        table(
+            ("name", "recorded", "question"), ((r["name"], "yes" if r["recorded"] else "", r["question"]) for r in rows)
+        )
+
+
+@study.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="The recorded figures.")
+def show(name: str, as_json: bool) -> None:
+    """What a study asks, what was found, and the recorded table."""
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.types.errors import RunDirError
+    from rlhf_study.record import recorded
+
+    record = recorded(Registry().find("study", name))
+    if as_json:
+        file = record.folder / "result.json" if record.folder else None
+        if file is None or not file.is_file():
+            raise RunDirError(f"nothing is recorded of '{name}'", fix=f"rlhf study run {name}")
+        click.echo(file.read_text().rstrip())
+        return
+    missing = f"Nothing is recorded yet: rlhf study run {name}"
+    click.echo("\n\n".join(filter(None, (record.question, record.verdict, record.table or missing))))
+
+
+@study.command(cls=SeedsCommand)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--seeds", callback=seeds_of, metavar="N...", help="Seeds instead of the study's own, e.g. --seeds 0 1 2."
+)
+@click.option("--smoke", is_flag=True, help="Tiny settings and one seed: does it run at all?")
+@click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One of the study's settings. Repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), help="Kept; what is done there is not done again.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds at a time.")
+def run(
+    names: tuple[str, ...],
+    seeds: tuple[int, ...] | None,
+    smoke: bool,
+    settings: tuple[str, ...],
+    out: Path | None,
+    jobs: int,
+) -> None:
+    """Run studies and print their tables; the same command goes on where it was interrupted.
+
+    Results go to OUT/NAME/result.json and result.md; OUT is runs/studies, or runs/studies-smoke with --smoke.
+    """
+    from rlhf_core.cli.common import quiet_libraries, set_up_logging
+    from rlhf_core.cli.options import open_plugins
+    from rlhf_study.runner import run_studies
+
+    set_up_logging()
+    quiet_libraries()
+    registry = open_plugins()[0]
+    configs = {name: configured(registry, name, seeds, smoke, settings) for name in dict.fromkeys(names)}
+    out = out or Path("runs", "studies-smoke" if smoke else "studies")
+    tables = run_studies(
+        configs, out, jobs, spelled(names, seeds, smoke, settings), lambda line: click.echo(line, err=True)
+    )
+    for name, text in tables.items():
+        click.echo(f"{name}\n\n{text}\n" if len(tables) > 1 else text)
+
+
+def configured(
+    registry: Registry, name: str, seeds: tuple[int, ...] | None, smoke: bool, settings: tuple[str, ...]
+) -> StudyConfig:
+    """A study's settings.
+
+    Raises:
+        PluginError: there is no such study, or its Config is no StudyConfig.
+        ConfigError: a setting does not exist or has a value that cannot be used.
+    """
+    from typing import cast
+
+    from rlhf_core.cli.components import component_of
+    from rlhf_core.types.errors import PluginError
+    from rlhf_study.config import StudyConfig
+
+    cls = registry.load("study", name)
+    if not issubclass(cls, StudyConfig):
+        raise PluginError(
+            f"study '{name}' names {cls.__name__}, which is no StudyConfig", fix="derive it from StudyConfig"
+        )
+    chosen = {**cls.smoke, "seeds": (0,)} if smoke else {}
+    config = component_of(registry, "study", name, chosen, settings)
+    return cast("StudyConfig", config.model_copy(update={"seeds": seeds}) if seeds else config)
+
+
+def spelled(names: tuple[str, ...], seeds: tuple[int, ...] | None, smoke: bool, settings: tuple[str, ...]) -> str:
+    """The command as it could be typed again."""
+    words = ["rlhf study run", *names, *(["--smoke"] if smoke else []), *(f"--set {s}" for s in settings)]
+    return " ".join([*words, *(["--seeds", *map(str, seeds)] if seeds else [])])

@@ -1,0 +1,55 @@
+"""What is recorded of a study: found by its entry point's path, without importing it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.registry import Entry
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The texts beside a study's code."""
+
+    folder: Path | None
+    question: str
+    """First line of README.md."""
+    verdict: str
+    """The rest of README.md."""
+    table: str
+    """``result.md``; "" where nothing is recorded."""
+
+
+def recorded(entry: Entry) -> Recorded:
+    """Read what a study's package holds. Nothing is imported: only the top package is located."""
+    folder = folder_of(entry.point.module)
+    heading, _, verdict = _text(folder, "README.md").partition("\n")
+    return Recorded(folder, heading.lstrip("# ").strip(), verdict.strip(), _text(folder, "result.md").strip())
+
+
+def folder_of(module: str) -> Path | None:
+    """The folder of the package that a module is in. Example: ``acme.noise.config`` -> ``.../acme/noise``"""
+    top, *inner = module.split(".")
+    spec = find_spec(top)
+    roots = list(spec.submodule_search_locations or ()) if spec else []
+    folders = [Path(root, *inner[:-1]) for root in roots]
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def _text(folder: Path | None, name: str) -> str:
+    return (folder / name).read_text() if folder is not None and (folder / name).is_file() else ""
+
+
+def machine() -> dict[str, Any]:
+    """What figures depend on besides the code."""
+    from rlhf_core.config.plan import library_versions
+
+    system = f"{platform.system()} {platform.machine()}"
+    facts = {"system": system, "cores": os.cpu_count(), "versions": library_versions()}
+    return facts | ({"load_average": os.getloadavg()} if hasattr(os, "getloadavg") else {})

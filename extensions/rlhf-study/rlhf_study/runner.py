@@ -1,0 +1,166 @@
+"""Runs studies seed by seed: what is done is kept, several at once in processes of their own.
+
+OUT/NAME/seed-N/settings.json   written before anything else; work done with other settings is refused
+OUT/NAME/seed-N/figures.json    what ``Study.run`` returned
+OUT/NAME/result.json, .md       all seeds asked for, settings, machine; the table
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.data.atomic import write_json
+from rlhf_core.plugins.registry import check_component
+from rlhf_core.runs.launch.ranks import die_with_parent
+from rlhf_core.types.errors import RlhfError, RunDirError, UserError
+from rlhf_study.record import machine
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.protocols import Study
+    from rlhf_study.config import StudyConfig
+
+Figures = Mapping[str, Any]
+Key = tuple[str, int]
+"""Study and seed."""
+
+
+def run_studies(
+    configs: Mapping[str, StudyConfig], out: Path, jobs: int, command: str, say: Callable[[str], None]
+) -> dict[str, str]:
+    """Run every study with each of its seeds and record the results.
+
+    Args:
+        configs: by study.
+        out: where everything is kept; the same call goes on where an earlier one ended.
+        jobs: processes at a time; 1 runs here.
+        command: what was typed, for the record.
+        say: shows one line of progress.
+
+    Returns:
+        The table of each study.
+
+    Raises:
+        RunDirError: a folder holds work that was done with other settings.
+        RlhfError: seeds failed; the others are done and kept.
+    """
+    done: dict[Key, Figures] = {}
+    failed: dict[Key, Exception] = {}
+    for wave in waves(configs):
+        keys = [(name, seed) for name in wave for seed in configs[name].seeds]
+        for key, outcome in (in_processes if jobs > 1 else in_turn)(configs, keys, out, jobs):
+            say(f"{key[0]}, seed {key[1]}: {'failed' if isinstance(outcome, Exception) else 'done'}")
+            if isinstance(outcome, Exception):
+                failed[key] = outcome
+            else:
+                done[key] = outcome
+        _raise(failed)
+    return {
+        name: report(config, {s: done[name, s] for s in config.seeds}, out / name, command)
+        for name, config in configs.items()
+    }
+
+
+def waves(configs: Mapping[str, StudyConfig]) -> Iterator[list[str]]:
+    """Studies in an order in which each comes after those whose runs it reads."""
+    left = list(configs)
+    while left:
+        ready = [name for name in left if not set(configs[name].after) & (set(left) - {name})]
+        yield ready or left
+        left = [name for name in left if name not in ready] if ready else []
+
+
+def in_turn(
+    configs: Mapping[str, StudyConfig], keys: Sequence[Key], out: Path, jobs: int
+) -> Iterator[tuple[Key, Figures | Exception]]:
+    """One after the other in this process; a study is built once for all its seeds."""
+    studies: dict[str, Study] = {}
+    for name, seed in keys:
+        try:
+            study = studies.setdefault(name, built(configs[name]))
+            yield (name, seed), measure(configs[name], seed, folder_of(out, name, seed), study)
+        except (RlhfError, OSError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            yield (name, seed), error
+
+
+def in_processes(
+    configs: Mapping[str, StudyConfig], keys: Sequence[Key], out: Path, jobs: int
+) -> Iterator[tuple[Key, Figures | Exception]]:
+    """Several at a time, each in a process of its own with one thread."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        tasks: dict[Future[Figures], Key] = {
+            pool.submit(measure, configs[name], seed, folder_of(out, name, seed)): (name, seed) for name, seed in keys
+        }
+        for task in as_completed(tasks):
+            error = task.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            yield tasks[task], error or task.result()
+
+
+def measure(config: StudyConfig, seed: int, folder: Path, study: Study | None = None) -> Figures:
+    """Figures of one seed, from an earlier call where they are there.
+
+    Raises:
+        RunDirError: the folder holds work that was done with other settings.
+    """
+    settings = config.model_dump(mode="json", exclude={"seeds"})
+    asked, figures = folder / "settings.json", folder / "figures.json"
+    if asked.is_file() and json.loads(asked.read_text()) != settings:
+        raise RunDirError(f"{folder} was made with other settings", fix="name another folder with --out")
+    if not figures.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(asked, settings)
+        write_json(figures, dict((study or built(config)).run(seed, folder)))
+    return json.loads(figures.read_text())
+
+
+def built(config: StudyConfig) -> Study:
+    """The study that a Config stands for."""
+    from rlhf_core.cli.components import context_of, open_registry
+
+    study = config.build(context_of(open_registry()))
+    check_component("study", study, config.name)
+    return study
+
+
+def report(config: StudyConfig, results: Mapping[int, Figures], folder: Path, command: str) -> str:
+    """Write the result of all seeds and return the table."""
+    study = built(config)
+    text = study.table(results)
+    settings = config.model_dump(mode="json")
+    seeds = {str(seed): figures for seed, figures in results.items()}
+    write_json(folder / "result.json", {"command": command, "settings": settings, "seeds": seeds, "machine": machine()})
+    (folder / "result.md").write_text(f"`{command}`\n\n{text}\n")
+    if save := getattr(study, "save", None):
+        save(results, folder)
+    return text
+
+
+def folder_of(out: Path, name: str, seed: int) -> Path:
+    """Where one seed of a study keeps its work. Example: ``runs/studies/lambda_sweep/seed-0``"""
+    return out / name / f"seed-{seed}"
+
+
+def _one_thread() -> None:
+    import torch
+
+    die_with_parent()
+    torch.set_num_threads(1)
+
+
+def _raise(failed: Mapping[Key, Exception]) -> None:
+    """Report seeds that failed; the user's mistakes as such."""
+    if not failed:
+        return
+    first = next(iter(failed.values()))
+    if len(failed) == 1 and isinstance(first, UserError):
+        raise first
+    rows = "; ".join(f"{name}, seed {seed}: {type(e).__name__}: {e}" for (name, seed), e in failed.items())
+    raise RlhfError(
+        f"{len(failed)} seed{'s' * (len(failed) > 1)} failed", why=rows, fix="the same command goes on with them"
+    ) from first

@@ -1,0 +1,185 @@
+"""One episode while it is played: tokens, turns, what it cost, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.training.seeds import request_seed
+from rlhf_core.types.messages import Message, Tool
+from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, Score
+from rlhf_core.types.turns import POLICY, Segment, Turn, TurnStatus, VersionSpan
+from rlhf_plugin_episodes.host import EpisodeProcess
+
+STOPPED = "stopped"
+"""Why an episode ends that is given up, after an error elsewhere or Ctrl-C."""
+
+
+@dataclass(eq=False)
+class Episode:
+    """What has been written and read so far.
+
+    Args:
+        group: the prompt, as the policy is fed it.
+        index: which completion of the group.
+        seed: of the episode; each turn's is derived from it.
+        budget: most tokens, results included.
+        context: most tokens that the policy reads at once.
+    """
+
+    group: PromptGroup
+    index: int
+    seed: int
+    budget: int
+    context: int
+    messages: list[Message] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    process: EpisodeProcess = field(default_factory=EpisodeProcess)
+    made: list[tuple[Mapping[str, Any], Any]] = field(default_factory=list)
+    """What the environment was told and what it answered, in that order, by which it is brought back."""
+    state: Any = None
+    """The environment's, as kept with the last answer."""
+    ready: bool = False
+    """Its process has been reset."""
+    seconds: float = 0.0
+    """That the environment took."""
+    asked: int = 0
+    """How often the environment was asked; names its answers in the journal."""
+    calls: int = 0
+    """Calls the policy wrote."""
+    ended: str = ""
+    """Why the episode is over; "" while it goes on."""
+    failure: Score | None = None
+    """Why the environment has no score."""
+    policy_turns: int = 0
+
+    def __post_init__(self) -> None:
+        self.messages = [dict(m) for m in self.prompt.messages]
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._mask: list[bool] = []
+        self._contexts: list[tuple[int, tuple[int, ...]]] = []
+        self._versions: list[tuple[int, int]] = []  # (first token, version of the weights that sampled from there on)
+        self._finish = FinishReason.EOS
+
+    @property
+    def prompt(self) -> Prompt:
+        """What was asked."""
+        return self.group.prompt
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """What the policy may call."""
+        return self.prompt.tools
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.prompt.id}#{self.index}"
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """Everything that the policy is fed for its next turn."""
+        start, prompt_ids = self._contexts[-1] if self._contexts else (0, self.group.token_ids)
+        return (*prompt_ids, *self._ids[start:])
+
+    @property
+    def left(self) -> int:
+        """Tokens that the policy may still write."""
+        return min(self.budget - len(self._ids), self.context - len(self.read))
+
+    def request(self, most: int | None) -> RolloutRequest:
+        """The next turn to sample."""
+        seed = request_seed(self.seed, "turn", self.policy_turns) if self.policy_turns else self.seed
+        limit = self.left if most is None else min(self.left, most)
+        return RolloutRequest(self.prompt.id, self.read, self.index, seed, limit)
+
+    def wrote(self, rollout: Rollout, message: Message) -> None:
+        """Add a turn of the policy, token by token as it was sampled."""
+        start = len(self._ids)
+        for span in rollout.versions:
+            if not self._versions or span.version != self._versions[-1][1]:
+                self._versions.append((start + span.span[0] if self._versions else 0, span.version))
+        self._ids += rollout.completion_ids
+        self._logprobs += rollout.logprobs_T.tolist()
+        self._mask += [True] * len(rollout.completion_ids)
+        self._finish = rollout.finish_reason
+        self.policy_turns += 1
+        cut = rollout.finish_reason is FinishReason.LENGTH
+        status = TurnStatus.TRUNCATED if cut else TurnStatus.OK
+        self.turns.append(Turn((start, len(self._ids)), POLICY, message, status=status))
+        self.messages.append(message)
+
+    def was_told(self, ids: Sequence[int], turns: Sequence[Turn], *, new_context: bool) -> bool:
+        """Add what the policy reads before its next turn; False, and nothing added, if that leaves it no room.
+
+        Args:
+            ids: to be appended, masked; with ``new_context`` all that the policy is fed from here on.
+            turns: what they say; the tokens are the first one's, for the template writes them as one.
+            new_context: nothing continues the tokens so far.
+        """
+        start = len(self._ids)
+        if (self.context - len(ids) if new_context else self.left - len(ids)) < 1 or self.budget - start < 1:
+            return False
+        if new_context:
+            self._contexts.append((start, tuple(ids)))
+        else:
+            self._ids += ids
+            self._logprobs += [0.0] * len(ids)
+            self._mask += [False] * len(ids)
+        end = len(self._ids)
+        for n, turn in enumerate(turns):
+            span = (start, end) if n == 0 else (end, end)
+            self.turns.append(Turn(span, turn.role, turn.message, turn.score, turn.status, turn.seconds))
+        return True
+
+    def heard(self, turns: Sequence[Turn]) -> None:
+        """Add turns of which the policy reads no token."""
+        end = len(self._ids)
+        self.turns += [replace(turn, span=(end, end)) for turn in turns]
+
+    def end(self, why: str) -> None:
+        """The policy writes no more."""
+        self.ended = self.ended or why
+
+    def rollout(self, version: int) -> Rollout:
+        """The episode as it was played; ``version`` sampled it unless its turns say which did."""
+        own = [] if self._contexts and self._contexts[0][0] == 0 else [(0, None)]
+        starts = [start for start, _ in (*own, *self._contexts)]
+        prompts = [ids for _, ids in (*own, *self._contexts)]
+        spans = list(zip(starts, [*starts[1:], len(self._ids)]))
+        ends = [*(start for start, _ in self._versions[1:]), len(self._ids)]
+        versions = tuple(VersionSpan((start, end), which) for (start, which), end in zip(self._versions, ends))
+        last = next(turn for turn in reversed(self.turns) if turn.role == POLICY)
+        cut = self.ended in ("context_full", "length")
+        return Rollout(
+            self.prompt.id,
+            self.index,
+            self.group.token_ids,
+            tuple(self._ids),
+            np.asarray(self._logprobs, np.float32),
+            min(v.version for v in versions) if versions else version,
+            FinishReason.LENGTH if cut else self._finish,
+            last.text,
+            self.seed,
+            None if all(self._mask) else np.asarray(self._mask),
+            {"ended": self.ended, "calls": self.calls, "turns": self.policy_turns},
+            tuple(Segment(span, POLICY, ids) for span, ids in zip(spans, prompts)) if self._contexts else (),
+            tuple(self.turns),
+            self.failure,
+            versions=versions,
+        )
+
+
+def episodes_of(
+    groups: Sequence[PromptGroup], seeds: Sequence[Sequence[int]], budget: int, context: int
+) -> list[Episode]:
+    """An episode for each seed, group by group; ``budget`` and ``context`` as in :class:`Episode`."""
+    return [
+        Episode(group, index, seed, budget, context)
+        for group, row in zip(groups, seeds, strict=True)
+        for index, seed in enumerate(row)
+    ]

@@ -1,0 +1,94 @@
+"""Python functions as tools: the signature is the schema, the docstring the description."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.types.errors import ConfigError
+from rlhf_core.types.messages import Tool
+from rlhf_core.types.turns import ToolResult
+from rlhf_plugin_episodes.tool_spec import tool_spec
+
+TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
+"""Annotations of parameters -> types of JSON schema; what is not among them is left open."""
+
+
+def specs_in(file: str) -> list[Tool]:
+    """The public functions of a Python file as tools; the file is read, not imported.
+
+    Raises:
+        ConfigError: it cannot be read, has no function, or one that takes arguments without names.
+    """
+    try:
+        tree = ast.parse(Path(file).expanduser().read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ConfigError("a file of tools cannot be read", where=file, why=str(error), fix="a Python file") from error
+    nodes = [n for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
+    if not nodes:
+        raise ConfigError("a file of tools has no function", where=file, fix="def add(a: int, b: int) -> int: ...")
+    return [_spec(node, file) for node in nodes]
+
+
+def _spec(node: ast.FunctionDef, file: str) -> Tool:
+    given = node.args
+    if given.vararg or given.kwarg or given.posonlyargs:
+        raise ConfigError(
+            f"function '{node.name}' takes arguments without names",
+            where=f"{file}, line {node.lineno}",
+            why="a call names every argument",
+            fix="give it parameters with names, without * and /; a name that begins with _ is no tool",
+        )
+    optional = {a.arg for a in given.args[len(given.args) - len(given.defaults) :]}
+    optional |= {a.arg for a, default in zip(given.kwonlyargs, given.kw_defaults) if default is not None}
+    every = [*given.args, *given.kwonlyargs]
+    spec = tool_spec(
+        node.name,
+        (ast.get_docstring(node) or node.name.replace("_", " ")).strip(),
+        [a.arg for a in every if a.arg not in optional],
+    )
+    spec["function"]["parameters"]["properties"].update({a.arg: _schema(a.annotation) for a in every})
+    return spec
+
+
+def _schema(annotation: ast.expr | None) -> dict[str, Any]:
+    """Example: ``list[int]`` is ``{"type": "array"}``."""
+    node = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+    text = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else ""
+    return {"type": TYPES[text]} if isinstance(text, str) and text in TYPES else {}
+
+
+class FunctionTool:
+    """Calls one function.
+
+    Args:
+        function: what it returns is shown to the policy, anything but a text as JSON.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def call(self, **arguments: Any) -> str | ToolResult:
+        """One call; what the function raises is shown to the policy by the environment."""
+        value = self.function(**arguments)
+        return value if isinstance(value, str | ToolResult) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def load_functions(file: str) -> dict[str, FunctionTool]:
+    """Import a file of tools.
+
+    Raises:
+        ConfigError: it is no module. Whatever the module raises is passed on.
+    """
+    path = Path(file).expanduser()
+    spec = importlib.util.spec_from_file_location(f"tools_of_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError("a file of tools is no Python module", where=file, fix="name it *.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return {name: FunctionTool(getattr(module, name)) for name in (s["function"]["name"] for s in specs_in(file))}

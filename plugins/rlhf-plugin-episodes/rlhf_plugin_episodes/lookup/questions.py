@@ -1,0 +1,130 @@
+"""Questions whose answer takes two to six calls, and the plan that answers them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rlhf_plugin_episodes.lookup.world import NUMBERS, RELATIONS, World
+
+CALLS = (2, 3, 4, 5, 6)
+OPERATIONS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*"}
+SHAPES: Mapping[int, tuple[tuple[int, int | None, bool], ...]] = {
+    1: ((0, None, False),),
+    2: ((1, None, False), (0, None, True)),
+    3: ((2, None, False), (0, 0, True), (1, None, True)),
+    4: ((1, 0, True), (0, 1, True), (2, None, True)),
+    5: ((1, 1, True), (2, 0, True)),
+    6: ((2, 1, True), (1, 2, True)),
+}
+"""Calls -> relations of the left and of the right side (None: a number stands there), and whether there is a sum."""
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+class Call(NamedTuple):
+    """One step of a plan, and what it finds.
+
+    Example:
+        Call("search", "age of Nelo Gusil", "The age of Nelo Gusil is 41.")
+    """
+
+    tool: str
+    argument: str
+    result: str
+
+
+class Term(NamedTuple):
+    """A number that has to be looked up: "the age of the boss of the friend of Nelo Gusil".
+
+    Example:
+        Term("Nelo Gusil", ("friend", "boss"), "age")
+    """
+
+    person: str
+    relations: tuple[str, ...]
+    """In the order of the search."""
+    attribute: str
+
+    @property
+    def words(self) -> str:
+        """As a question says it."""
+        return "".join(f"the {name} of " for name in (self.attribute, *reversed(self.relations))) + self.person
+
+    def walk(self, world: World) -> tuple[tuple[Call, ...], str]:
+        """The searches that lead to it, and its value."""
+        person, calls = self.person, list[Call]()
+        for relation in self.relations:
+            calls.append(find(world, relation, person))
+            person = world.facts[relation, person]
+        calls.append(find(world, self.attribute, person))
+        return tuple(calls), world.facts[self.attribute, person]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and the plan that answers it.
+
+    Example:
+        Question("What is the age of the friend of Nelo Gusil?", (Call(...), Call(...)), "17", Term(...))
+    """
+
+    text: str
+    plan: tuple[Call, ...]
+    answer: str
+    left: Term
+    right: Term | str | None = None
+    operation: str = ""
+    """One of :data:`OPERATIONS`."""
+
+
+def find(world: World, attribute: str, person: str) -> Call:
+    """The search for one fact."""
+    query = f"{attribute} of {person}"
+    return Call("search", query, world.search(query))
+
+
+def compute(left: str, operation: str, right: str) -> Call:
+    """The calculator's part."""
+    a, b = int(left), int(right)
+    value = {"plus": a + b, "minus": a - b, "times": a * b}[operation]
+    return Call("calculator", f"{left}{OPERATIONS[operation]}{right}", str(value))
+
+
+def draw_question(world: World, calls: int, rng: random.Random) -> Question:
+    """A question about a world.
+
+    Args:
+        world: its facts.
+        calls: as many as its plan has, 2 to 6.
+        rng: decides everything.
+    """
+    left_hops, right_hops, summed = rng.choice(SHAPES[calls])
+    left = _draw_term(world, left_hops, rng)
+    plan, value = left.walk(world)
+    if not summed:
+        return Question(f"What is {left.words}?", plan, value, left)
+    right = str(rng.randint(2, 9)) if right_hops is None else _draw_term(world, right_hops, rng)
+    searches, other = ((), right) if isinstance(right, str) else right.walk(world)
+    operation = rng.choice(list(OPERATIONS))
+    last = compute(value, operation, other)
+    text = f"What is {left.words} {operation} {right if isinstance(right, str) else right.words}?"
+    return Question(text, (*plan, *searches, last), last.result, left, right, operation)
+
+
+def _draw_term(world: World, hops: int, rng: random.Random) -> Term:
+    relations = tuple(rng.choice(RELATIONS) for _ in range(hops))
+    return Term(rng.choice(world.people), relations, rng.choice(NUMBERS))
+
+
+def answer_in(text: str) -> str | None:
+    """The last number of an answer; None if there is none.
+
+    Example:
+        >>> answer_in("The answer is -7.")
+        '-7'
+    """
+    numbers = _NUMBER.findall(text)
+    return numbers[-1] if numbers else None

@@ -1,0 +1,30 @@
+"""What a tool is to a chat template: name, description and schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_core.types.messages import Tool
+
+
+def tool_spec(name: str, description: str, required: Sequence[str] | None = None, **parameters: Any) -> Tool:
+    """A tool as the chat template is given it, in OpenAI's form.
+
+    Args:
+        name: what a call names.
+        description: what it does, for the policy.
+        required: names of the parameters that a call must have; None means all.
+        parameters: name -> JSON type, such as ``"string"``, or a whole JSON schema.
+
+    Example:
+        tool_spec("search", "Finds a fact.", query="string")
+    """
+    properties = {key: {"type": value} if isinstance(value, str) else value for key, value in parameters.items()}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties if required is None else required),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}

@@ -1,0 +1,59 @@
+"""An environment of tools: each call goes to the tool that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.plugins.registry import check_component
+from rlhf_core.types.messages import ToolCall, tool_name
+from rlhf_core.types.rollouts import Prompt, Sample, Score
+from rlhf_core.types.turns import ToolResult, TurnStatus
+from rlhf_plugin_episodes.functions import load_functions
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_plugin_episodes.config import ToolsEnvironmentConfig
+
+
+class ToolsEnvironment:
+    """Calls tools; it has no score of its own.
+
+    Args:
+        tools: name -> what answers its calls.
+    """
+
+    def __init__(self, tools: Mapping[str, Any]) -> None:
+        self.tools = dict(tools)
+
+    @classmethod
+    def from_config(cls, config: ToolsEnvironmentConfig, ctx: BuildContext) -> ToolsEnvironment:
+        """Build every tool."""
+        built = {tool_name(tool.spec()): tool.build(ctx) for tool in config.tools}
+        for file in config.files:
+            built |= load_functions(file)
+        for name, tool in built.items():
+            check_component("tool", tool, name)
+        return cls(built)
+
+    def reset(self, prompt: Prompt, seed: int) -> None:
+        """Tools with a state begin afresh."""
+        for tool in self.tools.values():
+            if hasattr(tool, "reset"):
+                tool.reset()
+
+    def step(self, calls: Sequence[ToolCall]) -> list[ToolResult | str]:
+        """One result per call; what a tool raises is shown to the policy, which provoked it."""
+        return [self._answer(call) for call in calls]
+
+    def _answer(self, call: ToolCall) -> ToolResult | str:
+        if call.name not in self.tools:  # offered by a prompt of its own
+            return ToolResult(f"Error: there is no tool '{call.name}' here", TurnStatus.ERROR)
+        try:
+            return self.tools[call.name].call(**call.arguments)
+        except Exception as error:
+            return ToolResult(f"Error: {type(error).__name__}: {error}", TurnStatus.ERROR)
+
+    def score(self, sample: Sample) -> Score | None:
+        """None: the run's reward judges the answer."""
+        return None

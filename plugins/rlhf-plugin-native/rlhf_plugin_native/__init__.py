@@ -1,0 +1,1 @@
+"""The native rollout engine: samples with the policy's own weights, in the training process."""

@@ -1,0 +1,272 @@
+"""The decode loop: sequences that are decoded together, finished ones leaving and waiting ones entering.
+
+Suffixes: ``_P`` distinct prompts, ``_B`` rows, ``_L`` positions so far (every row ends at the last one), ``_V``
+vocabulary, ``_T`` completion tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.decode_state import DecodeState, Drawn, Mask, new_rows
+from rlhf_plugin_native.kv_cache import growing, join_caches, make_cache, select_rows, select_sequences
+from rlhf_plugin_native.sampling import draw
+from rlhf_plugin_native.stop import StopStrings
+
+Ended = Callable[[dict[int, Drawn], int], None]
+Token = Callable[[int], None]
+COMPACT_BELOW = 0.75
+"""Finished rows leave, and waiting requests enter, once fewer than this share of the rows is alive."""
+CUDA_STRIDE = 8
+"""Tokens drawn on a GPU between two looks at which rows have ended (each look waits for the device)."""
+
+
+class Decoder:
+    """Distinct prompts of those that enter together are read once each; every row has its own copy of the cache.
+
+    Args:
+        forward: runs the model; see :meth:`rlhf_plugin_native.engine.NativeEngine.logits`.
+        requests: at least one, in the order in which they enter; equal prompts side by side.
+        sampling: for all of them; a request's own ``max_tokens`` may be lower.
+        ends: token ids that end a completion.
+        stop: stop strings.
+        cache_config: the decoder's config, from which the cache is made.
+        device: where the model is.
+        max_concurrent: most rows.
+        max_batch_tokens: most cached positions, each row counted up to its last possible token; None for no limit.
+    """
+
+    def __init__(
+        self,
+        forward: Any,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        ends: Sequence[int],
+        stop: StopStrings,
+        cache_config: Any,
+        device: torch.device,
+        max_concurrent: int,
+        max_batch_tokens: int | None = None,
+    ) -> None:
+        self.forward, self.sampling, self.stop, self.device = forward, sampling, stop, device
+        self.requests = list(requests)
+        self.cache_config, self.max_concurrent, self.max_batch_tokens = cache_config, max_concurrent, max_batch_tokens
+        self.ends = torch.tensor(list(ends), dtype=torch.long, device=device)
+        self.end_set = set(ends)
+        self.stride = 1 if stop or device.type == "cpu" else CUDA_STRIDE
+        self.limits = [limit_of(r, sampling) for r in requests]
+        self.columns = max(self.limits, default=0)
+        self.entered = self.width = self.most_width = 0
+        self.may_enter = True
+        self.drawn: dict[int, Drawn] = {}
+        self.reported: set[int] = set()
+        self.rows: DecodeState | None = None
+        self.cache: Any = None
+        self.logits_BV: torch.Tensor
+        # What the host knows without asking the device: request, tokens drawn and cached positions of each row.
+        self.request = self.count = self.held = np.zeros(0, dtype=np.int64)
+
+    def run(self, ended: Ended | None = None, every_s: float = 2.0, token: Token | None = None) -> list[Drawn]:
+        """Decode until every request has ended or has its ``max_tokens``; results in the order of the requests.
+
+        Args:
+            ended: called with what has ended since the last call, by request, and the number of tokens drawn so far.
+            every_s: least time between two calls.
+            token: of one request alone, called with each token once it is drawn.
+        """
+        self.stride = 1 if token is not None else self.stride
+        since_look, due = 0, time.monotonic() + every_s
+        while self.rows is not None or self.entered < len(self.requests):
+            if self.may_enter:
+                self._enter()
+            tokens_B, since_look = self._draw(), since_look + 1
+            if token is not None:
+                token(int(tokens_B[0]))
+            if since_look >= self.stride or (self.count == np.take(self.limits, self.request)).any():
+                alive = self._alive()
+                if ended is not None and time.monotonic() >= due:
+                    ended(self._new(self._state().results(~alive, self.end_set)), self._tokens())
+                    due = time.monotonic() + every_s
+                tokens_B, since_look = self._leave(tokens_B, alive), 0
+            if self.rows is not None:
+                self._feed(tokens_B)
+        if ended is not None:
+            ended(self._new({}), self._tokens())
+        return [self.drawn[i] for i in range(len(self.requests))]
+
+    def _new(self, more: dict[int, Drawn]) -> dict[int, Drawn]:
+        """What has ended and was not reported: of the rows that have left, and ``more``."""
+        new = {i: d for i, d in (self.drawn | more).items() if i not in self.reported}
+        self.reported |= set(new)
+        return new
+
+    def _tokens(self) -> int:
+        return sum(len(d.tokens) for d in self.drawn.values()) + int(self.count.sum())
+
+    def _enter(self) -> None:
+        """Read the prompts of as many waiting requests as fit, and decode them together with the others."""
+        count, self.may_enter = self._fitting(), False
+        if not count:
+            return
+        batch = range(self.entered, self.entered + count)
+        self.entered += count
+        self._place(batch, *self._read(batch))
+        self.most_width = max(self._widths())
+
+    def _read(self, batch: range) -> tuple[Any, torch.Tensor]:
+        """Read the prompts of some requests; returns a cache and the next token's logits for each."""
+        return self._read_prompts([self.requests[i].prompt_ids for i in batch])
+
+    def _new_rows(self, batch: range) -> DecodeState:
+        return new_rows(
+            batch.start,
+            [self.limits[i] for i in batch],
+            [self.requests[i].seed for i in batch],
+            [len(self.requests[i].prompt_ids) for i in batch],
+            self.columns,
+            self.device,
+        )
+
+    def _place(self, batch: range, cache: Any, logits_BV: torch.Tensor) -> None:
+        """Put requests whose prompts have been read after the rows that there are."""
+        lengths, rows = [len(self.requests[i].prompt_ids) for i in batch], self._new_rows(batch)
+        if self.rows is None:
+            self.rows, self.cache, self.logits_BV, self.width = rows, cache, logits_BV, max(lengths)
+        else:
+            self.width = join_caches(self.cache, cache, int(self.held.max()))
+            self.rows, self.logits_BV = self.rows.join(rows), torch.cat([self.logits_BV, logits_BV])
+        self.request = np.concatenate([self.request, np.array(batch)])
+        self.count = np.concatenate([self.count, np.zeros(len(batch), dtype=np.int64)])
+        self.held = np.concatenate([self.held, np.array(lengths)])
+
+    def _widths(self) -> list[int]:
+        """Positions each row has at its last possible token."""
+        return [len(self.requests[i].prompt_ids) + self.limits[i] for i in self.request.tolist()]
+
+    def _fitting(self) -> int:
+        """How many waiting requests enter now: a few at a time is not worth a forward, half a group only if it must."""
+        live_rows = 0 if self.rows is None else len(self.rows)
+        if live_rows and (live_rows >= COMPACT_BELOW * self.max_concurrent or not growing(self.cache)):
+            return 0
+        widths = self._widths()
+        count, whole = 0, 0
+        for i in range(self.entered, len(self.requests)):
+            ids = self.requests[i].prompt_ids
+            if i and ids != self.requests[i - 1].prompt_ids:
+                whole = count
+            widths.append(len(ids) + self.limits[i])
+            full = self.max_batch_tokens is not None and len(widths) * max(widths) > self.max_batch_tokens
+            if len(widths) > self.max_concurrent or (full and len(widths) > 1):
+                return whole or count
+            count += 1
+        return count
+
+    def _read_prompts(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, torch.Tensor]:
+        """One forward over the distinct prompts; returns a cache and the next token's logits for each of all."""
+        distinct = list(dict.fromkeys(tuple(p) for p in prompts))
+        index = {p: i for i, p in enumerate(distinct)}
+        lengths = [len(p) for p in distinct]
+        width = max(lengths)
+        ids_PL = torch.tensor([[0] * (width - len(p)) + list(p) for p in distinct], device=self.device)
+        lengths_P1 = torch.tensor(lengths, device=self.device)[:, None]
+        steps_L = torch.arange(width, device=self.device)[None, :]
+        mask_PL = None if min(lengths) == width else (steps_L >= width - lengths_P1).long()
+        cache = make_cache(self.cache_config)
+        logits_PV = self.forward(ids_PL, mask_PL, (steps_L - (width - lengths_P1)).clamp(min=0), cache)
+        of_B = torch.tensor([index[tuple(p)] for p in prompts], device=self.device)
+        if len(distinct) < len(prompts):
+            select_sequences(cache, of_B)
+            logits_PV = logits_PV[of_B]
+        return cache, logits_PV
+
+    def _draw(self) -> torch.Tensor:
+        """Draw a token for every row, finished ones included."""
+        rows = self._state()
+        early = self.count + 1 < self.sampling.min_tokens
+        uniform_B = rows.uniforms_BT.gather(1, rows.place())[:, 0]
+        if early.all() or not early.any():
+            drawn = draw(self.logits_BV, uniform_B, self.sampling, self.ends if early.all() else None)
+        else:  # rows that entered later may still have to be kept from ending
+            drawn = (rows.tokens_BT.new_empty(len(rows)), rows.logprobs_BT.new_empty(len(rows)))
+            for which, banned in ((early, self.ends), (~early, None)):
+                indices = torch.from_numpy(np.flatnonzero(which)).to(self.device)
+                for whole, part in zip(drawn, draw(self.logits_BV[indices], uniform_B[indices], self.sampling, banned)):
+                    whole[indices] = part
+        rows.record(*drawn, self.ends)
+        self.count = self.count + 1
+        return drawn[0]
+
+    def _state(self) -> DecodeState:
+        assert self.rows is not None
+        return self.rows
+
+    def _alive(self) -> Mask:
+        """Check stop strings and return which rows are unfinished. On a GPU this waits for the device."""
+        rows = self._state()
+        length = rows.length_B.cpu().numpy()
+        if self.stop:
+            tokens_BT = rows.tokens_BT.cpu().numpy()
+            may_stop = (self.count <= length) & (self.count >= self.sampling.min_tokens)
+            hits = [
+                i
+                for i in np.flatnonzero(may_stop).tolist()
+                if self._stops(tokens_BT[i, max(0, self.count[i] - self.stop.window) : self.count[i]].tolist())
+            ]
+            if hits:
+                rows.length_B[hits], rows.stopped_B[hits] = rows.count_B[hits], True
+                length = rows.length_B.cpu().numpy()
+        return self.count < length
+
+    def _stops(self, recent: list[int]) -> bool:
+        return recent[-1] not in self.end_set and self.stop.completed_by_last(recent)
+
+    def _leave(self, tokens_B: torch.Tensor, alive: Mask) -> torch.Tensor:
+        """Drop finished rows when enough are, or when keeping them would widen the cache; returns the rest's tokens."""
+        rows = self._state()
+        if alive.all() or (alive.mean() >= COMPACT_BELOW and self.width < self.most_width):
+            return tokens_B
+        self.may_enter = self.entered < len(self.requests)
+        self.drawn |= rows.results(~alive, self.end_set)
+        return self._keep(self._order(alive), tokens_B)
+
+    def _order(self, alive: Mask) -> np.ndarray[Any, Any]:
+        """Rows that are alive, in the order in which they go on."""
+        return np.flatnonzero(alive)
+
+    def _keep(self, rows: np.ndarray[Any, Any], values_B: torch.Tensor) -> torch.Tensor:
+        """Drop all other rows; returns what these have of ``values_B``."""
+        self.request, self.count, self.held = self.request[rows], self.count[rows], self.held[rows]
+        if not len(rows):
+            self.rows = self.cache = None
+            return values_B[:0]
+        keep = torch.from_numpy(rows).to(self.device)
+        self.width = self._keep_cached(rows, int(self.held.max()))
+        self.rows = self._state().select(keep)
+        return values_B[keep]
+
+    def _keep_cached(self, rows: np.ndarray[Any, Any], last: int) -> int:
+        """Keep some rows of the cache and of their positions the ``last``; returns how many positions are left."""
+        return select_rows(self.cache, torch.from_numpy(rows).to(self.device), last)
+
+    def _feed(self, tokens_B: torch.Tensor) -> None:
+        """Run the drawn tokens."""
+        rows = self._state()
+        mask_BL = None
+        if self.held.min() < self.width:
+            columns_L = torch.arange(self.width + 1, device=self.device)
+            mask_BL = (columns_L[None, :] >= self.width - rows.held_B[:, None]).long()
+        positions_B = torch.minimum(rows.held_B, rows.last_B)
+        self.logits_BV = self.forward(tokens_B[:, None], mask_BL, positions_B[:, None], self.cache)
+        rows.held_B += 1
+        self.held, self.width = self.held + 1, self.width + 1
+
+
+def limit_of(request: RolloutRequest, sampling: SamplingParams) -> int:
+    """Most tokens of a request."""
+    return sampling.max_tokens if request.max_tokens is None else min(sampling.max_tokens, request.max_tokens)

@@ -1,0 +1,246 @@
+"""One decoding step of a Llama-like model without what transformers does around it: CPU only.
+
+A decoding step multiplies a few rows by every weight, so what counts is how the weights lie in memory. Here they are
+copied once per call of the engine into the blocked layout that oneDNN multiplies fastest (queries, keys and values as
+one matrix, gate and up as one), norms are one operation instead of six, and heads that share keys are one query of
+several rows, so that keys are not repeated. The copy costs about as much time as four steps, and the model's size in
+memory.
+
+Nothing is assumed from a class name: a model whose layers have the usual parts is *tried* against its own forward,
+once, or at every call where adapters are added in; whatever does not agree (other norms, scaled residuals, another
+rotation) is decoded by transformers.
+
+Suffixes: ``_B`` rows, ``_H`` hidden, ``_K`` key-value heads, ``_G`` query heads per key-value head, ``_D`` head width,
+``_L`` positions, ``_V`` vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from rlhf_core.models.layers.agreement import rounding_tolerance
+from rlhf_core.models.layers.split import has_linear_head
+from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, base_model, compute_dtype, take_apart
+from rlhf_plugin_native.kv_cache import growing, make_cache
+
+log = logging.getLogger(__name__)
+WORTH_TOKENS = 16
+"""Completions that may get at least so many tokens pay for the copy of the weights."""
+UNSUPPORTED = (AttributeError, TypeError, ValueError, RuntimeError, AssertionError)
+"""What trying a model with other layers may raise."""
+
+_agrees: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
+
+
+class BlockedLinear:
+    """Linear layers side by side, in oneDNN's layout.
+
+    Args:
+        layers: of equal input width; adapters of peft are added to the weights.
+        dtype: number type of inputs, weights and outputs.
+    """
+
+    def __init__(self, *layers: Any, dtype: torch.dtype) -> None:
+        weight_OH = torch.cat([_weight(layer) for layer in layers]).detach().to(dtype)
+        assert all(type(_base(layer)) is torch.nn.Linear for layer in layers), "not a plain linear layer"
+        biases = [_base(layer).bias for layer in layers]
+        self.bias = None if biases[0] is None else torch.cat(biases).detach().to(dtype)
+        self.inputs, self.dtype = weight_OH.shape[1], dtype
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight_OH.contiguous())
+
+    def __call__(self, x_BH: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise.default(x_BH.to(self.dtype), self.weight, self.bias, "none", [], "")
+
+
+def _base(layer: Any) -> Any:
+    """The layer under an adapter."""
+    return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
+
+
+def _weight(layer: Any) -> torch.Tensor:
+    if _base(layer) is layer:
+        return layer.weight
+    if layer.disable_adapters or layer.merged:
+        return _base(layer).weight
+    return _base(layer).weight + sum(layer.get_delta_weight(name) for name in layer.active_adapters)
+
+
+def decode_step(model: Any) -> DecodeStep | None:
+    """Return a fast step with the model's present weights, None where there is none or it does not agree.
+
+    The plain equivalent is :func:`plain_step`.
+    """
+    base = base_model(model)
+    device = next(model.parameters()).device
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
+        return None
+    try:
+        if not has_linear_head(model):
+            return None
+        step = DecodeStep(model)
+        if base is not model or base not in _agrees:
+            _agrees[base] = _agree(model, step)
+    except UNSUPPORTED as error:
+        log.info("%s is decoded by transformers: %s", type(base).__name__, error)
+        _agrees[base] = False
+        return None
+    return step if _agrees[base] else None
+
+
+def plain_step(
+    model: Any,
+    parts: TrunkAndHead | None,
+    ids_BL: torch.Tensor,
+    mask_BK: torch.Tensor | None,
+    positions_BL: torch.Tensor,
+    cache: Any,
+) -> torch.Tensor:
+    """The model's own forward on top of a cache: the plain equivalent of :class:`DecodeStep`, of any length L >= 1.
+
+    Args:
+        model: a transformers causal LM, or one wrapped by peft.
+        parts: its trunk and head, so that the head sees the last position only; None where it does not split.
+        ids_BL: new token ids.
+        mask_BK: 0 hides a position, over cached and new ones; None hides nothing.
+        positions_BL: of the new tokens within their sequences.
+        cache: grows by L.
+
+    Returns:
+        Logits ``[B, V]`` after the last position.
+    """
+    owner = base_model(model) if parts is None else parts.trunk
+    argument = cache_argument(owner)
+    if argument == "cache_params" and mask_BK is not None and mask_BK.shape[1] > ids_BL.shape[1]:
+        mask_BK = None  # a model of recurrent layers alone reads a mask of the new tokens, and hides none of them
+    inputs = {
+        "input_ids": ids_BL,
+        "attention_mask": mask_BK,
+        "position_ids": positions_BL,
+        **({argument: cache} if argument else {}),
+        "use_cache": True,
+    }
+    if parts is not None:
+        return parts.head(parts.trunk(**inputs).last_hidden_state[:, -1])
+    return model(**inputs).logits[:, -1]
+
+
+def cache_argument(module: Any) -> str | None:
+    """What a transformers model calls its cache; None where it takes none."""
+    names = inspect.signature(module.forward).parameters
+    return next((name for name in ("past_key_values", "cache_params") if name in names), None)
+
+
+def _agree(model: Any, step: DecodeStep) -> bool:
+    """One step after two short prompts of different length, against the model's own."""
+    parts = take_apart(model)
+    assert parts is not None
+    vocabulary = int(step.trunk.config.get_text_config().vocab_size)
+    ids_BL = torch.tensor([[0, 0, 5, 7, 11], [3, 1, 4, 1, 5]]) % vocabulary
+    mask_BL = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    next_B1, positions_B1 = ids_BL[:, 2:3], torch.tensor([[3], [5]])
+
+    def run(one_step: Callable[..., torch.Tensor]) -> torch.Tensor:
+        cache = make_cache(step.trunk.config)
+        assert growing(cache), "its layers do not attend to everything"
+        plain_step(model, parts, ids_BL, mask_BL[:, :5], (mask_BL[:, :5].cumsum(-1) - 1).clamp(min=0), cache)
+        return one_step(next_B1, mask_BL, positions_B1, cache)
+
+    want, got = run(partial(plain_step, model, parts)).float(), run(step).float()
+    return bool((got - want).abs().max() <= rounding_tolerance(model) * want.abs().max().clamp(min=1e-6))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer."""
+
+    norm_attention: Any
+    qkv: BlockedLinear
+    out: BlockedLinear
+    norm_mlp: Any
+    gate_up: BlockedLinear
+    down: BlockedLinear
+    act: Any
+    scale: float
+    head_dim: int
+
+
+class DecodeStep:
+    """The weights of a model as they were when this was made; called as a forward of one token per row."""
+
+    def __init__(self, model: Any) -> None:
+        parts = take_apart(model)
+        assert parts is not None
+        self.trunk = parts.trunk
+        self.dtype = compute_dtype(model)
+        self.layers = [_layer(layer, self.dtype) for layer in self.trunk.layers]
+        self.head = BlockedLinear(parts.head, dtype=parts.head.weight.dtype)
+
+    def __call__(
+        self, ids_B1: torch.Tensor, mask_BL: torch.Tensor | None, positions_B1: torch.Tensor, cache: Any
+    ) -> torch.Tensor:
+        """Logits ``[B, V]``; arguments as those of :func:`plain_step`, one new token per row."""
+        x_BH = self.trunk.embed_tokens(ids_B1[:, 0])
+        cos_B11D, sin_B11D = (t[:, None] for t in self.trunk.rotary_emb(x_BH, positions_B1))
+        visible_B11L = None if mask_BL is None else mask_BL.bool()[:, None, None, :]
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            layer_cache.cast(self.dtype)  # autocast leaves rotated keys in float32, and casts them at every step
+            x_BH = x_BH + _attend(
+                layer, _norm(layer.norm_attention, x_BH), cos_B11D, sin_B11D, visible_B11L, layer_cache
+            )
+            gate_up = layer.gate_up(_norm(layer.norm_mlp, x_BH))
+            gate, up = gate_up.chunk(2, -1)
+            x_BH = x_BH + layer.down(layer.act(gate).mul_(up))
+        return self.head(_norm(self.trunk.norm, x_BH))
+
+
+def _norm(norm: Any, x_BH: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x_BH, (x_BH.shape[-1],), norm.weight, norm.variance_epsilon)
+
+
+def _attend(
+    layer: Layer,
+    x_BH: torch.Tensor,
+    cos_B11D: torch.Tensor,
+    sin_B11D: torch.Tensor,
+    visible_B11L: torch.Tensor | None,
+    layer_cache: Any,
+) -> torch.Tensor:
+    heads_BND = layer.qkv(x_BH).unflatten(-1, (-1, layer.head_dim))
+    count_K = _key_heads(layer, heads_BND.shape[1])
+    rotated, v_BKD = heads_BND[:, :-count_K].unsqueeze(2), heads_BND[:, -count_K:]
+    half_low, half_high = rotated.chunk(2, -1)
+    rotated = rotated * cos_B11D + torch.cat((-half_high, half_low), -1) * sin_B11D
+    q_BN1D, k_BK1D = rotated[:, :-count_K], rotated[:, -count_K:]
+    k_BKLD, v_BKLD = layer_cache.update(k_BK1D.to(v_BKD.dtype), v_BKD.unsqueeze(2))
+    q_BKGD = q_BN1D.squeeze(2).unflatten(1, (count_K, -1)).to(k_BKLD.dtype)
+    out_BKGD = F.scaled_dot_product_attention(q_BKGD, k_BKLD, v_BKLD, attn_mask=visible_B11L, scale=layer.scale)
+    return layer.out(out_BKGD.flatten(1))
+
+
+def _key_heads(layer: Layer, all_heads: int) -> int:
+    """``all_heads`` counts queries, keys and values; the output projection reads the queries."""
+    return (all_heads - layer.out.inputs // layer.head_dim) // 2
+
+
+def _layer(layer: Any, dtype: torch.dtype) -> Layer:
+    attention, mlp, linear = layer.self_attn, layer.mlp, partial(BlockedLinear, dtype=dtype)
+    return Layer(
+        layer.input_layernorm,
+        linear(attention.q_proj, attention.k_proj, attention.v_proj),
+        linear(attention.o_proj),
+        layer.post_attention_layernorm,
+        linear(mlp.gate_proj, mlp.up_proj),
+        linear(mlp.down_proj),
+        mlp.act_fn,
+        attention.scaling,
+        attention.head_dim,
+    )

@@ -1,0 +1,245 @@
+"""The native engine: samples from the policy's own weights with a hand-written decode loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlhf_core.models.layers.rotary import length_limit
+from rlhf_core.models.layers.trunk_and_head import base_model, quiet, take_apart
+from rlhf_core.models.modality import OwnTokens, modality_of
+from rlhf_core.models.precision import cast_once
+from rlhf_core.models.prompt_format import end_ids
+from rlhf_core.training.structure import structure
+from rlhf_core.types.errors import ConfigError, ModelError
+from rlhf_core.types.rollouts import Rollout, RolloutRequest, SamplingParams
+from rlhf_plugin_native.decode import Decoder, limit_of
+from rlhf_plugin_native.decode_state import Drawn
+from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, plain_step
+from rlhf_plugin_native.kept import KeptTurns, check_budget
+from rlhf_plugin_native.kv_cache import growing, make_cache
+from rlhf_plugin_native.stop import StopStrings
+from rlhf_plugin_native.stream import NativeStream
+from rlhf_plugin_native.stream_decode import StreamDecoder
+from rlhf_plugin_native.token_by_token import decodes
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_plugin_native.config import NativeRolloutConfig
+
+
+class NativeEngine:
+    """Requests that share a prompt read it once; finished sequences leave the batch and waiting ones enter.
+
+    A completion depends on its prompt and its seed alone, not on what it is decoded with (up to the rounding of a
+    matrix product, about 1e-6 in a logprob).
+
+    Args:
+        model: transformers causal LM, possibly peft-wrapped; always sampled as it is at the time of the call.
+        tokenizer: its tokenizer, for stop strings and texts.
+        context: prompt + completion tokens that fit.
+        max_concurrent: most completions decoded together.
+        max_batch_tokens: most cached positions (prompt + ``max_tokens``, over the completions decoded together);
+            None sets no limit.
+        keep_mib: most MiB of keys and values kept between the turns of episodes.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        context: int,
+        max_concurrent: int = 256,
+        max_batch_tokens: int | None = None,
+        keep_mib: int = 0,
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.context = min(context, length_limit(model) or context)
+        self.max_concurrent, self.max_batch_tokens, self.keep_mib = max_concurrent, max_batch_tokens, keep_mib
+        self.on_ended: Callable[[int], None] | None = None
+        """Called every few seconds with how many more completions have ended."""
+        if not decodes(model):
+            name = type(base_model(model)).__name__
+            raise ModelError(
+                f"{name} cannot be sampled by the native engine",
+                why="its cache cannot be carried from token to token for sequences of different length",
+                fix="choose a model with a cache of keys and values, or recurrent states in transformers' cache",
+            )
+        self.modality = modality_of(tokenizer)
+        self.ends = end_ids(base_model(model), tokenizer)
+
+    @classmethod
+    def from_config(cls, config: NativeRolloutConfig, ctx: BuildContext) -> NativeEngine:
+        """An engine over the policy's own weights."""
+        policy = ctx.policy
+        check_budget(config, ctx)
+        return cls(
+            policy.model,
+            policy.tokenizer,
+            policy.context,
+            config.max_concurrent,
+            config.max_batch_tokens,
+            config.keep_mib,
+        )
+
+    def generate(
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+    ) -> list[Rollout]:
+        """Sample one completion per request, in order.
+
+        ``min_tokens`` counts the EOS: a completion has at least so many tokens. Stop strings may span tokens and
+        are kept. What the logprobs mean is described in :func:`rlhf_plugin_native.sampling.draw`.
+
+        Raises:
+            ConfigError: a prompt is empty, or does not fit the context together with ``max_tokens``.
+        """
+        if self.on_ended is None:
+            return self.generate_each(requests, sampling, policy_version)
+        report = self.on_ended
+        return self.generate_each(requests, sampling, policy_version, lambda ended, tokens: report(len(ended)))
+
+    def generate_each(
+        self,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        policy_version: int,
+        ended: Callable[[Sequence[tuple[int, Rollout]], int], None] | None = None,
+        every_s: float = 2.0,
+    ) -> list[Rollout]:
+        """As :meth:`generate`, which says nothing until the last completion has ended; this one reports on the way.
+
+        Args:
+            requests: as in ``generate``.
+            sampling: as in ``generate``.
+            policy_version: as in ``generate``.
+            ended: called between two tokens with (place among the requests, rollout) of what has ended since the last
+                call, and the number of tokens drawn so far; at the end once more, so that each is reported once.
+            every_s: seconds between two calls.
+        """
+        for request in requests:
+            self.check(request, sampling)
+        if not requests:
+            return []
+        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].prompt_ids))
+
+        def report(new: dict[int, Drawn], tokens: int) -> None:
+            if ended is not None:
+                places = {order[at]: drawn for at, drawn in new.items()}
+                ended([(i, self._rollout(requests[i], d, policy_version)) for i, d in sorted(places.items())], tokens)
+
+        with quiet(self.model), cast_once(self.model), torch.inference_mode():
+            decoder = self._decoder([requests[i] for i in order], sampling)
+            results = decoder.run(report if ended else None, every_s)
+        drawn = dict(zip(order, results, strict=True))
+        return [self._rollout(r, drawn[i], policy_version) for i, r in enumerate(requests)]
+
+    def stream(self, request: RolloutRequest, sampling: SamplingParams, token: Callable[[int], None]) -> Rollout:
+        """As :meth:`generate` for one request, with each token as soon as it is drawn.
+
+        Args:
+            request: one completion to sample.
+            sampling: as in ``generate``.
+            token: called with each token's id; the last may be an end token.
+
+        Raises:
+            ConfigError: as in ``generate``.
+        """
+        self.check(request, sampling)
+        with quiet(self.model), cast_once(self.model), torch.inference_mode():
+            drawn = self._decoder([request], sampling).run(token=token)[0]
+        return self._rollout(request, drawn, 0)
+
+    def check(self, request: RolloutRequest, sampling: SamplingParams) -> None:
+        """Refuse a request without tokens, or with more than fit.
+
+        Raises:
+            ConfigError: says which, and what to set.
+        """
+        length, limit = len(request.prompt_ids), limit_of(request, sampling)
+        if length == 0:
+            raise ConfigError(f"prompt '{request.prompt_id}' has no tokens", fix="drop it from the dataset")
+        if limit < 1:
+            raise ConfigError(
+                f"prompt '{request.prompt_id}' has {length} tokens, and is asked for {limit} more",
+                why=f"a turn has one token at least; the model's context is {self.context}",
+                fix="set dataset.max_prompt_tokens lower",
+            )
+        if length + limit > self.context:
+            raise ConfigError(
+                f"prompt '{request.prompt_id}' has {length} tokens; with max_tokens {limit} that is "
+                f"{length + limit}, more than the model's context of {self.context}",
+                fix=f"set trainer.sampling.max_tokens to at most {max(0, self.context - length)}, "
+                "or dataset.max_prompt_tokens lower",
+            )
+
+    def open_stream(self, sampling: SamplingParams, policy_version: int) -> NativeStream | None:
+        """Sample turns as they come, with the weights of now; None for a model whose sequences cannot enter a batch
+        that is being decoded (layers that do not attend to everything).
+
+        Args:
+            sampling: of every turn; a request's own ``max_tokens`` may be lower.
+            policy_version: of the weights.
+        """
+        arguments = self._arguments(sampling)
+        if not growing(make_cache(arguments["cache_config"])):
+            return None
+        decoder = StreamDecoder(KeptTurns(self.keep_mib << 20), **arguments)
+        return NativeStream(self, decoder, lambda request, drawn: self._rollout(request, drawn, policy_version))
+
+    def _decoder(self, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> Decoder:
+        return Decoder(requests=requests, **self._arguments(sampling))
+
+    def _arguments(self, sampling: SamplingParams) -> dict[str, Any]:
+        """What every decode loop is given."""
+        parts = take_apart(self.model)
+        with torch.inference_mode():
+            step = decode_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None
+
+        def forward(ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any) -> Any:
+            return self.logits(ids_BL, mask_BL, positions_BL, cache, step)
+
+        return {
+            "forward": forward,
+            "sampling": sampling,
+            "ends": self.ends,
+            "stop": StopStrings(self.tokenizer, sampling.stop),
+            "cache_config": (parts.trunk if parts else base_model(self.model)).config,
+            "device": next(self.model.parameters()).device,
+            "max_concurrent": self.max_concurrent,
+            "max_batch_tokens": self.max_batch_tokens,
+        }
+
+    def logits(
+        self,
+        ids_BL: torch.Tensor,
+        mask_BK: torch.Tensor | None,
+        positions_BL: torch.Tensor,
+        cache: Any,
+        step: DecodeStep | None = None,
+    ) -> torch.Tensor:
+        """Logits ``[B, V]`` after the last position; the cache grows by L. None masks nothing."""
+        if step is not None and ids_BL.shape[1] == 1 and cache.get_seq_length():
+            return step(ids_BL, mask_BK, positions_BL, cache)
+        parts = take_apart(self.model) if structure(self.model).split else None
+        return plain_step(self.model, parts, ids_BL, mask_BK, positions_BL, cache)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        if isinstance(self.modality, OwnTokens):
+            return self.modality.completion_text(tokens)
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+    def _rollout(self, request: RolloutRequest, drawn: Drawn, version: int) -> Rollout:
+        return Rollout(
+            prompt_id=request.prompt_id,
+            group_index=request.group_index,
+            prompt_ids=request.prompt_ids,
+            completion_ids=tuple(drawn.tokens),
+            logprobs_T=drawn.logprobs_T,
+            policy_version=version,
+            finish_reason=drawn.finish,
+            text=self._text(drawn.tokens),
+            seed=request.seed,
+            media=() if self.modality is None else self.modality.media(drawn.tokens),
+        )

@@ -1,0 +1,80 @@
+"""Turns of many episodes, sampled as they come, with keys and values kept between the turns of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlhf_core.models.layers.trunk_and_head import quiet
+from rlhf_core.models.precision import cast_once
+from rlhf_core.types.rollouts import Rollout, RolloutRequest
+from rlhf_plugin_native.decode_state import Drawn
+from rlhf_plugin_native.stream_decode import StreamDecoder
+
+if TYPE_CHECKING:
+    from rlhf_plugin_native.engine import NativeEngine
+
+
+class NativeStream:
+    """The native engine's :class:`~rlhf_core.plugins.protocols.TurnStream`; the model's weights must not change while it is
+    open, which is why they are packed once.
+
+    Args:
+        engine: whose model samples.
+        decoder: its loop.
+        finish: makes a rollout of what a request got.
+    """
+
+    def __init__(
+        self, engine: NativeEngine, decoder: StreamDecoder, finish: Callable[[RolloutRequest, Drawn], Rollout]
+    ) -> None:
+        self.engine, self.decoder, self._finish = engine, decoder, finish
+        self._new: list[tuple[Hashable, RolloutRequest]] = []
+        self._under_way = 0
+        self._contexts = ExitStack()
+        self._contexts.enter_context(quiet(engine.model))
+        self._contexts.enter_context(cast_once(engine.model))
+
+    @property
+    def waiting(self) -> int:
+        """Turns that were submitted and not taken."""
+        return len(self._new) + self._under_way
+
+    def submit(self, episode: Hashable, request: RolloutRequest) -> None:
+        """Add a turn.
+
+        Raises:
+            ConfigError: the context is empty, or does not fit together with the turn's ``max_tokens``.
+        """
+        self.engine.check(request, self.decoder.sampling)
+        self._new.append((episode, request))
+
+    def take(self, steps: int | None = None) -> list[tuple[Hashable, Rollout]]:
+        """Decode until a turn has ended, or for ``steps`` tokens; what has ended."""
+        decoder = self.decoder
+        # contexts of like length and equal prompts together, as in one call of the engine
+        for name, request in sorted(self._new, key=lambda row: (len(row[1].prompt_ids), row[1].prompt_ids)):
+            decoder.submit(name, request)
+            self._under_way += 1
+        self._new.clear()
+        with torch.inference_mode():
+            ended = decoder.take(steps)
+        self._under_way -= len(ended)
+        return [(decoder.names[i], self._finish(decoder.requests[i], drawn)) for i, drawn in sorted(ended.items())]
+
+    def forget(self, episode: Hashable) -> None:
+        """The episode has no further turn."""
+        self.decoder.kept.drop(episode)
+
+    def figures(self) -> dict[str, Any]:
+        """What was read, and what the kept keys and values took."""
+        kept = self.decoder.kept
+        return {"tokens_read": self.decoder.tokens_read, "kept_bytes": kept.most_used, "not_kept": kept.refused}
+
+    def close(self) -> None:
+        """Let go of weights, keys and values; idempotent."""
+        self._contexts.close()
+        self.decoder.cache = self.decoder.rows = None

@@ -1,0 +1,80 @@
+"""Whether a model can be decoded one token after the other, with sequences of different length side by side.
+
+Keys and values can be cached, padded and chosen by row. States of recurrent layers mostly can, some models have a state
+of another form, and some do not return any. Nothing is assumed from a class name: a model with other than keys and
+values is *tried* once, on a few tokens, against its own forward over each sequence alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any
+
+import torch
+
+from rlhf_core.models.layers.agreement import agree
+from rlhf_core.models.layers.split import probe_ids
+from rlhf_core.models.layers.trunk_and_head import base_model, quiet, take_apart
+from rlhf_plugin_native.decode_step import UNSUPPORTED, cache_argument, plain_step
+from rlhf_plugin_native.kv_cache import keys_and_values_only, make_cache, select_sequences
+
+log = logging.getLogger(__name__)
+_known: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
+
+
+def decodes(model: Any) -> bool:
+    """Whether cached decoding gives the model's own logits; one with recurrent layers is tried at the first call."""
+    base = base_model(model)
+    if base not in _known:
+        parts = take_apart(model)
+        cache = make_cache((parts.trunk if parts else base).config)
+        usual = keys_and_values_only(cache) and cache_argument(base) == "past_key_values"
+        _known[base] = usual or _agrees(model, cache)
+    return _known[base]
+
+
+def looks_ahead(model: Any) -> bool:
+    """Whether a token's output depends on the tokens after it, as in an encoder; runs one short forward.
+
+    Args:
+        model: a language model, or a trunk alone.
+    """
+    first = probe_ids(model)[0]
+    ids_BL = torch.tensor([first, [*first[:-1], first[0]]], device=next(model.parameters()).device)
+    with torch.no_grad(), quiet(model):
+        out = base_model(model)(input_ids=ids_BL, use_cache=False)
+        one_LX, other_LX = (out.logits if "logits" in out else out.last_hidden_state)[:, :-1]
+    return not agree(one_LX, other_LX, model)
+
+
+def _agrees(model: Any, cache: Any) -> bool:
+    try:
+        with torch.no_grad(), quiet(model):
+            return _trial(model, cache)
+    except (*UNSUPPORTED, IndexError, KeyError, NotImplementedError) as error:
+        log.info("%s is not decoded token by token: %s", type(base_model(model)).__name__, error)
+        return False
+
+
+def _trial(model: Any, cache: Any) -> bool:
+    """Two prompts of different length, one of them for two rows, and two tokens more for each row."""
+    short, long = probe_ids(model)
+    device = next(model.parameters()).device
+    prompts, rows = [short[:2], long[:4]], torch.tensor([0, 1, 0], device=device)
+    ids_PL = torch.tensor([[0, 0, *prompts[0]], prompts[1]], device=device)
+    mask_PL = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]], device=device)
+    positions_PL = (mask_PL.cumsum(-1) - 1).clamp(min=0)
+    plain_step(model, None, ids_PL, mask_PL, positions_PL, cache)
+    select_sequences(cache, rows)
+    mask_BK, positions_B1 = mask_PL[rows], positions_PL[rows, -1:]
+    sequences = [[*prompts[i], *more] for i, more in zip(rows.tolist(), (short[2:4], long[4:6], long[1:3]))]
+    for step in (2, 1):
+        ids_B1 = torch.tensor([[s[-step]] for s in sequences], device=device)
+        mask_BK, positions_B1 = torch.nn.functional.pad(mask_BK, (0, 1), value=1), positions_B1 + 1
+        got_BV = plain_step(model, None, ids_B1, mask_BK, positions_B1, cache)
+        whole = [torch.tensor([s[: len(s) - step + 1]], device=device) for s in sequences]
+        want_BV = torch.cat([base_model(model)(input_ids=ids, use_cache=False).logits[:, -1] for ids in whole])
+        if not agree(got_BV, want_BV, model):
+            return False
+    return True

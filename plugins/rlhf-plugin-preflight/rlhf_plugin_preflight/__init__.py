@@ -1,0 +1,1 @@
+"""Memory plan, device check and data check: what to look at before training."""

@@ -1,0 +1,89 @@
+"""`rlhf memory`: what a run would hold in memory, before anything is downloaded or started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rlhf_core.cli.options import open_plugins, resolve_options, run_options
+
+
+@click.group()
+def memory() -> None:
+    """Plan what a run needs."""
+
+
+@memory.command()
+@run_options
+@click.option("--device-memory", metavar="SIZE", help="Of each card, such as 80GiB; without it: this machine's.")
+@click.option(
+    "--host-memory",
+    metavar="SIZE",
+    help="Main memory of each machine, such as 1TiB; without it: this machine's, unless --device-memory is given.",
+)
+@click.option(
+    "--strategy",
+    metavar="NAME",
+    help="single, ddp, fsdp, hsdp, zero1, zero2, zero3, fsdp_offload, zero1_offload, zero2_offload, zero3_offload, "
+    "zero3_offload_moments; without it the run's own, as --set strategy=NAME gives it.",
+)
+@click.option(
+    "--ranks", "--nproc", type=click.IntRange(1), default=1, show_default=True, help="Cards, or processes on the CPU."
+)
+@click.option(
+    "--ranks-per-node", type=click.IntRange(1), help="HSDP shards within a node; default: strategy.shard_size, or 8."
+)
+@click.option("--tensor", type=click.IntRange(1), default=1, help="Ranks that share every layer: an estimate.")
+@click.option(
+    "--pipeline", type=click.IntRange(1), default=1, help="Groups of layers on ranks of their own: an estimate."
+)
+@click.option("--prompt-tokens", type=click.IntRange(1), help="Of every prompt, instead of the data's.")
+@click.option("--reply-tokens", type=click.IntRange(1), help="Of every reply that is learned from, likewise.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def plan(
+    files: tuple[str, ...],
+    settings: tuple[str, ...],
+    device_memory: str | None,
+    host_memory: str | None,
+    strategy: str | None,
+    ranks: int,
+    ranks_per_node: int | None,
+    tensor: int,
+    pipeline: int,
+    prompt_tokens: int | None,
+    reply_tokens: int | None,
+    as_json: bool,
+    **names: Any,
+) -> None:
+    """Say what a run holds per rank in each phase, and whether it fits.
+
+    The model may be a folder with config.json alone, a hub id, or a published shape by name; no weights are needed.
+
+    \b
+    rlhf memory plan --algo grpo --model pocket
+    rlhf memory plan --algo sft --model llama-2-7b --device-memory 80GiB
+    rlhf memory plan --algo ppo --model shape:layers=24,hidden=2048,heads=16,vocab=32000 --ranks 8
+    """
+    from rlhf_core.cli.common import emit_json, quiet_libraries
+    from rlhf_core.config.precision import with_precision
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_plugin_preflight.cli.memory_table import print_plan
+    from rlhf_plugin_preflight.memory.amounts import read_amount
+    from rlhf_plugin_preflight.memory.placement import asked_for
+    from rlhf_plugin_preflight.memory.report import make_report
+
+    limit = None if device_memory is None else read_amount(device_memory)
+    host = None if host_memory is None else read_amount(host_memory)
+    registry, _ = open_plugins()
+    config = with_precision(resolve_options(registry, files, settings, names))
+    quiet_libraries()
+    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
+    place = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
+    report = make_report(ctx, place, limit, prompt_tokens, reply_tokens, host, ranks_per_node)
+    if as_json:
+        emit_json(report.as_json())
+    else:
+        print_plan(report)
+    if report.engine_refusal is not None:
+        raise report.engine_refusal

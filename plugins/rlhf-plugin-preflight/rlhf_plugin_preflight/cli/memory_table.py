@@ -1,0 +1,118 @@
+"""What `rlhf memory plan` prints for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from rlhf_core.cli.common import table
+from rlhf_core.runs.launch.memory import readable
+
+if TYPE_CHECKING:
+    from rlhf_plugin_preflight.memory.plan import MemoryPlan
+    from rlhf_plugin_preflight.memory.report import Report
+
+
+def print_plan(report: Report) -> None:
+    """Print the table, the verdict and the alternatives."""
+    for line in _head(report):
+        click.echo(line)
+    click.echo()
+    _phases(report.plan, report.on_cpu)
+    click.echo()
+    for line in _verdict(report):
+        click.echo(line)
+    if report.plan.placement.ranks > 1 or not report.fits:
+        click.echo()
+        _strategies(report)
+
+
+def _head(report: Report) -> Iterator[str]:
+    model, place, sizes = report.found.model, report.plan.placement, report.found.sizes
+    trained = "all trained" if model.trained == model.parameters else f"{model.trained / 1e6:,.1f} M trained"
+    yield f"{report.algo} of {model.path}: {model.parameters / 1e6:,.1f} M parameters, {trained}"
+    split = f", tensor {place.tensor} x pipeline {place.pipeline}" if place.tensor * place.pipeline > 1 else ""
+    label = " (an estimate: planned for, not in this toolkit)" if report.is_estimate else ""
+    where = "in main memory" if report.on_cpu else "per card"
+    yield f"strategy {place.strategy}, {place.ranks} rank{'s' * (place.ranks > 1)}{split}{label}; bytes {where}"
+    rows = sum(len(row.replies) for row in sizes.micro_batch)
+    tokens = sum(row.tokens for row in sizes.micro_batch)
+    yield f"micro-batch of {rows} sequences, {tokens:,} tokens; {sizes.source}"
+
+
+def _phases(plan: MemoryPlan, on_cpu: bool) -> None:
+    names = list(plan.phases)
+    parts = list(dict.fromkeys(part for phase in plan.phases.values() for part in phase.parts))
+    rows = [[part, *(_cell(plan.phases[n].parts.get(part, 0)) for n in names)] for part in parts]
+    rows.append(["total", *(_cell(plan.phases[n].total) for n in names)])
+    if not on_cpu and plan.host_peak:
+        rows.append(["on the host", *(_cell(sum(plan.phases[n].host.values())) for n in names)])
+    table(["part", *names], rows)
+
+
+def _cell(size: int) -> str:
+    return readable(size) if size else ""
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    plan = report.plan
+    place = "of available memory" if report.on_cpu else "of each card"
+    word = "fits" if plan.peak <= report.limit else "does NOT fit"
+    yield f"peak {readable(plan.peak)} in {plan.peak_phase}: {word} {readable(report.limit)} {place}"
+    if not report.on_cpu and plan.host_peak:
+        yield _host(report)
+    yield from _engine(report)
+    advice = report.advice
+    if advice is None:
+        return
+    settings = " ".join(f"--set {change.setting}" for change in advice.changes)
+    if advice.fits:
+        many = "change" if len(advice.changes) == 1 else "changes"
+        yield f"cheapest {many} that fit{'s' * (many == 'change')}: {settings} ({readable(advice.peak)})"
+        yield from (f"  {change.setting}: {change.cost}" for change in advice.changes)
+    else:
+        yield f"no setting is enough: with {settings or 'nothing to change'} it still needs {readable(advice.peak)}"
+
+
+def _host(report: Report) -> str:
+    peak, limit = report.plan.host_peak, report.host_limit
+    held = f"main memory: {readable(peak)} for each rank"
+    if limit is None:
+        return f"{held}; --host-memory SIZE says whether a machine has it"
+    return f"{held}: {'fits' if peak <= limit else 'does NOT fit'} {readable(limit)} that each can have"
+
+
+def _engine(report: Report) -> Iterator[str]:
+    engine = report.found.engine
+    if engine is None:
+        return
+    for place, size in engine.elsewhere.items():
+        yield f"rollout engine: {readable(size)} on {place}, which no rank uses: not counted here"
+    if engine.is_estimate:
+        yield "rollout engine: its bytes are an estimate"
+
+
+def _strategies(report: Report) -> None:
+    rows = [
+        [
+            plan.placement.strategy,
+            plan.placement.ranks,
+            readable(plan.peak),
+            plan.peak_phase,
+            readable(plan.host_peak) if plan.host_peak else "",
+            "yes" if report.holds(plan) else "no",
+            _fewest(report, plan.placement.strategy),
+            "planned for" if plan.placement.strategy in report.planned_for else "",
+        ]
+        for plan in report.others
+    ]
+    table(["strategy", "ranks", "peak", "in", "on the host", "fits", "fewest ranks", ""], rows)
+
+
+def _fewest(report: Report, name: str) -> str:
+    if name not in report.fewest:
+        return ""
+    count = report.fewest[name]
+    return "none" if count is None else str(count)

@@ -1,0 +1,145 @@
+"""Rows that say the same: word for word, nearly, or on both sides of the split."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from rlhf_core.data.held_out import content_key
+from rlhf_plugin_preflight.datacheck.items import Item
+from rlhf_plugin_preflight.datacheck.ngrams import grams, words
+
+SHINGLE = 5
+"""Words of a shingle."""
+BANDS, ROWS_OF_BAND = 16, 4
+NEAR = 0.8
+"""Jaccard similarity of two texts' shingles from which they count as near duplicates (Lee et al. 2022)."""
+LOOKED_AT = 8
+"""Texts of a bucket that another is compared with."""
+EXAMPLES = 5
+
+
+class Pair(NamedTuple):
+    """Two rows that say nearly the same."""
+
+    first: int
+    second: int
+    similarity: float
+
+
+def examine_duplicates(items: Sequence[Item]) -> dict[str, Any]:
+    """Exact and near duplicates among the training rows, and rows held out that are asked in training too.
+
+    Returns:
+        Counts and a few examples by place, as JSON values. ``rows`` counts those beyond the first of each text.
+    """
+    train = [item for item in items if item.split == "train"]
+    held = [item for item in items if item.split == "heldout"]
+    exact = groups(item.text for item in train)
+    prompts = groups(content_key(item.prompt) for item in train)
+    distinct = [group[0] for group in groups((item.text for item in train), every=True)]
+    near = near_duplicates([train[i].text for i in distinct])
+    seen = {content_key(item.prompt): item for item in train}
+    both = [(item, seen[key]) for item in held if (key := content_key(item.prompt)) in seen]
+    same = {id(item) for item, _ in both}
+    rest = [item for item in held if id(item) not in same]
+    close = between([item.question for item in train], [item.question for item in rest])
+    return {
+        "exact": {"rows": sum(len(g) - 1 for g in exact), "examples": _places(exact, train)},
+        "same_prompt": {"rows": sum(len(g) - 1 for g in prompts), "examples": _places(prompts, train)},
+        "near": {
+            "rows": len({pair.second for pair in near}),
+            "examples": [
+                {"where": [train[distinct[p.first]].where, train[distinct[p.second]].where], "similarity": p.similarity}
+                for p in near[:EXAMPLES]
+            ],
+        },
+        "overlap": {
+            "rows": len(both),
+            "near_rows": len({pair.second for pair in close}),
+            "examples": [[here.where, there.where] for here, there in both[:EXAMPLES]]
+            + [[rest[p.second].where, train[p.first].where] for p in close[: max(0, EXAMPLES - len(both))]],
+        },
+    }
+
+
+def groups(keys: Iterable[str], *, every: bool = False) -> list[list[int]]:
+    """Indices of equal keys, in order; only those of several unless ``every``."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for index, key in enumerate(keys):
+        rows[key].append(index)
+    return [group for group in rows.values() if every or len(group) > 1]
+
+
+def near_duplicates(texts: Sequence[str]) -> list[Pair]:
+    """Pairs of texts whose shingles have a Jaccard similarity of at least :data:`NEAR`; each second text once.
+
+    MinHash with locality-sensitive hashing proposes them (Broder 1997), the shingles themselves decide.
+
+    Args:
+        texts: all different.
+    """
+    shingles = [shingles_of(text) for text in texts]
+    pairs: dict[int, Pair] = {}
+    for first, second in candidates(shingles):
+        similarity = jaccard(shingles[first], shingles[second])
+        if similarity >= NEAR and second not in pairs:
+            pairs[second] = Pair(first, second, round(similarity, 3))
+    return [pairs[second] for second in sorted(pairs)]
+
+
+def between(ours: Sequence[str], theirs: Sequence[str]) -> list[Pair]:
+    """As :func:`near_duplicates`, of one text of each side; ``second`` counts ``theirs``."""
+    if not theirs:
+        return []
+    shingles = [shingles_of(text) for text in (*ours, *theirs)]
+    pairs: dict[int, Pair] = {}
+    for first, second in candidates(shingles, boundary=len(ours)):
+        similarity = jaccard(shingles[first], shingles[second])
+        if similarity >= NEAR:
+            pairs.setdefault(second, Pair(first, second - len(ours), round(similarity, 3)))
+    return list(pairs.values())
+
+
+def shingles_of(text: str) -> frozenset[int]:
+    """Hashes of the runs of :data:`SHINGLE` words."""
+    return frozenset(crc32(" ".join(gram).encode()) for gram in grams(words(text), SHINGLE))
+
+
+def jaccard(first: frozenset[int], second: frozenset[int]) -> float:
+    """Share of the shingles of both that they have in common."""
+    return len(first & second) / max(1, len(first | second))
+
+
+def candidates(shingles: Sequence[frozenset[int]], boundary: int | None = None) -> list[tuple[int, int]]:
+    """Pairs of indices that share a band of their MinHash signatures, in order.
+
+    Args:
+        shingles: of each text.
+        boundary: propose only pairs of one index below it and one from it on.
+    """
+    rng = np.random.default_rng(0)
+    odd, shift = (rng.integers(1, 2**61 - 1, size=(BANDS * ROWS_OF_BAND, 1), dtype=np.uint64) for _ in range(2))
+    odd |= np.uint64(1)
+    buckets: dict[tuple[int, bytes], list[int]] = {}
+    pairs: set[tuple[int, int]] = set()
+    for index, texts in enumerate(shingles):
+        if not texts:
+            continue
+        values = np.fromiter(texts, dtype=np.uint64, count=len(texts))
+        signature = ((values * odd + shift) >> np.uint64(32)).min(axis=1)  # multiply-shift hashing, modulo 2**64
+        for band in range(BANDS):
+            key = band, signature[band * ROWS_OF_BAND : (band + 1) * ROWS_OF_BAND].tobytes()
+            bucket = buckets.setdefault(key, [])
+            pairs.update((other, index) for other in bucket if boundary is None or other < boundary <= index)
+            if len(bucket) < LOOKED_AT and (boundary is None or index < boundary):
+                bucket.append(index)
+    return sorted(pairs)
+
+
+def _places(found: Sequence[Sequence[int]], items: Sequence[Item]) -> list[list[str]]:
+    return [[items[i].where for i in group[:3]] for group in found[:EXAMPLES]]

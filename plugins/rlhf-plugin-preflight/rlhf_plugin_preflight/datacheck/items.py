@@ -1,0 +1,124 @@
+"""What an algorithm would read of a data set, with the reader that training uses; every broken row is collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from rlhf_core.data.datasets import Datasets
+from rlhf_core.data.files import collected_broken_rows, refuse_row
+from rlhf_core.data.replies import Reply, replies
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.messages import message_text
+from rlhf_core.types.rollouts import Demonstration, Message, PreferencePair, Prompt, Tool, UnpairedPreference
+
+KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "judged": "unpaired", "unpaired": "unpaired"}
+"""What a trainer's loss consumes -> the rows that it reads."""
+
+
+class Item(NamedTuple):
+    """One thing to train on, or held out.
+
+    Example:
+        Item("a.jsonl, line 3", "train", ({"role": "user", "content": "2 + 2?"},), ("4",))
+    """
+
+    where: str
+    split: str
+    prompt: tuple[Message, ...]
+    completions: tuple[str, ...]
+    """The completion to imitate or judge, the chosen and the rejected one, or none."""
+    turns: tuple[Message | None, ...] = ()
+    """Of each completion that is more than a text, the turn; () where none is."""
+    tools: tuple[Tool, ...] = ()
+
+    @property
+    def replies(self) -> tuple[Reply, ...]:
+        """The completions with their turns."""
+        return tuple(zip(self.completions, self.turns or (None,) * len(self.completions)))
+
+    @property
+    def question(self) -> str:
+        """Every turn of the prompt but the system's."""
+        return "\n".join(message_text(m) for m in self.prompt if m["role"] != "system")
+
+    @property
+    def text(self) -> str:
+        """The question and the completions."""
+        return "\n".join([self.question, *self.completions])
+
+
+class Reading(NamedTuple):
+    """What was read of a data set."""
+
+    items: list[Item]
+    broken: list[DatasetError]
+    kind: str
+
+
+def kind_of(trainer: Any) -> str:
+    """``prompts``, ``pairs``, ``unpaired`` or ``demonstrations``: the rows that a trainer learns from.
+
+    Args:
+        trainer: its configuration; one that samples reads prompts, and one may say so itself in ``reads``.
+    """
+    if (reads := getattr(trainer, "reads", None)) is not None:
+        return str(reads)
+    if hasattr(trainer, "group_size"):
+        return "prompts"
+    return KIND_OF_FEED.get(str(getattr(trainer, "feeds", None)), "prompts")
+
+
+def read_items(datasets: Datasets, ctx: BuildContext) -> Reading:
+    """Read both splits as the run's trainer would.
+
+    Prompts are shown to the verifier's ``check_prompt``, and, where a trainer reads more of a row than the core does,
+    to its configuration's ``check_row(prompt, where)``, which returns the completion that is learned or None.
+
+    Raises:
+        DatasetError: the data set cannot be read at all.
+    """
+    kind = kind_of(ctx.config.trainer)
+    items: list[Item] = []
+    with collected_broken_rows() as broken:
+        for split in ("train", "heldout"):
+            try:
+                rows = getattr(datasets, kind)(split)
+            except DatasetError:
+                if not broken:
+                    raise
+                break  # nothing is left because of the broken rows
+            if kind == "prompts":
+                items += _judgeable(rows, split, datasets.where, ctx)
+            else:
+                items += [item_of(row, datasets.where(row.id), split) for row in rows]
+    return Reading(items, broken, kind)
+
+
+def _judgeable(rows: Sequence[Prompt], split: str, where: Callable[[str], str], ctx: BuildContext) -> list[Item]:
+    """The rows that the trainer's own reader and the verifier accept."""
+    check_row = getattr(ctx.config.trainer, "check_row", None)
+    verifier = getattr(ctx.config.reward, "verifier", None)
+    check_prompt = getattr(verifier, "check_prompt", None)
+    kept: list[Item] = []
+    for row in rows:
+        try:
+            completion = check_row(row, where(row.id)) if check_row is not None else None
+            if check_prompt is not None and (why := check_prompt(row)) is not None:
+                name = getattr(verifier, "name", "")
+                raise DatasetError(f"verifier '{name}' can judge no completion of it", where=where(row.id), why=why)
+        except DatasetError as error:
+            refuse_row(error)
+        else:
+            item = item_of(row, where(row.id), split)
+            kept.append(item if completion is None else item._replace(completions=(completion,)))
+    return kept
+
+
+def item_of(row: Prompt | PreferencePair | Demonstration | UnpairedPreference, where: str, split: str) -> Item:
+    """The texts of a row."""
+    if isinstance(row, Prompt):
+        return Item(where, split, row.messages, (), (), row.tools)
+    texts, turns = zip(*replies(row))
+    return Item(where, split, row.prompt, texts, turns if any(turns) else (), row.tools)

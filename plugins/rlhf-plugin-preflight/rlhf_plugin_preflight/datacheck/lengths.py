@@ -1,0 +1,119 @@
+"""Lengths in the model's tokens, and what the limits of a run would cut or leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlhf_core.config.run import RunConfig
+from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.load import load_tokenizer
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.models.sources import resolve_model
+from rlhf_core.types.errors import ModelError
+from rlhf_plugin_preflight.datacheck.items import Item
+
+
+class Lengths(NamedTuple):
+    """Tokens of what is trained on: prompt and longest completion, or the prompt where it is sampled from."""
+
+    counts: list[int]
+    limit: int
+    beyond: int
+    becomes: str
+    """``dropped`` or ``truncated``: what happens to those beyond the limit."""
+    why: str
+    """The settings that the limit comes from."""
+
+    def summary(self) -> dict[str, Any]:
+        """Quantiles, histogram and what is beyond the limit, as JSON values."""
+        if not self.counts:
+            return {}
+        # the smallest length that so many rows do not exceed: what lies between two lengths is no row's
+        quantiles = {f"p{q}": int(np.percentile(self.counts, q, method="inverted_cdf")) for q in (50, 95, 99)}
+        return {
+            "min": min(self.counts),
+            **quantiles,
+            "max": max(self.counts),
+            "mean": round(float(np.mean(self.counts)), 1),
+            "limit": self.limit,
+            "limit_from": self.why,
+            "beyond": self.beyond,
+            "becomes": self.becomes,
+            "histogram": histogram(self.counts),
+        }
+
+
+class Measure:
+    """Tokenizes as the run's model would.
+
+    Args:
+        config: names the model and the limits.
+
+    Raises:
+        ModelError: the tokenizer cannot be loaded.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.formatter = Formatter(load_tokenizer(config.model), config.model.prompt_format)
+        self.limit, self.becomes, self.why = limit_of(config, context_of_model(config.model))
+
+    def lengths(self, items: Sequence[Item], refused: list[tuple[Item, ModelError]]) -> Lengths:
+        """Of these items; those that the chat template refuses are added to ``refused``."""
+        counts: list[int] = []
+        for item in items:
+            try:
+                counts.append(tokens_of(item, self.formatter))
+            except ModelError as error:
+                refused.append((item, error))
+        return Lengths(counts, self.limit, sum(count > self.limit for count in counts), self.becomes, self.why)
+
+
+def tokens_of(item: Item, formatter: Formatter) -> int:
+    """Prompt and longest completion, end token included; only the prompt where there is no completion."""
+    longest = max((len(formatter.encode_reply(item.prompt, *one, item.tools)) for one in item.replies), default=0)
+    return len(formatter.encode(item.prompt, item.tools)) + longest
+
+
+def limit_of(config: RunConfig, context: int) -> tuple[int, str, str]:
+    """(Most tokens, what becomes of longer rows, where the limit comes from)."""
+    trainer = config.trainer
+    longest = getattr(trainer, "max_length", None)
+    if longest is not None:
+        becomes = "truncated" if getattr(trainer, "truncation", None) else "dropped"
+        return min(longest, context), becomes, f"trainer.max_length {longest}, context {context}"
+    most, sampled = config.dataset.max_prompt_tokens, getattr(getattr(trainer, "sampling", None), "max_tokens", 0)
+    why = f"dataset.max_prompt_tokens {most}, context {context} less trainer.sampling.max_tokens {sampled}"
+    return min(most, context - sampled), "dropped", why
+
+
+def context_of_model(config: ModelConfig) -> int:
+    """Tokens that the model's configuration allows, its weights not loaded.
+
+    Raises:
+        ModelError: there is no such model.
+    """
+    from transformers import AutoConfig
+
+    source = resolve_model(config.path)
+    options: dict[str, Any] = {"gguf_file": source.gguf} if source.gguf else {}
+    loaded: Any = AutoConfig.from_pretrained(
+        source.place, revision=config.revision or "main", trust_remote_code=config.trust_remote_code, **options
+    )
+    own = getattr(loaded.get_text_config(), "max_position_embeddings", None) or 1 << 30
+    return min(own, config.max_context or own)
+
+
+def histogram(counts: Sequence[int]) -> list[dict[str, int]]:
+    """Rows by length, each bin twice as wide as the one before."""
+    edges = [0, 32]
+    while edges[-1] < max(counts):
+        edges.append(edges[-1] * 2)
+    bins, _ = np.histogram(counts, bins=[*(edge + 0.5 for edge in edges[:-1]), edges[-1] + 0.5])
+    first = next(i for i, count in enumerate(bins) if count)
+    return [
+        {"from": low + 1, "to": high, "rows": int(count)}
+        for low, high, count in list(zip(edges, edges[1:], bins))[first:]
+    ]

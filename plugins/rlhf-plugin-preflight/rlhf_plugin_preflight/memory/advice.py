@@ -1,0 +1,192 @@
+"""The cheapest change with which a run fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlhf_core.runs.launch.memory import keeps_copy
+from rlhf_core.runs.launch.rows import samples_itself
+from rlhf_core.types.errors import UserError
+from rlhf_plugin_preflight.memory.engine import accepted_by_engine, says_memory
+from rlhf_plugin_preflight.memory.plan import MemoryPlan
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_plugin_preflight.memory.footprint import Footprint
+
+Replan = Callable[["RunConfig"], MemoryPlan]
+
+
+class Change(NamedTuple):
+    """One setting.
+
+    Example:
+        Change("model.gradient_checkpointing=true", "a slower update, the same gradient", change)
+    """
+
+    setting: str
+    cost: str
+    make: Callable[[Any], Any]
+
+
+class Advice(NamedTuple):
+    """Settings with which the run fits, and its peak with them; ``fits`` is False for all of them together."""
+
+    changes: Sequence[Change]
+    peak: int
+    fits: bool
+
+
+def changes(run: RunConfig) -> Iterator[Change]:
+    """What can be changed, the cheapest first: what costs time, then what changes what is learned."""
+    trainer: Any = run.trainer
+    size = int(trainer.micro_batch_size)
+    while size > 1:
+        size //= 2
+        yield Change(f"trainer.micro_batch_size={size}", "more, smaller forwards; the same update", _micro_batch(size))
+    if getattr(trainer, "kl", None) is not None and keeps_copy(run) and not getattr(trainer.kl, "coefficient", 0):
+        yield Change(
+            "trainer.kl.track=false", "no metric kl", lambda r: _trainer(r, kl=_with(r.trainer.kl, track=False))
+        )
+    elif getattr(trainer, "track_kl", False) and keeps_copy(run):
+        yield Change("trainer.track_kl=false", "no metric kl", lambda r: _trainer(r, track_kl=False))
+    engine: Any = run.rollout
+    if says_memory(run):
+        for setting, cost, config in getattr(engine, "memory_changes", tuple)():
+            yield Change(setting, cost, _engine(config))
+    elif samples_itself(run) and hasattr(engine, "max_concurrent"):
+        for most in (64, 16, 4, 1):
+            if most < min(engine.max_concurrent, trainer.rollout_batch_size):
+                yield Change(f"rollout.max_concurrent={most}", "slower sampling", _concurrent(most))
+    if not run.model.gradient_checkpointing:
+        cost = "a slower update, the same gradient"
+        yield Change("model.gradient_checkpointing=true", cost, lambda r: _model(r, gradient_checkpointing=True))
+    if getattr(trainer, "precision", None) == "fp32" and run.model.dtype == "float32":
+        cost = "activations in bfloat16"
+        yield Change("trainer.precision=bf16", cost, lambda r: _trainer(r, precision="bf16"))
+    if run.model.lora is None:
+        cost = "adapters learn, the weights do not"
+        yield Change("model.lora.r=16", cost, _lora)
+    if run.model.dtype == "float32":
+        cost = "weights and moments of 8 bits of precision: small updates are lost"
+        yield Change("model.dtype=bfloat16", cost, _bfloat16)
+
+
+def accepted_by_strategy(ctx: BuildContext) -> Callable[[RunConfig], bool]:
+    """Whether the run's strategy takes a changed configuration, as its preflight says.
+
+    Args:
+        ctx: of the run as it is. What the strategy refuses of it already is no fault of a change.
+    """
+
+    def refusal(run: RunConfig) -> str | None:
+        try:
+            if run.strategy is not None:
+                run.strategy.preflight(ctx.with_(config=run))
+        except UserError as error:
+            return str(error)
+        return None
+
+    before = refusal(ctx.config)
+    return lambda run: refusal(run) in (None, before)
+
+
+def accepted(ctx: BuildContext, found: Footprint) -> Callable[[RunConfig], bool]:
+    """Whether strategy and rollout engine take a changed configuration.
+
+    Args:
+        ctx: of the run as it is.
+        found: its footprint.
+    """
+    by_strategy = accepted_by_strategy(ctx)
+    by_engine = accepted_by_engine(found.facts) if found.facts is not None else by_strategy
+    return lambda run: by_engine(run) and by_strategy(run)
+
+
+def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[RunConfig], bool]) -> Advice:
+    """The first change that is enough, else as many as are together, the cheapest first.
+
+    Args:
+        run: that does not fit.
+        limit: bytes of the device.
+        replan: plans a changed run.
+        accepted: whether a changed run would start at all.
+    """
+    every = [change for change in changes(run) if accepted(change.make(run))]
+    furthest = _furthest(every)
+    for last in furthest:
+        if replan(last.make(run)).peak > limit:
+            continue
+        for change in (c for c in every if _key(c) == _key(last)):
+            if (peak := replan(change.make(run)).peak) <= limit:
+                return Advice([change], peak, True)
+    made: list[Change] = []
+    peak = replan(run).peak
+    for change in furthest:
+        smaller = replan(_made(run, [*made, change])).peak
+        if smaller < peak:
+            made, peak = [*made, change], smaller
+        if peak <= limit:
+            return _needed(run, made, limit, replan)
+    return Advice(made, peak, False)
+
+
+def _needed(run: RunConfig, made: Sequence[Change], limit: int, replan: Replan) -> Advice:
+    """Without the changes that later ones made unnecessary, the dearest of them left out first."""
+    for change in reversed(made[:-1]):
+        fewer = [c for c in made if c is not change]
+        if replan(_made(run, fewer)).peak <= limit:
+            made = fewer
+    return Advice(made, replan(_made(run, made)).peak, True)
+
+
+def _key(change: Change) -> str:
+    return change.setting.split("=")[0]
+
+
+def _furthest(every: Sequence[Change]) -> list[Change]:
+    """Of several values of one setting the last."""
+    return list({_key(change): change for change in every}.values())
+
+
+def _made(run: RunConfig, made: Sequence[Change]) -> RunConfig:
+    for change in made:
+        run = change.make(run)
+    return run
+
+
+def _with(config: Any, **values: Any) -> Any:
+    return config.model_copy(update=values)
+
+
+def _trainer(run: Any, **values: Any) -> Any:
+    return _with(run, trainer=_with(run.trainer, **values))
+
+
+def _model(run: Any, **values: Any) -> Any:
+    return _with(run, model=_with(run.model, **values))
+
+
+def _micro_batch(size: int) -> Callable[[Any], Any]:
+    return lambda run: _trainer(run, micro_batch_size=size, gradient_accumulation_steps=None)
+
+
+def _concurrent(most: int) -> Callable[[Any], Any]:
+    return lambda run: _with(run, rollout=_with(run.rollout, max_concurrent=most))
+
+
+def _engine(config: Any) -> Callable[[Any], Any]:
+    return lambda run: _with(run, rollout=config)
+
+
+def _lora(run: Any) -> Any:
+    from rlhf_core.models.config import LoraSettings
+
+    return _model(run, lora=LoraSettings())
+
+
+def _bfloat16(run: Any) -> Any:
+    changed = _model(run, dtype="bfloat16")
+    return _trainer(changed, precision="fp32") if hasattr(run.trainer, "precision") else changed

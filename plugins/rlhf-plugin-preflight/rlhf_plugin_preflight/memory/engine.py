@@ -1,0 +1,117 @@
+"""What a rollout engine that keeps weights of its own holds in memory, as its configuration says.
+
+Such a configuration has ``memory(facts)``, which returns an :class:`EngineMemory`, and may have ``memory_changes()``:
+settings of its own with which it holds less, the cheapest first, each as (setting, cost, configuration with it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.runs.launch.rows import samples_itself
+from rlhf_core.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+
+Parts = Mapping[str, int]
+WEIGHTS, CACHE, SERVERS = "engine weights", "engine KV cache", "engine servers"
+"""Parts that are certain to be held: they are reserved when the engine starts."""
+COMPUTING, SYNC = "engine activations", "weight sync"
+RESERVED = (WEIGHTS, CACHE, SERVERS)
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What the memory of an engine depends on beside its settings; bytes unless said otherwise."""
+
+    weights: int
+    """Of the model that it samples with, without adapters, in the number type that computes."""
+    head: int
+    """Of the output head among them."""
+    token: int
+    """Keys and values of one token, of all layers."""
+    vocabulary: int
+    """Tokens."""
+    context: int
+    """Tokens of prompt and completion that fit."""
+    rows: int
+    """Completions that one rank samples for a step."""
+    trained: int
+    """What is trained, as it is handed over for each version: all weights, or adapters."""
+    largest: int
+    """The largest weight among that."""
+    lora: bool
+    """Adapters are trained."""
+    on_cpu: bool
+    """The device is main memory."""
+    device: int
+    """Of the device in all, free or not."""
+    ranks: int
+    """Processes of the run."""
+    unit: int = 0
+    """The largest decoder layer, or embedding or head, in the number type that the policy computes in."""
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """What one rank's engine holds.
+
+    Example:
+        EngineMemory({"engine weights": 538_000_000, "engine KV cache": 1 << 30})
+    """
+
+    parts: Parts
+    """On the rank's device from the engine's start to its end."""
+    updating: Parts | None = None
+    """What is left of that while the policy is updated and written; None: all."""
+    sampling: Parts = field(default_factory=dict[str, int])
+    """What comes on top while it samples."""
+    syncing: Parts = field(default_factory=dict[str, int])
+    """What comes on top while it is handed weights, beside the trainer's copy of what is trained."""
+    host: Parts = field(default_factory=dict[str, int])
+    """In main memory, beside a device of its own."""
+    elsewhere: Parts = field(default_factory=dict[str, int])
+    """Place -> bytes on a device that no rank uses, such as ``card 2``; counted against no rank."""
+    is_estimate: bool = False
+    """No run has measured it."""
+    from_shards: bool = False
+    """Where ranks divide the weights it is given them one by one, on rank 0 (``write_weights``): never whole."""
+    refusal: ConfigError | None = None
+    """Why it cannot start with these settings, whatever else the device holds."""
+
+    @property
+    def left(self) -> Parts:
+        """On the rank's device in an update."""
+        return self.parts if self.updating is None else self.updating
+
+
+def says_memory(run: RunConfig) -> bool:
+    """Whether the run samples with an engine whose configuration says what it holds."""
+    return samples_itself(run) and hasattr(run.rollout, "memory")
+
+
+def engine_memory(run: RunConfig, facts: EngineFacts) -> EngineMemory | None:
+    """Of the run's engine; None where it samples from the policy itself.
+
+    One with a setting that cannot be read has the error as its refusal, and nothing of it is counted.
+    """
+    engine: Any = run.rollout
+    if not says_memory(run):
+        return None
+    try:
+        return engine.memory(facts)
+    except ConfigError as error:
+        return EngineMemory({}, refusal=error)
+
+
+def accepted_by_engine(facts: EngineFacts) -> Callable[[RunConfig], bool]:
+    """Whether the engine of a changed run could start, as its configuration says."""
+
+    def accepted(run: RunConfig) -> bool:
+        held = engine_memory(run, facts)
+        return held is None or held.refusal is None
+
+    return accepted

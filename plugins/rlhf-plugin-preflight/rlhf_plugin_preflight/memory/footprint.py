@@ -1,0 +1,304 @@
+"""What one process that holds everything needs, found by rehearsing the run without weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.config.plan import walk_components
+from rlhf_core.config.precision import with_precision
+from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.trunk_and_head import base_model
+from rlhf_core.models.load import torch_dtype
+from rlhf_core.models.precision import set_precision
+from rlhf_core.models.save import is_peft
+from rlhf_core.models.slices import is_converted
+from rlhf_core.models.sources import model_paths
+from rlhf_core.runs.launch.memory import keeps_copy
+from rlhf_core.runs.launch.rows import samples_itself
+from rlhf_core.types.errors import ModelError
+from rlhf_plugin_preflight.memory.amounts import device_memory
+from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
+from rlhf_plugin_preflight.memory.live import tensor_bytes
+from rlhf_plugin_preflight.memory.loading import lies_by_parts
+from rlhf_plugin_preflight.memory.sampling import Sampling, rehearse_sampling
+from rlhf_plugin_preflight.memory.sizes import Sizes, sizes_of
+from rlhf_plugin_preflight.memory.unknown import Unknown, without_values
+from rlhf_plugin_preflight.memory.update import Update, rehearse
+from rlhf_plugin_preflight.memory.weightless import weightless_model
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.context import BuildContext
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """A model's weights, in bytes unless said otherwise."""
+
+    path: str
+    parameters: int
+    trained: int
+    """Parameters."""
+    layers: int
+    heads: int
+    kv_heads: int
+    weights: int
+    layer: int
+    """The largest decoder layer: what a sharding strategy gathers at a time."""
+    root: int
+    """What is in no decoder layer: embedding, last norm, head."""
+    context: int
+    """Tokens."""
+    merged: int = 0
+    """Weights that adapters are added to, of which the final model gets new ones."""
+    largest: int = 0
+    """The largest weight: what is gathered at a time to be written."""
+    largest_merged: int = 0
+    """The largest that adapters are added to."""
+    by_parts: bool = True
+    """Whether a rank can read its part of a weight from the files (:mod:`rlhf_core.models.slices`)."""
+    converted: bool = False
+    """Whether transformers computes weights from each other when it writes them, and needs all at once."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes in one process that holds everything."""
+
+    model: ModelSize
+    sizes: Sizes
+    reference: int
+    """A frozen copy of the policy."""
+    sampler: int
+    """Copies to sample from while the policy is trained."""
+    rewards: int
+    update: Update
+    sampling: Sampling | None
+    """None where nothing is sampled, or by an engine with weights of its own."""
+    engine: EngineMemory | None = None
+    """Of such an engine."""
+    facts: EngineFacts | None = None
+    """What it depends on."""
+
+
+DEPTHS = (2, 4)
+"""Decoder layers that are rehearsed of a model with more: every layer costs the same (:func:`alike`)."""
+
+
+def footprint(
+    ctx: BuildContext,
+    *,
+    on_cpu: bool,
+    prompt: int | None = None,
+    reply: int | None = None,
+    device: int | None = None,
+    check: Callable[[ModelSize], None] = lambda model: None,
+) -> Footprint:
+    """Rehearse a run.
+
+    Of a deep model with equal layers two shallow ones are rehearsed, and each number is continued along the line
+    through both.
+
+    Args:
+        ctx: the run's configuration, registry and world size.
+        on_cpu: where it will run.
+        prompt: tokens of every prompt, instead of the data's.
+        reply: tokens of every reply, likewise.
+        device: bytes of each card; None takes this machine's.
+        check: called with the model before anything is rehearsed.
+
+    Raises:
+        UserError: model or sizes that cannot be.
+    """
+    with _as_in_a_run(ctx.config), without_values() as unknown:
+        policy = weightless_model(ctx.config.model)
+        check(measure_model(ctx.config.model, policy))
+        sizes = sizes_of(ctx.config, ctx, policy.context, prompt, reply)
+        facts = _facts(ctx, policy, sizes, device_memory(on_cpu=on_cpu) if device is None else device, on_cpu)
+        engine = engine_memory(ctx.config, facts)
+        blocks = decoder_layers(policy.model)
+        if len(blocks) <= DEPTHS[1] or not alike(blocks):
+            return replace(_rehearsed(ctx, policy, sizes, unknown, on_cpu), engine=engine, facts=facts)
+        few, more = (
+            _rehearsed(ctx, weightless_model(ctx.config.model, depth), sizes, unknown, on_cpu) for depth in DEPTHS
+        )
+        found: Footprint = _continued(few, more, (len(blocks) - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0]))
+        size, update = measure_model(ctx.config.model, policy), found.update.at_peak()
+        return replace(found, model=size, update=update, engine=engine, facts=facts)
+
+
+def alike(blocks: Sequence[Any]) -> bool:
+    """Whether all decoder layers have weights of the same shapes."""
+    shapes = {
+        tuple((name, tuple(p.shape), p.requires_grad) for name, p in block.named_parameters()) for block in blocks
+    }
+    return len(shapes) == 1
+
+
+def _continued(few: Any, more: Any, times: float) -> Any:
+    """The number, or the object of numbers, at ``few + times * (more - few)``."""
+    if isinstance(few, bool) or (not isinstance(few, int | dict) and not is_dataclass(few)):
+        return more
+    if isinstance(few, int):
+        return max(0, round(few + times * (more - few)))
+    if isinstance(few, dict):
+        names: list[str] = list(dict.fromkeys([*few, *more]))
+        return {name: _continued(few.get(name, 0), more.get(name, 0), times) for name in names if name in more}
+    if isinstance(few, Sizes):
+        return more
+    return replace(
+        more, **{f.name: _continued(getattr(few, f.name), getattr(more, f.name), times) for f in fields(few)}
+    )
+
+
+@contextmanager
+def _as_in_a_run(run: RunConfig) -> Iterator[None]:
+    """torch's settings as :func:`rlhf_core.runs.launch.process.set_up_torch` has them: they decide what backward does."""
+    import torch
+
+    settings: Any = torch.utils.deterministic
+    was, fills = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(run.deterministic, warn_only=True)
+    settings.fill_uninitialized_memory = False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # of torch on tensors without memory, of peft and transformers on each other
+            yield
+    finally:
+        torch.use_deterministic_algorithms(was, warn_only=True)
+        settings.fill_uninitialized_memory = fills
+
+
+def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, on_cpu: bool) -> Footprint:
+    run = with_precision(ctx.config)
+    set_precision(policy.model, getattr(run.trainer, "precision", "fp32"))
+    ctx = ctx.with_(policy=policy)
+    size = measure_model(run.model, policy)
+    trained = tensor_bytes(p for p in policy.model.parameters() if p.requires_grad)
+    return Footprint(
+        model=size,
+        sizes=sizes,
+        reference=size.weights if keeps_copy(run) else 0,
+        sampler=2 * trained if _samples_from_a_copy(run) else 0,
+        rewards=held_models(ctx),
+        update=rehearse(ctx, sizes, unknown),
+        sampling=rehearse_sampling(ctx, sizes, on_cpu=on_cpu) if sizes.prompts and not says_memory(run) else None,
+    )
+
+
+def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bool) -> EngineFacts:
+    """What the memory of an engine with weights of its own depends on."""
+    run = with_precision(ctx.config)
+    mixed = getattr(run.trainer, "precision", "fp32") != "fp32"
+    element = 2 if mixed else torch_dtype(run.model.dtype).itemsize
+    text = base_model(policy.model).config.get_text_config()
+    heads = int(getattr(text, "num_attention_heads", 1) or 1)
+    width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    named = dict(policy.model.named_parameters())
+    trained = [p for p in named.values() if p.requires_grad]
+    return EngineFacts(
+        weights=element * sum(p.numel() for name, p in named.items() if ".lora_" not in name),
+        head=element * int(text.vocab_size) * int(text.hidden_size),
+        token=2 * element * width * int(getattr(text, "num_key_value_heads", None) or heads) * text.num_hidden_layers,
+        vocabulary=int(text.vocab_size),
+        context=policy.context,
+        rows=len(sizes.prompts) * sizes.group,
+        trained=tensor_bytes(trained),
+        largest=max((tensor_bytes([p]) for p in trained), default=0),
+        lora=run.model.lora is not None,
+        on_cpu=on_cpu,
+        device=device,
+        ranks=ctx.world_size,
+        unit=element * max((sum(p.numel() for p in unit) for unit in _units(policy.model)), default=0),
+    )
+
+
+def _units(model: Any) -> Iterator[list[Any]]:
+    """Parameters of each decoder layer, and each of those outside."""
+    layers = [list(layer.parameters()) for layer in decoder_layers(model)]
+    inside = {id(p) for layer in layers for p in layer}
+    yield from layers
+    yield from ([p] for p in model.parameters() if id(p) not in inside)
+
+
+def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
+    """Count a model's parameters and the bytes of its parts."""
+    parameters = list(policy.model.parameters())
+    text = base_model(policy.model).config.get_text_config()
+    blocks = decoder_layers(policy.model)
+    layer = max((tensor_bytes(block.parameters()) for block in blocks), default=0)
+    inside = sum(tensor_bytes(block.parameters()) for block in blocks)
+    weights = tensor_bytes([*parameters, *policy.model.buffers()])
+    merged = [m.base_layer.weight for m in policy.model.modules() if hasattr(m, "get_delta_weight")]
+    heads = int(getattr(text, "num_attention_heads", 1) or 1)
+    converted = is_converted(policy.model.get_base_model() if is_peft(policy.model) else policy.model)
+    return ModelSize(
+        path=config.path,
+        parameters=sum(p.numel() for p in parameters),
+        trained=sum(p.numel() for p in parameters if p.requires_grad),
+        layers=len(blocks),
+        heads=heads,
+        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+        weights=weights,
+        layer=layer,
+        root=weights - inside,
+        context=policy.context,
+        merged=tensor_bytes(merged),
+        largest=max(tensor_bytes([p]) for p in parameters),
+        largest_merged=max((tensor_bytes([p]) for p in merged), default=0),
+        by_parts=not converted and lies_by_parts(config, text),
+        converted=converted,
+    )
+
+
+def decoder_layers(model: Any) -> Sequence[Any]:
+    """The model's decoder layers: the longest list of equal modules."""
+    import torch
+
+    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len({type(one) for one in m}) == 1]
+    return list(max(lists, key=len)) if lists else []
+
+
+def _samples_from_a_copy(run: Any) -> bool:
+    """Whether a run that samples ahead keeps a copy of the policy, and a snapshot on its way to it."""
+    from rlhf_core.training.weight_sync import keeps_own_weights
+
+    ahead = samples_itself(run) and getattr(run.trainer, "batches_ahead", 0)
+    return bool(ahead) and not keeps_own_weights(run.rollout)
+
+
+def held_models(ctx: BuildContext) -> int:
+    """Bytes of the models that rewards and judges hold, their heads for language left out.
+
+    A component says which by ``memory_models(run)``: (model, how many) for each; else every path in its settings counts
+    as one model.
+    """
+    total = 0
+    for kind, part in walk_components(ctx.config):
+        if kind not in ("reward", "judge"):
+            continue
+        own = getattr(part, "memory_models", None)
+        if own is not None:
+            models = list(own(ctx.config))
+        else:
+            settings = part.model_dump(mode="json", exclude={"pairs", "dataset"})
+            models = [(ModelConfig(path=path), 1) for path in model_paths(settings)]
+        total += sum(count * _trunk_bytes(config) for config, count in models)
+    return total
+
+
+def _trunk_bytes(config: ModelConfig) -> int:
+    from rlhf_core.models.layers.trunk_and_head import take_apart
+
+    try:
+        model = weightless_model(config).model
+    except ModelError:
+        return 0  # the run itself says what is wrong with it
+    parts = take_apart(model)
+    return tensor_bytes((model if parts is None else parts.trunk).parameters())

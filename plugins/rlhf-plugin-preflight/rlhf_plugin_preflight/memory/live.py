@@ -1,0 +1,123 @@
+"""Counts the bytes of all tensors that are alive, and their peak, by what they are for.
+
+A dispatch mode sees every operation's inputs and outputs; a tensor's memory counts once, however many views there are,
+until the last of them is gone. What an operation allocates and frees within itself is not seen, nor is anything that is
+not a tensor. It serves twice: around a real run it is the measurement, around operations on tensors without memory
+(:mod:`rlhf_plugin_preflight.memory.unknown`) it is the plan.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+UNNAMED = "activations"
+"""Part of every tensor that nobody named."""
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of live tensors by part, as they are now and as they were at the peak.
+
+    Example:
+        with LiveBytes() as live:
+            live.name("weights", model.parameters())
+            model(ids).logits.sum().backward()
+        live.peak, live.at_peak
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: Counter[str] = Counter()
+        self.total = self.peak = 0
+        self.at_peak: dict[str, int] = {}
+        self.watch: Callable[[], None] | None = None
+        """Called after every operation."""
+        self._known: dict[int, tuple[weakref.ref[Any], str, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation, and count what it was given and what it returned."""
+        kwargs = kwargs or {}
+        self._see(args)
+        self._see(kwargs.values())
+        out = func(*args, **kwargs)
+        self._see((out,))
+        if self.total > self.peak:
+            self.peak, self.at_peak = self.total, dict(self.now)
+        if self.watch is not None:
+            self.watch()
+        return out
+
+    def name(self, part: str, tensors: Iterable[Any]) -> None:
+        """Count these tensors, seen before or not, as this part."""
+        for tensor in tensors:
+            if tensor is not None:
+                self._count(tensor, part)
+
+    def begin(self) -> None:
+        """Forget the peak: the next one is of what follows."""
+        self.peak, self.at_peak = self.total, dict(self.now)
+
+    def resized(self, memory: torch.UntypedStorage) -> None:
+        """Count a storage anew whose size was changed by no operation, as FSDP does with gathered weights."""
+        key = id(memory)
+        if key not in self._known:
+            return
+        _, part, before = self._known[key]
+        self._known[key] = (self._known[key][0], part, memory.nbytes())
+        self._add(part, memory.nbytes() - before)
+        if self.total > self.peak:
+            self.peak, self.at_peak = self.total, dict(self.now)
+
+    def _add(self, part: str, size: int) -> None:
+        self.now[part] += size
+        self.total += size
+
+    def _see(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                self._count(value)
+            elif isinstance(value, list | tuple):
+                self._see(value)  # pyright: ignore[reportUnknownArgumentType]
+
+    def _count(self, tensor: torch.Tensor, part: str | None = None) -> None:
+        if is_traceable_wrapper_subclass(tensor):  # a DTensor, say: its memory is that of what this rank holds of it
+            for name in tensor.__tensor_flatten__()[0]:
+                if isinstance(inner := getattr(tensor, name), torch.Tensor):  # a DTensor names its mesh, too
+                    self._count(inner, part)
+            return
+        if tensor.device.type == "meta":  # a shape: its storage has a size, and no memory
+            return
+        memory = _memory(tensor)
+        key = id(memory)
+        known = self._known.get(key)
+        size = memory.nbytes() if isinstance(memory, torch.UntypedStorage) else memory.numel() * memory.element_size()
+        if known is not None:
+            part = part or known[1]
+            if part == known[1] and size == known[2]:
+                return
+            self._drop(key)
+        part = part or UNNAMED
+        self._known[key] = (weakref.ref(memory, lambda _, key=key: self._drop(key)), part, size)
+        self._add(part, size)
+
+    def _drop(self, key: int) -> None:
+        _, part, size = self._known.pop(key)
+        self._add(part, -size)
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """What holds the tensor's numbers: its storage, or where it has none (oneDNN's own layouts) the tensor itself."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return tensor
+
+
+def tensor_bytes(tensors: Iterable[Any]) -> int:
+    """Bytes of these tensors, one that is shared counted once."""
+    return sum(t.numel() * t.element_size() for t in {id(t): t for t in tensors}.values())

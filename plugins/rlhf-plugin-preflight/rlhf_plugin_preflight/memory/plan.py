@@ -1,0 +1,242 @@
+"""The memory plan of a run: bytes per rank, phase and part, for any strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from rlhf_core.types.errors import ConfigError
+from rlhf_plugin_preflight.memory.engine import SYNC, EngineMemory
+from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
+from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Name, Shares, shares
+from rlhf_plugin_preflight.memory.loading import load_phase
+from rlhf_plugin_preflight.memory.phase import Phase, phase_of
+from rlhf_plugin_preflight.memory.update_parts import in_update, whole_root_bytes
+
+PHASES = ("load", "rollout", "update", "checkpoint")
+BUCKET = 50_000_000
+"""Elements that rlhf-plugin-deepspeed reduces at a time, by default."""
+MOST_RANKS = 4096
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How the ranks share the work.
+
+    Example:
+        Placement("hsdp", 16, 8)
+    """
+
+    strategy: Name
+    ranks: int = 1
+    ranks_per_node: int = 8
+    tensor: int = 1
+    """Ranks that share every layer."""
+    pipeline: int = 1
+    """Groups of layers on ranks of their own."""
+    bucket: int = BUCKET
+    """Elements of gradients that DeepSpeed adds over ranks at once."""
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes per rank."""
+
+    placement: Placement
+    phases: Mapping[str, Phase]
+    update_stages: Sequence[Phase]
+    """Those of the update, of which the largest is its phase: gradients come as activations go."""
+
+    @property
+    def peak(self) -> int:
+        """Of the phase that needs most, on the device."""
+        return max(phase.total for phase in self.phases.values())
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase that needs most."""
+        return max(self.phases, key=lambda name: self.phases[name].total)
+
+    @property
+    def host_peak(self) -> int:
+        """In main memory beside a device of its own."""
+        return max(sum(phase.host.values()) for phase in self.phases.values())
+
+    @property
+    def in_one_memory(self) -> MemoryPlan:
+        """The plan where main memory is the device's."""
+        phases = {name: phase.in_one_memory for name, phase in self.phases.items()}
+        return replace(self, phases=phases, update_stages=[stage.in_one_memory for stage in self.update_stages])
+
+    @property
+    def on_host(self) -> MemoryPlan:
+        """What it has in main memory beside a device of its own, as a plan."""
+        return replace(self, phases={name: Phase(phase.host, {}) for name, phase in self.phases.items()})
+
+
+def check_placement(place: Placement, model: ModelSize) -> None:
+    """Refuse splits that cannot be.
+
+    Raises:
+        ConfigError: which number does not divide which.
+    """
+    split = place.tensor * place.pipeline
+    if place.strategy == "single" and place.ranks > 1:
+        raise ConfigError(
+            f"strategy single has one rank, not {place.ranks}", fix="--strategy ddp, or leave out --ranks"
+        )
+    if place.strategy == "hsdp" and place.ranks % min(place.ranks, place.ranks_per_node):
+        raise ConfigError(
+            f"{place.ranks} ranks are no whole nodes of {place.ranks_per_node}",
+            fix="change --ranks or --ranks-per-node",
+        )
+    if place.ranks % split:
+        raise ConfigError(
+            f"a split into {place.tensor} x {place.pipeline} does not divide {place.ranks} ranks",
+            fix=f"--ranks {split * max(1, place.ranks // split)}, or smaller --tensor and --pipeline",
+        )
+    if place.tensor > 1 and (model.heads % place.tensor or model.kv_heads % place.tensor):
+        raise ConfigError(
+            f"--tensor {place.tensor} does not divide the {model.heads} heads and {model.kv_heads} heads of keys of "
+            f"'{model.path}'",
+            fix="choose a common divisor",
+        )
+    if place.pipeline > max(1, model.layers):
+        raise ConfigError(f"--pipeline {place.pipeline} is more than the {model.layers} layers", fix="lower it")
+
+
+def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
+    """Share a footprint out.
+
+    Args:
+        found: of one process that holds everything.
+        place: strategy and ranks.
+        on_cpu: the device is main memory.
+    """
+    check_placement(place, found.model)
+    split = place.tensor * place.pipeline
+    of = shares(place.strategy, place.ranks // split, place.ranks_per_node)
+    model, update = found.model, found.update
+    weights, reference, trained = model.weights / split, found.reference / split, update.trained / split
+    critic, moments = update.critic / split, update.parts.get("optimizer", 0) / split
+    root = model.root / place.tensor
+    models = {"weights": weights, "reference": reference, "critic": critic}
+    copies = {"sampler copy": found.sampler / split, "rewards": float(found.rewards)}
+    held: dict[str, float] = {**{name: size * of.weights for name, size in models.items()}, **copies}
+    if of.keeps_root:
+        held["root group"] = root * sum(models.values()) / weights if weights else 0.0
+    made = {"stepped copy": trained * of.stepped} if of.stepped else {}
+    if of.keeps_root:
+        made |= {"gradients": trained * of.gradients, "reduce buffer": 4.0 * place.bucket}
+    elif place.strategy == "ddp" and place.ranks > 1:
+        made["gradients"] = trained  # views of the buckets, which stay
+    if of.host_gradients:
+        made["gradients on the host"] = trained * of.host_gradients
+    state: dict[str, float] = {"optimizer": moments * of.moments, **made}
+    temporaries = update.step / split if on_cpu else trained  # a CPU steps one weight at a time
+    in_step = {"gradients": trained * of.gradients, "optimizer temporaries": temporaries * of.moments}
+    one_by_one = of.gathers and found.engine is not None and found.engine.from_shards
+    gathers = of.gathers and not one_by_one
+    whole = {"gathered units": weights + critic - _stays_whole(found, of, place)} if gathers else {}
+    cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
+    written = max(cloned, 0.0 if of.gathers else model.merged / split)
+    gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
+    engine = found.engine or EngineMemory({})
+    away = {"weights_away": of.weights_on_host, "state_away": of.moments_on_host}
+    laid = partial(phase_of, {**held, **engine.left}, **away)
+    awake = {**held, **engine.parts}
+    in_rollout = _in_rollout(found, split, cloned=not one_by_one)
+    moments_of_rollout = [phase_of(awake, state, {**whole, **parts}, **away) for parts in in_rollout]
+    without_gradients = {name: size for name, size in state.items() if name != "gradients"}
+    stages = [laid(without_gradients, each) for each in (*in_update(found, of, place), in_step)]
+    phases = {
+        "load": load_phase(of, models, awake, made, trained, on_cpu=on_cpu, by_parts=model.by_parts),
+        "rollout": max(moments_of_rollout, key=lambda phase: phase.total, default=laid(state, {})),
+        "update": max(stages, key=lambda phase: phase.total),
+        "checkpoint": laid(state, {"copies to be written": written, **gathered}),
+    }
+    if not moments_of_rollout:
+        del phases["rollout"]
+    beside = {name: replace(phase, host={**phase.host, **engine.host}) for name, phase in phases.items()}
+    return MemoryPlan(place, beside, stages)
+
+
+def _in_rollout(found: Footprint, split: int, *, cloned: bool) -> list[dict[str, float]]:
+    """What comes on top at each moment of sampling; none where nothing is sampled.
+
+    An engine with weights of its own is first given those of the policy, which may be ``cloned`` for it.
+    """
+    if found.engine is not None and found.facts is not None:
+        engine = found.engine
+        handed = {SYNC: cloned * found.facts.trained + engine.syncing.get(SYNC, 0)}
+        return [{**engine.syncing, **handed}, dict(engine.sampling)]
+    if found.sampling is None:
+        return []
+    return [{name: size / (split if name == "KV cache" else 1) for name, size in found.sampling.parts.items()}]
+
+
+def _stays_whole(found: Footprint, of: Shares, place: Placement) -> float:
+    """Bytes of policy and critic that need not be gathered to sample, because ZeRO's stage 3 keeps them whole."""
+    return whole_root_bytes(found) / place.tensor if of.keeps_root else 0.0
+
+
+def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
+    """Bytes beyond a rank's share (:mod:`rlhf_core.distributed.whole_weights`): one weight. In main memory what an adapter
+    adds to it takes twice as much again, and all are there where transformers wants them at once.
+    """
+    if not on_cpu:
+        return float(model.largest)
+    return float(model.weights if model.converted else max(model.largest, 3 * model.largest_merged))
+
+
+def every_strategy(
+    found: Footprint, ranks: int, ranks_per_node: int, *, on_cpu: bool, bucket: int = BUCKET
+) -> list[MemoryPlan]:
+    """The plan of each strategy on so many ranks; one process where there is one."""
+    names: list[Name] = [name for name in STRATEGIES if (name == "single") == (ranks == 1)]
+    if ranks > 1 and ranks % min(ranks, ranks_per_node):
+        names.remove("hsdp")
+    return [plan_for(found, Placement(name, ranks, ranks_per_node, bucket=bucket), on_cpu=on_cpu) for name in names]
+
+
+def fewest_ranks(
+    found: Footprint,
+    name: Name,
+    limit: int,
+    ranks_per_node: int,
+    *,
+    on_cpu: bool,
+    bucket: int = BUCKET,
+    host: int | None = None,
+    on_machine: int = Placement.ranks_per_node,
+) -> int | None:
+    """The smallest power of two of ranks on which a strategy fits, and main memory of ``host`` bytes holds what lies
+    there of a machine's ranks, at most ``on_machine``; None where no number does."""
+    ranks = 1
+    while ranks <= MOST_RANKS:
+        of = "single" if ranks == 1 and name == "ddp" else name
+        place = Placement(of, ranks, ranks_per_node, bucket=bucket)
+        plan = plan_for(found, place, on_cpu=on_cpu)
+        if plan.peak <= limit and (host is None or plan.host_peak * min(ranks, on_machine) <= host):
+            return ranks
+        ranks *= 2
+    return None
+
+
+def as_json(plan: MemoryPlan) -> dict[str, Any]:
+    """For machines."""
+    place = plan.placement
+    return {
+        "strategy": place.strategy,
+        "ranks": place.ranks,
+        "ranks_per_node": place.ranks_per_node,
+        "peak": plan.peak,
+        "peak_phase": plan.peak_phase,
+        "host_peak": plan.host_peak,
+        "phases": {
+            name: {"total": phase.total, "parts": phase.parts, "host": phase.host}
+            for name, phase in plan.phases.items()
+        },
+    }

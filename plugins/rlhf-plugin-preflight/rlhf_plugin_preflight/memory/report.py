@@ -1,0 +1,198 @@
+"""Everything that a plan says about a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rlhf_plugin_preflight.memory.advice import Advice, accepted, cheapest
+from rlhf_plugin_preflight.memory.amounts import available_ram
+from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize, footprint
+from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Name
+from rlhf_plugin_preflight.memory.plan import (
+    MemoryPlan,
+    Placement,
+    as_json,
+    check_placement,
+    every_strategy,
+    fewest_ranks,
+    plan_for,
+)
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.types.errors import ConfigError
+    from rlhf_plugin_preflight.memory.advice import Replan
+
+
+@dataclass(frozen=True)
+class Report:
+    """A plan, whether it fits, and what else could be done."""
+
+    algo: str
+    found: Footprint
+    plan: MemoryPlan
+    others: Sequence[MemoryPlan]
+    """Every strategy on as many ranks."""
+    planned_for: Sequence[str]
+    """Strategies that this installation does not have."""
+    limit: int
+    on_cpu: bool
+    fewest: dict[str, int | None]
+    """Strategy -> fewest ranks on which it fits; of powers of two."""
+    advice: Advice | None
+    """None where it fits."""
+    host_limit: int | None = None
+    """Bytes of main memory for each rank, beside a device of its own; None where nobody said."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peaks are within the device's memory and main memory, and the rollout engine can start."""
+        return self.holds(self.plan) and self.engine_refusal is None
+
+    def holds(self, plan: MemoryPlan) -> bool:
+        """Whether a plan's peaks are within both memories."""
+        return plan.peak <= self.limit and (self.host_limit is None or plan.host_peak <= self.host_limit)
+
+    @property
+    def engine_refusal(self) -> ConfigError | None:
+        """Why the rollout engine cannot start with its settings; None where it can."""
+        return None if self.found.engine is None else self.found.engine.refusal
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the placement is one that this toolkit does not make: its rows are no measurement's."""
+        place = self.plan.placement
+        return place.strategy in self.planned_for or place.tensor * place.pipeline > 1
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        model, sizes = self.found.model, self.found.sizes
+        advice, engine = self.advice, self.found.engine
+        return {
+            "algo": self.algo,
+            "model": {name: getattr(model, name) for name in type(model).__dataclass_fields__},
+            "lengths": sizes.source,
+            "micro_batch": [{"prompt": row.prompt, "replies": list(row.replies)} for row in sizes.micro_batch],
+            "device": "cpu" if self.on_cpu else "accelerator",
+            "limit": self.limit,
+            "host_limit": self.host_limit,
+            "fits": self.fits,
+            "estimate": self.is_estimate,
+            "engine": None
+            if engine is None
+            else {
+                "estimate": engine.is_estimate,
+                "elsewhere": dict(engine.elsewhere),
+                "refusal": None if engine.refusal is None else engine.refusal.what,
+            },
+            **as_json(self.plan),
+            "strategies": [
+                {**as_json(one), "planned_for": one.placement.strategy in self.planned_for} for one in self.others
+            ],
+            "fewest_ranks": self.fewest,
+            "cheapest_change": None
+            if advice is None
+            else {"settings": [c.setting for c in advice.changes], "peak": advice.peak, "fits": advice.fits},
+        }
+
+
+def make_report(
+    ctx: BuildContext,
+    place: Placement,
+    limit: int | None,
+    prompt: int | None = None,
+    reply: int | None = None,
+    host: int | None = None,
+    on_machine: int | None = None,
+) -> Report:
+    """Plan a run.
+
+    Args:
+        ctx: configuration, registry, world size.
+        place: strategy and ranks.
+        limit: bytes of each card; None takes this machine's.
+        prompt: see :func:`rlhf_plugin_preflight.memory.footprint.footprint`.
+        reply: likewise.
+        host: bytes of main memory of each machine; None takes this machine's where ``limit`` is this machine's.
+        on_machine: most ranks of a machine, which share it; None takes 8.
+
+    Raises:
+        UserError: model, sizes or settings that cannot be.
+    """
+    place = replace(place, bucket=getattr(ctx.config.strategy, "bucket", place.bucket))
+    device, capacity = device_of(ctx.config, place.ranks)
+    on_cpu = device == "cpu" and limit is None
+    most = capacity // (place.ranks if on_cpu else 1) if limit is None else limit
+    if host is None and limit is None:
+        host = available_ram()
+    beside, on_machine = None if on_cpu else host, on_machine or Placement.ranks_per_node
+
+    def check(model: ModelSize) -> None:
+        check_placement(place, model)
+
+    def found_for(run: RunConfig) -> Footprint:
+        return footprint(ctx.with_(config=run), on_cpu=on_cpu, prompt=prompt, reply=reply, device=limit, check=check)
+
+    def planned(of: Footprint) -> MemoryPlan:
+        plan = plan_for(of, place, on_cpu=on_cpu)
+        return plan.in_one_memory if on_cpu else plan
+
+    found = found_for(ctx.config)
+    several: list[Name] = [name for name in STRATEGIES if name != "single"]
+    report = Report(
+        algo=ctx.config.trainer.name,
+        found=found,
+        plan=planned(found),
+        others=every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket),
+        planned_for=[name for name in STRATEGIES if not installed(name, ctx.registry)],
+        limit=most,
+        on_cpu=on_cpu,
+        fewest={
+            name: fewest_ranks(
+                found,
+                name,
+                most,
+                place.ranks_per_node,
+                on_cpu=on_cpu,
+                bucket=place.bucket,
+                host=beside,
+                on_machine=on_machine,
+            )
+            for name in several
+        },
+        advice=None,
+        host_limit=None if beside is None else beside // min(place.ranks, on_machine),
+    )
+    return replace(report, advice=_advice(report, ctx, lambda run: planned(found_for(run))))
+
+
+def _advice(report: Report, ctx: BuildContext, replan: Replan) -> Advice | None:
+    """The cheapest settings with which a run fits the card, or main memory where only that is too small."""
+    takes = accepted(ctx, report.found)
+    if report.plan.peak > report.limit:
+        return cheapest(ctx.config, report.limit, replan, takes)
+    if report.host_limit is not None and report.plan.host_peak > report.host_limit:
+        return cheapest(ctx.config, report.host_limit, lambda run: replan(run).on_host, takes)
+    return None
+
+
+def device_of(run: RunConfig, ranks: int) -> tuple[str, int]:
+    """Where a run would run here, and the bytes that each of its processes can have there.
+
+    Other cards are not asked: that alone would take memory on each.
+    """
+    import torch
+
+    if getattr(run.strategy, "device", "auto") != "cpu" and torch.cuda.is_available():
+        return "cuda", min(torch.cuda.mem_get_info(n)[0] for n in range(min(ranks, torch.cuda.device_count())))
+    return "cpu", available_ram()
+
+
+def installed(name: str, registry: Registry) -> bool:
+    """Whether the toolkit has a strategy; ZeRO's stages and offload are settings of one."""
+    plugin = {"zero": "deepspeed", "hsdp": "fsdp"}.get(name[:4], name.split("_")[0])
+    return any(entry.name == plugin for entry in registry.entries("strategy"))

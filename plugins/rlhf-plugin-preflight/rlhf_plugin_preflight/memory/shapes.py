@@ -1,0 +1,127 @@
+"""Published shapes of models by name, and shapes spelled out, for plans of models that are not at hand."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from rlhf_core.types.errors import ModelError, did_you_mean
+
+PREFIX = "shape:"
+
+
+class Shape(NamedTuple):
+    """A decoder's sizes.
+
+    Example:
+        Shape("llama", 32, 4096, 32, 32, 11008, 32000, 4096)  # Llama 2 7B
+    """
+
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocab: int
+    context: int
+    tied: bool = False
+
+
+SHAPES: dict[str, Shape] = {
+    "gpt2-117m": Shape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, True),
+    "smollm2-135m": Shape("llama", 30, 576, 9, 3, 1536, 49152, 8192, True),
+    "smollm2-360m": Shape("llama", 32, 960, 15, 5, 2560, 49152, 8192, True),
+    "qwen2.5-0.5b": Shape("qwen2", 24, 896, 14, 2, 4864, 151936, 32768, True),
+    "qwen2.5-1.5b": Shape("qwen2", 28, 1536, 12, 2, 8960, 151936, 32768, True),
+    "smollm2-1.7b": Shape("llama", 24, 2048, 32, 32, 8192, 49152, 8192, True),
+    "qwen2.5-3b": Shape("qwen2", 36, 2048, 16, 2, 11008, 151936, 32768, True),
+    "llama-2-7b": Shape("llama", 32, 4096, 32, 32, 11008, 32000, 4096),
+    "qwen2.5-7b": Shape("qwen2", 28, 3584, 28, 4, 18944, 152064, 32768),
+    "llama-3.1-8b": Shape("llama", 32, 4096, 32, 8, 14336, 128256, 131072),
+    "llama-2-13b": Shape("llama", 40, 5120, 40, 40, 13824, 32000, 4096),
+    "qwen2.5-32b": Shape("qwen2", 64, 5120, 40, 8, 27648, 152064, 32768),
+    "llama-2-70b": Shape("llama", 80, 8192, 64, 8, 28672, 32000, 4096),
+    "llama-3.1-70b": Shape("llama", 80, 8192, 64, 8, 28672, 128256, 131072),
+}
+"""From the config.json that each was published with."""
+
+
+def is_shape(path: str) -> bool:
+    """Whether a model path is the name of a shape, or a shape spelled out (``shape:layers=32,hidden=4096``)."""
+    return path in SHAPES or path.startswith(PREFIX)
+
+
+def shape_config(path: str) -> Any:
+    """transformers' configuration of a shape.
+
+    Raises:
+        ModelError: an unknown name or size, or sizes that no decoder can have.
+    """
+    shape = SHAPES[path] if path in SHAPES else _spelled(path.removeprefix(PREFIX))
+    return _config(shape)
+
+
+def _spelled(text: str) -> Shape:
+    if text in SHAPES:
+        return SHAPES[text]
+    sizes: dict[str, int] = {}
+    known = [name for name in Shape._fields if name != "family"]
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name not in known or not value.isdigit():
+            near = did_you_mean(name, [*known, *SHAPES], limit=1)
+            raise ModelError(
+                f"'{PREFIX}{text}' is no shape: '{part}' cannot be read",
+                why=near or f"sizes are {', '.join(known)}; names are {', '.join(SHAPES)}",
+                fix=f"--model {PREFIX}layers=32,hidden=4096,heads=32,kv_heads=8,intermediate=14336,vocab=128256",
+            )
+        sizes[name] = int(value)
+    missing = [name for name in ("layers", "hidden", "heads", "vocab") if name not in sizes]
+    if missing:
+        raise ModelError(f"'{PREFIX}{text}' does not say {', '.join(missing)}", fix=f"add {missing[0]}=N")
+    heads = sizes["heads"]
+    defaults = {"kv_heads": heads, "intermediate": 4 * sizes["hidden"], "context": 4096, "tied": 0}
+    sizes = {**defaults, **sizes}
+    shape = Shape("llama", **{**sizes, "tied": bool(sizes["tied"])})
+    _check(shape, text)
+    return shape
+
+
+def _check(shape: Shape, text: str) -> None:
+    wrong = ""
+    if min(shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.intermediate, shape.vocab, shape.context) < 1:
+        wrong = "every size must be at least 1"
+    elif shape.hidden % shape.heads:
+        wrong = f"{shape.heads} heads do not divide hidden size {shape.hidden}"
+    elif shape.heads % shape.kv_heads:
+        wrong = f"{shape.kv_heads} heads of keys do not divide {shape.heads} heads"
+    elif shape.hidden // shape.heads % 2:
+        wrong = f"a head of {shape.hidden // shape.heads} cannot be rotated: the size must be even"
+    elif max(shape.hidden, shape.intermediate, shape.vocab) > 1 << 24 or shape.layers > 1000:
+        wrong = "no model is that large"
+    if wrong:
+        raise ModelError(f"'{PREFIX}{text}' is no shape of a model", why=wrong, fix="change the size")
+
+
+def _config(shape: Shape) -> Any:
+    from transformers import GPT2Config, LlamaConfig, Qwen2Config
+
+    if shape.family == "gpt2":
+        return GPT2Config(
+            n_layer=shape.layers,
+            n_embd=shape.hidden,
+            n_head=shape.heads,
+            vocab_size=shape.vocab,
+            n_positions=shape.context,
+        )
+    family: Any = Qwen2Config if shape.family == "qwen2" else LlamaConfig
+    return family(
+        num_hidden_layers=shape.layers,
+        hidden_size=shape.hidden,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        intermediate_size=shape.intermediate,
+        vocab_size=shape.vocab,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=shape.tied,
+    )

@@ -1,0 +1,118 @@
+"""What a rank holds in an update beside weights and moments, stage by stage of the backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlhf_plugin_preflight.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, OTHER_FIRST, ROOT, SECOND
+from rlhf_plugin_preflight.memory.live import UNNAMED
+
+if TYPE_CHECKING:
+    from rlhf_plugin_preflight.memory.footprint import Footprint
+    from rlhf_plugin_preflight.memory.layouts import Shares
+    from rlhf_plugin_preflight.memory.plan import Placement
+    from rlhf_plugin_preflight.memory.update import Update
+
+Sizes = dict[str, float]
+GATHERED = {HEAD: 1, FIRST: 2, SECOND: 2, LAST: 1, OTHER: 1, OTHER_FIRST: 2}
+"""Decoder layers that are whole under FSDP: the one at hand, and the one that comes next, which is being gathered."""
+ON_THEIR_WAY = (SECOND, LAST, OTHER, OTHER_FIRST, AFTER)
+"""Stages in which the gradients of the layer before lie flat, as they were added over ranks."""
+
+
+def in_update(found: Footprint, of: Shares, place: Placement) -> list[Sizes]:
+    """What a rank may hold at most, in each stage.
+
+    Args:
+        found: of one process that holds everything.
+        of: the strategy.
+        place: strategy and ranks.
+    """
+    split, update = place.tensor * place.pipeline, found.update
+    whole_root = whole_root_bytes(found) / place.tensor
+    if of.keeps_root:
+        return [_in_stage_3(found, of, place)]
+    if of.gathers:
+        return [{**_sharded(found, of, place, name), "root group": whole_root} for name in update.stages]
+    if place.strategy == "ddp" and place.ranks > 1:
+        return [_beside_buckets(found, place, name) for name in update.stages]
+    return [
+        {
+            "gradients": stage.whole.gradients / split * of.gradients,
+            UNNAMED: activations(stage.whole.activations, place),
+            **_bucket(found, of, place),
+        }
+        for stage in update.stages.values()
+    ]
+
+
+def whole_root_bytes(found: Footprint) -> float:
+    """Of what is in no decoder layer, the policy's and the critic's."""
+    model = found.model
+    return model.root * (model.weights + found.update.critic) / model.weights if model.weights else 0.0
+
+
+def activations(size: float, place: Placement) -> float:
+    """Split over tensor ranks by an estimate: of 34 bytes of a token's activations in a layer 24 are split (Korthikanti
+    et al. 2022, equation 2)."""
+    return size * (10 + 24 / place.tensor) / 34
+
+
+def passed(update: Update, name: str) -> int:
+    """Decoder layers whose gradients are complete in a stage."""
+    last = max(0, update.units - 1)
+    counts = {SECOND: 1, LAST: last, OTHER: update.first_units, OTHER_FIRST: update.first_units}
+    return {**counts, AFTER: update.units, ROOT: update.units}.get(name, 0)
+
+
+def _sharded(found: Footprint, of: Shares, place: Placement, name: str) -> Sizes:
+    """Under FSDP: gradients of a layer are divided when they are complete, those of the root at the end."""
+    split, update, stage = place.tensor * place.pipeline, found.update, found.update.stages[name]
+    if found.sizes.micro_batches > 1:
+        complete = float(update.trained)  # those of the micro-batches before
+    else:
+        complete = passed(update, name) * update.layer + (update.root if name == ROOT else 0)
+    flat = update.layer if name in ON_THEIR_WAY else 0.0
+    return {
+        "gradients": complete / split * of.gradients,
+        UNNAMED: activations(stage.undivided.activations, place),
+        "gathered units": GATHERED.get(name, 0) * found.model.layer / place.tensor,
+        "communication": (stage.undivided.gradients + flat) / split,
+    }
+
+
+def _beside_buckets(found: Footprint, place: Placement, name: str) -> Sizes:
+    """Under DDP gradients are views of the buckets, which stay; with several micro-batches those of before lie beside
+    them until the last one's are complete."""
+    split, update = place.tensor * place.pipeline, found.update
+    beside = update.trained - passed(update, name) * update.layer if found.sizes.micro_batches > 1 else 0.0
+    alone = activations(update.stages[name].activations, place)
+    return {"gradients": update.trained / split, UNNAMED: alone, "communication": beside / split}
+
+
+def _bucket(found: Footprint, of: Shares, place: Placement) -> Sizes:
+    """Of ZeRO's stages 1 and 2. A buffer of stage 2 has its full size from the first gradient on; stage 1 joins what
+    there is."""
+    if not of.stepped or place.ranks == 1:
+        return {}
+    whole, trained = 4.0 * place.bucket, found.update.trained / (place.tensor * place.pipeline)
+    return {"communication": whole if of.gradients < 1 else min(trained, whole)}
+
+
+def _in_stage_3(found: Footprint, of: Shares, place: Placement) -> Sizes:
+    """Gradients have a buffer that stays. Those of the root are whole to the end; later so are two layers', when at
+    least one layer's activations are gone. Adapters have no gradients of the root."""
+    model, layer = found.model, found.model.layer / place.tensor
+    of_trained = model.trained / model.parameters if model.parameters else 0.0
+    at_first = whole_root_bytes(found) / place.tensor if of_trained == 1 else 0.0
+    whole = found.update.parts.get(UNNAMED, 0)
+    later = at_first + 2.0 * layer * of_trained - whole / max(1, model.layers)
+    return {
+        "gradients": found.update.trained / (place.tensor * place.pipeline) * of.gradients,
+        UNNAMED: activations(whole, place),
+        "gathered units": 2.0 * layer,
+        "communication": max(at_first, later),
+    }
+
+
+__all__ = ["in_update", "whole_root_bytes"]

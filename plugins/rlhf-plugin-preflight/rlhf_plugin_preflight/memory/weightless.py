@@ -1,0 +1,159 @@
+"""Models without weights: any configuration, at its full size, in no memory."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.load import (
+    LoadedModel,
+    context_length,
+    explain_failure,
+    load_options,
+    torch_dtype,
+    wake_checkpointing,
+)
+from rlhf_core.models.sources import Source, resolve_model
+from rlhf_core.types.errors import ModelError
+from rlhf_plugin_preflight.memory.shapes import is_shape, shape_config
+
+RECURRENT_OR_CAPPED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Settings of models that change their logits after the head."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a model path stands for, before its weights."""
+
+    config: Any
+    """transformers' configuration."""
+    source: Source
+
+
+def describe(config: ModelConfig) -> Described:
+    """Read a model's configuration: of a shape by name, a folder (``config.json`` is enough), a file or the hub.
+
+    Raises:
+        ModelError: there is none, or it cannot be read.
+    """
+    from transformers import AutoConfig
+
+    if is_shape(config.path):
+        return Described(shape_config(config.path), Source(place=config.path))
+    folder = Path(config.path).expanduser()
+    source = Source(str(folder)) if (folder / "config.json").is_file() else resolve_model(config.path)
+    try:
+        return Described(AutoConfig.from_pretrained(source.place, **load_options(config, source)), source)
+    except Exception as error:  # a configuration can be wrong in as many ways as there are architectures
+        raise explain_failure(error, config, source, "model") from error
+
+
+def weightless_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
+    """The model as :func:`~rlhf_core.models.load.load_policy` returns it, without weights and without a tokenizer.
+
+    Call it within :func:`rlhf_plugin_preflight.memory.unknown.without_values`.
+
+    Args:
+        config: which model.
+        layers: decoder layers, instead of its own number.
+
+    Raises:
+        ModelError: as :func:`describe`; no causal language model; LoRA layers that it does not have.
+    """
+    from transformers import AutoModelForCausalLM
+
+    described = describe(config)
+    if layers is not None:
+        _cut(described.config.get_text_config(), layers)
+    try:
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(
+                described.config,
+                dtype=torch_dtype(config.dtype),
+                attn_implementation=config.attention,
+                trust_remote_code=config.trust_remote_code,
+            )
+    except Exception as error:  # as above
+        raise explain_failure(error, config, described.source, "model") from error
+    context = context_length(model, config)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if config.lora is not None:
+        from rlhf_core.models.lora import add_lora
+
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an earlier name
+            model = add_lora(model, config.lora)
+    _off_meta(model)
+    model.eval()
+    if config.gradient_checkpointing:
+        wake_checkpointing(model)
+    assume_structure(model)
+    return LoadedModel(model, None, config.path, context)
+
+
+def _cut(text: Any, layers: int) -> None:
+    """Let a configuration have its first layers only."""
+    text.num_hidden_layers = layers
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:layers]
+
+
+def _off_meta(model: torch.nn.Module) -> None:
+    """Put every tensor on the CPU, where operations choose their kernels as a run's do; tied ones stay tied."""
+    moved: dict[int, Any] = {}
+
+    def empty(tensor: Any) -> Any:
+        if id(tensor) not in moved:
+            new = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            trained = isinstance(tensor, torch.nn.Parameter)
+            moved[id(tensor)] = torch.nn.Parameter(new, requires_grad=tensor.requires_grad) if trained else new
+        return moved[id(tensor)]
+
+    for module in model.modules():
+        for kept in (module._parameters, module._buffers):
+            for name, tensor in kept.items():
+                if tensor is not None:
+                    kept[name] = empty(tensor)
+
+
+def assume_structure(model: Any) -> None:
+    """Say what would be tried on real weights: which ways through the model there are (:mod:`..policy.structure`).
+
+    Packing is assumed where attention is torch's, every layer keeps keys and values, and no setting changes the logits
+    after the head; a run tries it, and falls back to padded rows where it does not agree.
+    """
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    from rlhf_core.models.layers import last_token, packing, split
+    from rlhf_core.models.layers.trunk_and_head import base_model, take_apart
+    from rlhf_core.training import structure
+
+    base = base_model(model)
+    parts = take_apart(model)
+    text = base.config.get_text_config()
+    is_split = parts is not None and all(getattr(text, name, None) in (None, 1.0) for name in RECURRENT_OR_CAPPED)
+    keeps_keys = all(isinstance(layer, DynamicLayer) for layer in DynamicCache(config=text).layers)
+    packs = is_split and keeps_keys and base.config._attn_implementation == "sdpa"
+    if packs:
+        packing.register()
+        base.set_attn_implementation(packing.NAME)
+    split._known[base] = is_split
+    structure._known[base] = structure.Structure(is_split, False, packs)
+    if parts is not None:
+        last_token._known[base_model(parts.trunk)] = packs
+
+
+def count_parameters(model: Any) -> tuple[int, int]:
+    """(All, trained) parameters, a tied one once."""
+    parameters = list(model.parameters())
+    return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
+
+
+__all__ = ["Described", "ModelError", "count_parameters", "describe", "weightless_model"]

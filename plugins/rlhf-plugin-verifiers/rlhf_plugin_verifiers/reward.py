@@ -1,0 +1,148 @@
+"""A verifier as a reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.data.datasets import Datasets
+from rlhf_core.types.errors import ConfigError, DatasetError
+from rlhf_core.types.messages import message_text
+from rlhf_core.types.rollouts import Prompt, Sample, Score
+from rlhf_core.workers.pool import VerifierPool
+from rlhf_core.workers.worker_handle import Recycling
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_plugin_verifiers.reward_config import VerifierConfig, VerifierRewardConfig
+
+
+class VerifierReward:
+    """Scores completions by a verifier that runs in killable worker processes.
+
+    Args:
+        config: which verifier, deadline and number of workers.
+        ctx: the run's. The workers must find the same component in its registry; their context names its folder too.
+    """
+
+    def __init__(self, config: VerifierRewardConfig, ctx: BuildContext) -> None:
+        spec = worker_spec(config, ctx.registry, ctx.run_dir)
+        self.pool = VerifierPool(
+            spec,
+            workers=config.workers,
+            timeout_s=config.deadline_s,
+            start_timeout_s=config.start_timeout_s,
+            recycling=Recycling(config.recycle_after_calls, config.recycle_above_mb),
+        )
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One verdict per sample, in order."""
+        return self.pool.verify(samples)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.pool.close()
+
+
+def worker_spec(config: VerifierRewardConfig, registry: Registry, run_dir: Path | None = None) -> dict[str, Any]:
+    """What a worker needs to find and build the same verifier."""
+    verifier = config.verifier
+    return {
+        "component": registry.selected("verifier", verifier).describe(),
+        "config": verifier.model_dump(mode="json"),
+        "secrets": list(getattr(verifier, "secrets", ())),
+        "only_core": registry.only_core,
+        "disabled": sorted(registry.disabled),
+        "memory_mb": config.memory_mb,
+        "run_dir": None if run_dir is None else str(run_dir),
+    }
+
+
+def check_deadline(config: VerifierRewardConfig) -> None:
+    """Refuse a deadline that kills a verifier before its own, shorter deadlines can report what was wrong.
+
+    Raises:
+        ConfigError: names both.
+    """
+    verifier = config.verifier
+    needs = getattr(verifier, "seconds", 0.0)
+    if config.deadline_s < needs:
+        killed = f"its worker is killed after {config.deadline_s:g} s"
+        raise ConfigError(
+            f"a verdict of '{verifier.name}' may take {needs:g} s, {killed}",
+            where="reward.timeout_s",
+            why="what is late by the verifier's own clock has a score, what is killed has none",
+            fix=f"--set reward.timeout_s={needs:g}, or shorter deadlines of the verifier",
+        )
+
+
+def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
+    """Refuse a verifier that compares with reference answers where a source has none, and prompts it cannot judge.
+
+    A dry run reads no rows that may have to be downloaded, and so does not check them.
+
+    Raises:
+        DatasetError: names the source; or the file and line of a prompt that can never be judged.
+    """
+    if ctx.dry_run and any(s.source.downloads for s in ctx.config.dataset.sources):
+        return
+    datasets = ctx.datasets or Datasets(ctx.config.dataset, ctx)
+    source_rewards = datasets.own_rewards()
+    checked_prompts = [
+        p
+        for split in ("train", "heldout")
+        for p in datasets.prompts(split)
+        if source_rewards.get(p.source, ctx.config.reward) is config
+    ]
+    if getattr(config.verifier, "needs_answer", False):
+        answered = {p.source for p in checked_prompts if p.answer is not None}
+        for source in dict.fromkeys(p.source for p in checked_prompts):
+            if source not in answered:
+                raise DatasetError(
+                    f"dataset '{source}' has no reference answers",
+                    why=f"verifier '{config.verifier.name}' compares with them",
+                    fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
+                )
+    check_prompts(config.verifier, checked_prompts, datasets)
+    if getattr(ctx.config, "trainer", None) is not None:  # completions that exist already have their form
+        check_form(config.verifier, checked_prompts, datasets)
+
+
+def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
+    """Refuse prompts that do not ask for the form in which the verifier reads answers: every verdict would be 0.
+
+    Raises:
+        DatasetError: the first such prompt, with file and line, and how many more there are.
+    """
+    for mark in getattr(verifier, "asked_form", ()):  # a verifier need not inherit VerifierConfig
+        silent = [p for p in prompts if not any(mark in message_text(m) for m in p.messages)]
+        if silent:
+            raise DatasetError(
+                f"verifier '{verifier.name}' reads answers in {mark}, and a prompt does not ask for it",
+                why="no completion of this prompt would earn a reward",
+                where=f"{datasets.where(silent[0].id)} ({len(silent)} of {len(prompts)} prompts)",
+                fix="ask for it: dataset.prompt=r1_zero where the data set has it, dataset.prompt_template or "
+                "dataset.system_prompt; or choose another verifier",
+            )
+
+
+def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
+    """Call :meth:`VerifierConfig.check_prompt` for every prompt.
+
+    Raises:
+        DatasetError: the first that cannot be judged, with file and line, and how many more there are.
+    """
+    check = getattr(verifier, "check_prompt", None)  # a verifier need not inherit VerifierConfig
+    if check is None:
+        return
+    bad = [(p, why) for p in prompts if (why := check(p)) is not None]
+    if bad:
+        prompt, why = bad[0]
+        raise DatasetError(
+            f"verifier '{verifier.name}' can judge no completion of a prompt",
+            why=why,
+            where=f"{datasets.where(prompt.id)} ({len(bad)} of {len(prompts)} prompts)",
+            fix="correct or remove the row, map dataset.columns, or choose another verifier",
+        )

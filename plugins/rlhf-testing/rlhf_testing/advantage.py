@@ -1,0 +1,154 @@
+"""Conformance of advantage estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.types.frozen import frozen
+from rlhf_core.types.rollouts import Advantages, Rollout, Score, ScoreStatus
+from rlhf_testing.config import built, check_config
+from rlhf_testing.purity import left_alone
+from rlhf_testing.report import require
+from rlhf_testing.samples import make_context, make_rollouts
+
+GROUPS, SIZE = 4, 4
+Rows = tuple[Sequence[Rollout], Sequence[Score], Sequence[int]]
+"""Rollouts, their scores, their groups."""
+Estimate = Callable[[Sequence[Rollout], Sequence[Score], Sequence[int]], Advantages]
+
+
+def check_advantage(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
+    """Check an estimator: one finite value per rollout; a missing score gives None and does not move the others; a
+    constant group gives zeros (where ``min_group_size`` is 2 or more); a better score never gets a smaller advantage;
+    the order of the rollouts does not matter; the inputs are left alone.
+
+    Args:
+        config: the estimator's configuration. It is built anew for each property.
+        ctx: passed to ``build``; None makes one outside any run.
+
+    Raises:
+        AssertionError: a property does not hold.
+    """
+    check_config(config, "advantage")
+    context = ctx or make_context()
+
+    def estimate(rollouts: Sequence[Rollout], scores: Sequence[Score], groups: Sequence[int]) -> Advantages:
+        estimator = built(config, "advantage", context)
+        watched = left_alone(config, estimator.estimate, "estimate()", "rollouts", "scores", "group_ids")
+        return watched([frozen(r) for r in rollouts], list(scores), list(groups))
+
+    rollouts, groups = make_rollouts(GROUPS, SIZE)
+    values = np.random.default_rng(3).normal(size=len(rollouts))
+    values[SIZE : 2 * SIZE] = 0.7  # a constant group
+    scores = [Score(float(v)) for v in values]
+    check_shape(config, estimate, (rollouts, scores, groups))
+    if config.min_group_size > 1:
+        equal_group = _flat(estimate(rollouts, scores, groups))[SIZE : 2 * SIZE]
+        require(
+            all(v is not None and abs(v) < 1e-9 for v in equal_group),
+            config,
+            "a group of equal scores gets zero advantages",
+            str(equal_group),
+            "subtract the group's mean, and do not divide rounding errors by a tiny standard deviation",
+        )
+    check_order(config, estimate, (rollouts, scores, groups))
+    check_missing(config, estimate, (rollouts, scores, groups))
+    check_permutation(config, estimate, (rollouts, scores, groups))
+
+
+def _flat(result: Advantages) -> list[float | None]:
+    """The mean over tokens of each advantage."""
+    return [None if v is None else float(np.mean(v)) for v in result.values]
+
+
+def check_shape(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
+    """One finite float, or one per token, for each rollout."""
+    rollouts, scores, groups = rows
+    result: Any = estimate(rollouts, scores, groups)
+    require(isinstance(result, Advantages), config, "estimate returns Advantages", type(result).__name__)
+    require(
+        len(result.values) == len(rollouts),
+        config,
+        "there is one advantage per rollout",
+        f"{len(result.values)} for {len(rollouts)} rollouts",
+    )
+    for rollout, value in zip(rollouts, result.values):
+        good = (
+            value is not None and np.isfinite(value).all() and np.shape(value) in ((), (len(rollout.completion_ids),))
+        )
+        require(
+            bool(good),
+            config,
+            "a scored rollout gets a finite float, or one per token",
+            f"{value!r} for {len(rollout.completion_ids)} tokens",
+        )
+
+
+def check_order(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
+    """Within a group a better score never gets a smaller advantage, and the best beats the worst."""
+    rollouts, scores, groups = rows
+    values = _flat(estimate(rollouts, scores, groups))
+    ranked = sorted(range(SIZE), key=lambda i: scores[i].value or 0.0)
+    ordered = [values[i] or 0.0 for i in ranked]
+    rising = all(a <= b + 1e-12 for a, b in pairwise(ordered)) and ordered[0] < ordered[-1]
+    require(
+        rising,
+        config,
+        "better scores get larger advantages",
+        f"scores {[scores[i].value for i in ranked]}: advantages {ordered}",
+    )
+
+
+def check_missing(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
+    """A missing score is None, and counts neither as 0 nor at all; a group without any is no error."""
+    rollouts, scores, groups = rows
+    missing = {0, 5, *range(2 * SIZE, 3 * SIZE)}
+    holes = [Score.failed(ScoreStatus.TIMEOUT, "late") if i in missing else s for i, s in enumerate(scores)]
+    advantages = _flat(estimate(rollouts, holes, groups))
+    wrong = [i for i in missing if advantages[i] is not None]
+    require(
+        not wrong,
+        config,
+        "a missing score gives None",
+        f"rollouts {wrong} got {[advantages[i] for i in wrong]}",
+        "leave out scores whose .ok is False",
+    )
+    scored = [i for i in range(len(rollouts)) if i not in missing]
+    alone = _flat(estimate([rollouts[i] for i in scored], [scores[i] for i in scored], [groups[i] for i in scored]))
+    require(
+        _close([advantages[i] for i in scored], alone),
+        config,
+        "a missing score does not move the others' advantages",
+        f"{[advantages[i] for i in scored]} instead of {alone}",
+        "take mean and standard deviation over scores that are .ok",
+    )
+
+
+def check_permutation(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
+    """Shuffled rollouts get their own advantages."""
+    rollouts, scores, groups = rows
+    order = np.random.default_rng(4).permutation(len(rollouts)).tolist()
+    straight = _flat(estimate(rollouts, scores, groups))
+    mixed = _flat(
+        estimate([replace(rollouts[i]) for i in order], [scores[i] for i in order], [groups[i] for i in order])
+    )
+    require(
+        _close(mixed, [straight[i] for i in order]),
+        config,
+        "the order of the rollouts does not matter",
+        f"{mixed} instead of {[straight[i] for i in order]}",
+        "go by group_ids, not by position",
+    )
+
+
+def _close(a: Sequence[float | None], b: Sequence[float | None]) -> bool:
+    return len(a) == len(b) and all(
+        (x is None) == (y is None) and abs((x or 0.0) - (y or 0.0)) < 1e-6 for x, y in zip(a, b)
+    )

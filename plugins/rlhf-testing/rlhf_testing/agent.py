@@ -1,0 +1,181 @@
+"""Conformance of agents, played against a stand-in engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.episode_contract import check_episode
+from rlhf_core.types.errors import PluginError
+from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams
+from rlhf_testing.config import built, check_config
+from rlhf_testing.purity import left_alone
+from rlhf_testing.report import require
+from rlhf_testing.samples import make_context
+
+SAMPLING = SamplingParams(max_tokens=24)
+
+
+class FakeEngine:
+    """Draws letters; a request's prompt and seed alone decide them. Remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[RolloutRequest] = []
+        self.calls: list[tuple[SamplingParams, int]] = []
+
+    def generate(
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+    ) -> list[Rollout]:
+        """One rollout per request."""
+        self.requests += requests
+        self.calls.append((sampling, policy_version))
+        return [self._one(r, sampling, policy_version) for r in requests]
+
+    def _one(self, request: RolloutRequest, sampling: SamplingParams, version: int) -> Rollout:
+        rng = np.random.default_rng([request.seed, *request.prompt_ids])
+        count = int(rng.integers(1, sampling.max_tokens + 1))
+        ids = tuple(int(i) for i in rng.integers(97, 123, count))
+        end = FinishReason.LENGTH if count == sampling.max_tokens else FinishReason.EOS
+        return Rollout(
+            request.prompt_id,
+            request.group_index,
+            request.prompt_ids,
+            ids,
+            -rng.random(count).astype(np.float32),
+            version,
+            end,
+            "".join(map(chr, ids)),
+            request.seed,
+        )
+
+
+def check_agent(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
+    """Check an agent: ``group_size`` rollouts per group, group by group; distinct seeds; token in, token out within
+    ``max_tokens``; the same seeds give the same episodes, whatever the neighbours; the policy version is passed on.
+
+    Args:
+        config: the agent's configuration.
+        ctx: passed to ``build``; None makes one whose ``policy.tokenizer`` has one token per byte.
+
+    Raises:
+        AssertionError: a property does not hold.
+    """
+    check_config(config, "agent")
+    play = left_alone(config, built(config, "agent", ctx or make_context()).play, "play()", "groups", "seeds")
+    groups = [
+        PromptGroup(Prompt(f"kit/{p}", ({"role": "user", "content": f"{p}?"},)), (40 + p, 63), 2 + p) for p in range(3)
+    ]
+    seeds = [[1000 * p + g for g in range(group.group_size)] for p, group in enumerate(groups)]
+    engine = FakeEngine()
+    whole = play(groups, seeds, engine, SAMPLING, 7)
+    expected = [(g.prompt.id, i) for g in groups for i in range(g.group_size)]
+    got = [(r.prompt_id, r.group_index) for r in whole]
+    require(
+        got == expected,
+        config,
+        "play() returns group_size rollouts per group, in order",
+        f"{got} instead of {expected}",
+    )
+    require(
+        all(v == 7 for _, v in engine.calls) and all(r.policy_version == 7 for r in whole),
+        config,
+        "the policy version is passed on",
+        "another one",
+    )
+    check_seeds(config, engine)
+    check_rollouts(config, whole, groups)
+    again = play(groups, seeds, FakeEngine(), SAMPLING, 7)
+    require(
+        _same(whole, again),
+        config,
+        "the same seeds give the same episodes",
+        "two plays differ",
+        "draw from the given seeds only",
+    )
+    last = play(groups[2:], seeds[2:], FakeEngine(), SAMPLING, 7)
+    require(
+        _same(whole[-len(last) :], last),
+        config,
+        "an episode does not depend on its neighbours",
+        "a group played alone differs",
+    )
+
+
+def check_seeds(config: ComponentConfig, engine: FakeEngine) -> None:
+    """No two requests with the same context share a seed."""
+    keys = [(r.prompt_ids, r.seed) for r in engine.requests]
+    require(
+        len(set(keys)) == len(keys),
+        config,
+        "no two requests for the same tokens share a seed",
+        f"{len(keys) - len(set(keys))} do",
+        "use seeds[p][g], and derive a new one for each further turn",
+    )
+
+
+def check_rollouts(config: ComponentConfig, rollouts: Sequence[Rollout], groups: Sequence[PromptGroup]) -> None:
+    """Prompts as given; masks as long as the completion, and something to train on."""
+    prompts: dict[str, Any] = {g.prompt.id: g.token_ids for g in groups}
+    for rollout in rollouts:
+        where = f"{rollout.prompt_id}#{rollout.group_index}"
+        require(
+            rollout.prompt_ids == prompts[rollout.prompt_id],
+            config,
+            "prompt_ids are the group's token_ids",
+            f"{where}: {rollout.prompt_ids}",
+            "what comes later belongs to completion_ids, with mask_T False where the policy did not choose it",
+        )
+        count = len(rollout.completion_ids)
+        require(
+            0 < count <= SAMPLING.max_tokens,
+            config,
+            "an episode stays within sampling.max_tokens",
+            f"{where}: {count} of {SAMPLING.max_tokens}",
+            "divide the budget over the turns, tool output included",
+        )
+        require(
+            bool(np.isfinite(rollout.logprobs_T).all()),
+            config,
+            "logprobs are finite",
+            f"{where}: {rollout.logprobs_T}",
+            "use 0.0 where mask_T is False",
+        )
+        mask = rollout.mask_T
+        require(
+            mask is None or (len(mask) == count and bool(np.any(mask))),
+            config,
+            "mask_T is as long as the completion and True somewhere",
+            f"{where}: {mask}",
+        )
+        require(
+            _is_json(rollout.info),
+            config,
+            "info holds JSON values only",
+            f"{where}: {rollout.info!r:.80}",
+            "use strings, numbers, booleans, None, lists and mappings of these",
+        )
+        try:
+            check_episode(rollout, SAMPLING.max_tokens, "the agent")
+        except PluginError as error:
+            require(
+                False, config, "budget, mask, logprobs and turns agree", str(error), "see rlhf_core.rollouts.Rollout"
+            )
+
+
+def _same(a: Sequence[Rollout], b: Sequence[Rollout]) -> bool:
+    def contents(rollouts: Sequence[Rollout]) -> list[Any]:
+        return [(r.completion_ids, r.text, dict(r.info), r.segments) for r in rollouts]
+
+    return contents(a) == contents(b)
+
+
+def _is_json(info: Any) -> bool:
+    try:
+        return json.loads(json.dumps(dict(info), allow_nan=False)) == dict(info)
+    except (TypeError, ValueError):
+        return False

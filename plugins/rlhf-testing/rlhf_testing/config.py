@@ -1,0 +1,218 @@
+"""What every component's Config promises, whatever its kind."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlhf_core.plugins import protocols
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.construct import arguments, import_component
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.kinds import METHODS, PROTOCOLS
+from rlhf_core.plugins.registry import Registry, check_component
+from rlhf_core.types.errors import PluginError, RlhfError
+from rlhf_testing.report import require
+
+HEAVY = ("torch", "transformers", "datasets", "accelerate", "peft")
+
+
+def check_config(config: ComponentConfig, kind: str = "") -> None:
+    """Check a Config: strict, frozen, JSON and pickle round trips, ``component``, light import, entry-point name.
+
+    Args:
+        config: an instance with the settings to check.
+        kind: the component's kind; with it the entry point that names the class is checked too.
+
+    Raises:
+        AssertionError: a property does not hold.
+    """
+    check_strict(config)
+    check_round_trips(config)
+    check_build_signature(config)
+    check_entry_name(config, kind)
+    check_light_import(config)
+
+
+def check_strict(config: ComponentConfig) -> None:
+    """Unknown keys are refused and a built configuration cannot change."""
+    data = config.model_dump(mode="json")
+    try:
+        _validate(config, {**data, "no_such_setting_": 1})
+        refused = False
+    except (ValidationError, RlhfError):
+        refused = True
+    require(
+        refused,
+        config,
+        "an unknown setting is refused",
+        "no_such_setting_=1 was accepted",
+        "do not override model_config's extra='forbid'",
+    )
+    try:
+        setattr(config, "name", config.name)  # noqa: B010
+        frozen = False
+    except (ValidationError, TypeError, AttributeError):
+        frozen = True
+    require(
+        frozen,
+        config,
+        "a Config is frozen",
+        "config.name = ... succeeded",
+        "do not override model_config's frozen=True",
+    )
+
+
+def check_round_trips(config: ComponentConfig) -> None:
+    """A plan's JSON and a pickle both give the same configuration back."""
+    try:
+        again: Any = _validate(config, config.model_dump(mode="json"))
+    except Exception as error:
+        again = f"{type(error).__name__}: {error}"
+    require(
+        again == config,
+        config,
+        "the configuration survives JSON",
+        f"{again!r} instead of {config!r}",
+        "use JSON-friendly field types, and validators that accept their own output",
+    )
+    try:
+        again = pickle.loads(pickle.dumps(config))
+    except Exception as error:
+        again = f"{type(error).__name__}: {error}"
+    require(
+        again == config,
+        config,
+        "the configuration survives pickling",
+        f"{again!r} instead of {config!r}",
+        "define the class at the top of its module and keep fields to plain values",
+    )
+
+
+def _validate(config: ComponentConfig, data: Mapping[str, Any]) -> ComponentConfig:
+    return type(config).model_validate(data, context={"registry": Registry(disabled=())})
+
+
+def check_component_string(config: ComponentConfig) -> None:
+    """``component`` names something that can be called with the config, or with config and context."""
+    try:
+        target = import_component(type(config))
+        inspect.signature(target).bind(*arguments(target, config, None))
+        problem = ""
+    except (PluginError, TypeError) as error:
+        problem = f"{error}"
+    require(
+        not problem,
+        config,
+        "the component can be imported, and called with the config or with config and context",
+        problem,
+        'component: ClassVar[str] = "package.module:Class", whose __init__(self, config) takes the Config',
+    )
+
+
+def check_build_signature(config: ComponentConfig) -> None:
+    """The Config has a ``component`` that resolves, or a ``build`` of its own that takes the context."""
+    if type(config).build is ComponentConfig.build and config.component:
+        check_component_string(config)
+        return
+    require(
+        type(config).build is not ComponentConfig.build,
+        config,
+        "the Config says what it builds",
+        "it has neither a component string nor a build(self, ctx)",
+        'component: ClassVar[str] = "package.module:Class"',
+    )
+    try:
+        inspect.signature(config.build).bind(None)
+        problem = ""
+    except TypeError as error:
+        problem = f"build{inspect.signature(config.build)}: {error}"
+    require(
+        not problem, config, "build can be called as config.build(ctx)", problem, "def build(self, ctx: BuildContext)"
+    )
+
+
+def check_entry_name(config: ComponentConfig, kind: str) -> None:
+    """The default ``name`` is the one that the installed entry point has."""
+    if not kind:
+        return
+    value = f"{type(config).__module__}:{type(config).__qualname__}"
+    names = [e.name for e in Registry(disabled=()).entries(kind) if e.value == value]
+    require(
+        not names or config.name in names,
+        config,
+        "the Config's name is its entry point's",
+        f"entry point {names}, name {config.name!r}",
+        f"name: str = {names[0]!r}" if names else "",
+    )
+
+
+def check_light_import(config: ComponentConfig) -> None:
+    """Importing the Config's module in a fresh interpreter brings in no heavy library."""
+    problem = light_import_problem(type(config).__module__)
+    require(
+        not problem,
+        config,
+        "importing the Config is light",
+        problem,
+        "name the component in `component`, and put types under `if TYPE_CHECKING:`",
+    )
+
+
+def light_import_problem(module: str) -> str:
+    """What keeps a module from being imported on its own without a heavy library; "" if nothing does."""
+    out = _imported_alone(module, os.pathsep.join(p for p in sys.path if p))
+    if out.returncode:
+        return f"{module} cannot be imported on its own: {out.stderr[-800:]}"
+    return f"{module} imports {out.stdout.strip()}" if out.stdout.strip() else ""
+
+
+@functools.cache  # a module's components, and a component's settings, share one interpreter
+def _imported_alone(module: str, path: str) -> subprocess.CompletedProcess[str]:
+    """Import a module in a fresh interpreter, which prints what heavy libraries came with it."""
+    code = (
+        f"import sys, importlib\nimportlib.import_module({module!r})\n"
+        f"print(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
+    )
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=120
+    )
+
+
+def built(config: ComponentConfig, kind: str, ctx: BuildContext) -> Any:
+    """Build the component and check that it has the methods of its kind, with the right parameters.
+
+    Raises:
+        AssertionError: a method is missing or cannot be called as the core calls it.
+    """
+    component = config.build(ctx)
+    try:
+        check_component(kind, component, config.name)
+        problem = ""
+    except PluginError as error:
+        problem = str(error)
+    require(not problem, config, f"it builds a {kind}", problem)
+    for method in METHODS[kind]:
+        expected = list(inspect.signature(getattr(getattr(protocols, PROTOCOLS[kind]), method)).parameters)[1:]
+        given = inspect.signature(getattr(component, method))
+        try:
+            given.bind(*expected)
+            problem = ""
+        except TypeError as error:
+            problem = f"{method}{given}: {error}"
+        require(
+            not problem,
+            config,
+            f"{method}({', '.join(expected)}) can be called as in rlhf_core.plugins.protocols",
+            problem,
+        )
+    return component

@@ -1,0 +1,69 @@
+"""Conformance of judges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.types.rollouts import JudgeReply, JudgeRequest
+from rlhf_testing.config import built, check_config
+from rlhf_testing.purity import left_alone
+from rlhf_testing.report import require
+from rlhf_testing.samples import make_context
+
+ODD_TEXTS = ("Is 2 + 2 four? Answer yes or no.", "", "\x00\ud83d\ude00", "word " * 2000)
+
+
+def check_judge(
+    config: ComponentConfig, ctx: BuildContext | None = None, *, requests: Sequence[JudgeRequest] | None = None
+) -> None:
+    """Check a judge: one ``JudgeReply`` per request, in order; the same answer whatever else is in the call; nothing
+    that a policy writes makes it raise; an empty call is fine.
+
+    Args:
+        config: the judge's configuration, with whatever it needs to be built here.
+        ctx: passed to ``build``; None makes one outside any run.
+        requests: what to ask, at temperature 0; None takes a plain question and odd texts.
+
+    Raises:
+        AssertionError: a property does not hold.
+    """
+    check_config(config, "judge")
+    judge: Any = built(config, "judge", ctx or make_context())
+    ask = left_alone(config, judge.ask, "ask()", "requests")
+    asked = list(
+        requests
+        or [
+            JudgeRequest(f"odd/{i}", ({"role": "user", "content": text},), max_tokens=8)
+            for i, text in enumerate(ODD_TEXTS)
+        ]
+    )
+    try:
+        require(list(ask([])) == [], config, "an empty call gets an empty answer", "something else came")
+        try:
+            replies = list(ask(asked))
+        except AssertionError:
+            raise
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise AssertionError(
+                f"{type(config).__name__} ('{config.name}'): ask() answers with a status\n"
+                f"  seen: {problem}\n  fix: never raise"
+            ) from error
+        require(len(replies) == len(asked), config, "one reply per request", f"{len(replies)} for {len(asked)}")
+        require(all(isinstance(r, JudgeReply) for r in replies), config, "replies are JudgeReply", repr(replies[:1]))
+        for request, reply in zip(asked, replies):
+            alone = ask([request])[0]
+            require(
+                (alone.text, alone.status) == (reply.text, reply.status),
+                config,
+                "an answer does not depend on the other requests",
+                f"{request.id}: {reply} with, {alone} without",
+            )
+    finally:
+        close = getattr(judge, "close", None)
+        if callable(close):
+            close()
+            close()  # idempotent

@@ -1,0 +1,61 @@
+"""Conformance of losses."""
+
+from __future__ import annotations
+
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.context import BuildContext
+from rlhf_testing.config import built, check_config
+from rlhf_testing.report import require
+from rlhf_testing.samples import make_context
+
+KINDS_OF_LOSS = ("token_advantages", "labels", "pairs", "unpaired")
+
+
+def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clips: bool | None = None) -> None:
+    """Check a loss.
+
+    Token losses: an unreduced, finite ``loss_BT``; the gradient raises the logprob of labels and of tokens with a
+    positive advantage, and lowers those with a negative one; masked places and padding change nothing; micro-batches
+    add up to the whole batch's gradient under every reduction; no gradient past the clip; nothing is modified, in any
+    call, and the same batch gives the same loss.
+
+    Unpaired losses (single responses, each desirable or not): the gradient raises desirable responses and lowers the
+    others; micro-batches add up.
+
+    Pair losses: ``loss_B`` falls as the margin grows from below zero; micro-batches add up; the pairs' weights are left
+    to the core.
+
+    Args:
+        config: the loss's configuration.
+        ctx: passed to ``build``; None makes one outside any run.
+        clips: whether the gradient must vanish past ``clip_range``; None means: if the Config has that field.
+
+    Raises:
+        AssertionError: a property does not hold.
+    """
+    check_config(config, "loss")
+    require(
+        config.consumes in (*KINDS_OF_LOSS, "judged"),
+        config,
+        f"`consumes` is one of {', '.join(KINDS_OF_LOSS)}",
+        repr(config.consumes),
+        'consumes: ClassVar[str | None] = "token_advantages"',
+    )
+    from rlhf_testing.purity import left_alone
+
+    loss = left_alone(config, built(config, "loss", ctx or make_context()), "a loss", "batch")
+    if config.consumes == "pairs":
+        from rlhf_testing.pair_loss import check_pair_loss
+
+        check_pair_loss(config, loss)
+        return
+    if config.consumes in ("unpaired", "judged"):  # "judged" is the earlier name
+        from rlhf_testing.unpaired_loss import check_unpaired_loss
+
+        check_unpaired_loss(config, loss)
+        return
+    from rlhf_testing.token_loss import check_past_clip, check_token_loss
+
+    check_token_loss(config, loss)
+    if hasattr(config, "clip_range") if clips is None else clips:
+        check_past_clip(config, loss)

@@ -1,0 +1,31 @@
+"""How the kit reports a property that does not hold."""
+
+from __future__ import annotations
+
+from rlhf_core.plugins.component import ComponentConfig
+
+
+def require(holds: bool, config: ComponentConfig, rule: str, seen: str, fix: str = "") -> None:
+    """Raise unless ``holds``.
+
+    Args:
+        holds: whether the property holds.
+        config: the component's configuration; named in the message.
+        rule: the property, as a sentence.
+        seen: what was observed instead.
+        fix: what to change.
+
+    Raises:
+        AssertionError: naming all of them.
+    """
+    require_of(holds, f"{type(config).__name__} ('{config.name}')", rule, seen, fix)
+
+
+def require_of(holds: bool, who: str, rule: str, seen: str, fix: str = "") -> None:
+    """:func:`require` for what has no configuration; ``who`` names it.
+
+    Raises:
+        AssertionError: naming all of them.
+    """
+    if not holds:
+        raise AssertionError("\n".join([f"{who}: {rule}", f"  seen: {seen}", *([f"  fix: {fix}"] if fix else [])]))

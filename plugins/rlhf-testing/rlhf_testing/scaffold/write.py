@@ -1,0 +1,168 @@
+"""Fills the templates of one kind into a new folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Template
+
+from rlhf_core import __version__
+from rlhf_core.types.errors import UserError, did_you_mean
+from rlhf_testing.scaffold.names import Names, names_for
+
+ENDING = ".tmpl"
+NEEDS = {
+    "loss": ("torch",),
+    "trainer": ("rlhf-plugin-grpo",),
+    "loop": ("torch",),
+    "reward-model": ("torch", "safetensors"),
+    "rollout": ("torch",),
+    "strategy": ("torch",),
+}
+"""Distributions that a kind's template imports or names besides the core's small dependencies."""
+ENTRY_POINTS = """[project.entry-points."rlhf.$kind"]
+$component = "$module.config:${stem}Config"
+"""
+"""Of a kind without an ``entry_points.txt``."""
+
+
+def write_package(name: str, kind: str, parent: Path) -> Path:
+    """Write a package with one component of ``kind``, its tests and a README.
+
+    Args:
+        name: what the user calls it; ``rlhf-plugin-`` is put in front.
+        kind: one of :func:`kinds`.
+        parent: where the folder goes; it is created if missing.
+
+    Returns:
+        The package's folder.
+
+    Raises:
+        UserError: the name or kind cannot be used, or the folder exists. Nothing is written then.
+    """
+    names = names_for(name)
+    check_kind(kind)
+    folder = parent.expanduser() / names.distribution
+    if folder.exists():
+        raise UserError(
+            f"'{folder}' exists already",
+            why="an existing folder is never overwritten",
+            fix="choose another name or --dir, or remove it yourself",
+        )
+    try:
+        parent.expanduser().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
+            shutil.copytree(fill(names, kind, Path(aside) / names.distribution), folder)
+    except OSError as error:
+        raise UserError(f"'{folder}' cannot be written", why=str(error), fix="choose another --dir") from error
+    return folder
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a kind without templates.
+
+    Raises:
+        UserError: there are none; says what to take instead.
+    """
+    if kind not in kinds():
+        raise UserError(
+            f"there is no template for kind '{kind}'",
+            fix=did_you_mean(kind, kinds()) or f"one of: {', '.join(kinds())}",
+        )
+
+
+def kinds() -> tuple[str, ...]:
+    """Kinds that have templates."""
+    return tuple(sorted(d.name for d in templates().iterdir() if d.is_dir() and d.name != "common"))
+
+
+def templates() -> Traversable:
+    """The folder of templates, wherever the package is installed."""
+    return resources.files("rlhf_testing.scaffold") / "templates"
+
+
+def fill(names: Names, kind: str, folder: Path) -> Path:
+    """Write every file and return the folder."""
+    values = substitutions(names, kind)
+    for part in ("common", kind):
+        for source in files(templates() / part):
+            target = folder / place(source.name.removesuffix(ENDING), names)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(Template(source.read_text(encoding="utf-8")).substitute(values), encoding="utf-8")
+    return folder
+
+
+def render(names: Names, kind: str) -> tuple[dict[str, str], str, str]:
+    """What a kind's templates come to inside a package: its modules by file name, the test, and the entry points."""
+    values = substitutions(names, kind)
+    texts = {
+        f.name.removesuffix(ENDING): Template(f.read_text(encoding="utf-8")).substitute(values)
+        for f in files(templates() / kind)
+    }
+    test = texts.pop("test_component.py")
+    return {"__init__.py": f'"""{values["about"]}."""\n', **texts}, test, values["entry_points"]
+
+
+def needs(kind: str) -> list[str]:
+    """Requirements of a kind's template, the core's first."""
+    major, minor = (int(p) for p in __version__.split(".")[:2])
+    return [f"rlhf-core>={major}.{minor},<{major}.{minor + 1}", *NEEDS.get(kind, ())]
+
+
+def files(folder: Traversable) -> Iterator[Traversable]:
+    """Template files, sorted."""
+    return (f for f in sorted(folder.iterdir(), key=lambda f: f.name) if f.name.endswith(ENDING))
+
+
+def place(file: str, names: Names) -> str:
+    """Where a file goes: tests under ``tests/``, modules in the package, the rest on top."""
+    if file.startswith("test_"):
+        return f"tests/{file.replace('component', names.component)}"
+    return f"{names.module}/{file}" if file.endswith(".py") else file
+
+
+def substitutions(names: Names, kind: str) -> dict[str, str]:
+    """Values of the templates' ``$words``."""
+    base = {
+        "distribution": names.distribution,
+        "module": names.module,
+        "component": names.component,
+        "stem": names.stem,
+        "kind": kind,
+        "needs": ", ".join(f'"{n}"' for n in needs(kind)),
+    }
+    about, _, use = Template(read(kind, "about.txt")).substitute(base).partition("\n\n")
+    entry_points = Template(read(kind, "entry_points.txt") or ENTRY_POINTS).substitute(base)
+    modules = [f for f in files(templates() / kind) if f.name.endswith(f".py{ENDING}") and "test_" not in f.name]
+    rows = "".join(f"| `{names.module}/{f.name.removesuffix(ENDING)}` | {summary(f)} |\n" for f in modules)
+    look = look_at(names, kind)
+    more = {
+        "look": look,
+        "about": about.strip(),
+        "use": use.strip(),
+        "entry_points": entry_points.strip(),
+        "modules": rows,
+    }
+    return {**base, **more}
+
+
+def look_at(names: Names, kind: str) -> str:
+    """What shows that a component is installed."""
+    if kind == "command":
+        return f"rlhf {names.component} --help"
+    return f"rlhf plugins check {names.distribution}" if kind == "hook" else f"rlhf plugins info {names.component}"
+
+
+def summary(module: Traversable) -> str:
+    """First sentence of a template's docstring."""
+    return module.read_text(encoding="utf-8").splitlines()[0].strip('"').split(". ")[0].rstrip(".")
+
+
+def read(kind: str, name: str) -> str:
+    """A text beside a kind's templates; "" if it has none of that name."""
+    file = templates() / kind / name
+    return file.read_text(encoding="utf-8") if file.is_file() else ""

@@ -1,0 +1,159 @@
+"""Conformance of rewards and verifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.types.rollouts import Sample, Score
+from rlhf_testing.config import built, check_config
+from rlhf_testing.purity import left_alone
+from rlhf_testing.report import require
+from rlhf_testing.samples import make_context, make_samples
+
+TOLERANCE = 1e-5
+Scorer = Callable[[Sequence[Sample]], Any]
+
+
+def check_reward(
+    config: ComponentConfig,
+    ctx: BuildContext | None = None,
+    *,
+    samples: Sequence[Sample] | None = None,
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Check a reward: one ``Score`` per sample, in order; a sample's score depends neither on its batch nor on the
+    call; nothing a policy writes makes it raise; an empty call is fine.
+
+    Args:
+        config: the reward's configuration.
+        ctx: passed to ``build``; None makes one outside any run, with a stand-in policy.
+        samples: what to score; None takes sums with right, wrong, empty and garbled answers.
+        tolerance: how far a score may move between batches (rewards that run a model).
+
+    Raises:
+        AssertionError: a property does not hold.
+    """
+    check_config(config, "reward")
+    reward = built(config, "reward", ctx or make_context())
+    try:
+        score = left_alone(config, reward.score, "score()", "samples")
+        check_scores(config, score, list(samples or make_samples()), tolerance)
+    finally:
+        close = getattr(reward, "close", None)
+        if callable(close):
+            close()
+            close()  # idempotent
+
+
+def check_verifier(
+    config: ComponentConfig, ctx: BuildContext | None = None, *, samples: Sequence[Sample] | None = None
+) -> None:
+    """Check a verifier: a ``Score`` for whatever a policy writes, the same every time, whatever came before; where it
+    compares with a reference answer (``needs_answer``), a prompt without one is a missing score, not 0.0.
+
+    Args:
+        config: the verifier's configuration.
+        ctx: passed to ``build``; None makes one like a worker's, with a registry and no run.
+        samples: what to check; None takes sums with right, wrong, empty and garbled answers.
+
+    Raises:
+        AssertionError: a property does not hold.
+    """
+    check_config(config, "verifier")
+    verifier = built(config, "verifier", ctx or make_context(policy=None))
+    rows = list(samples or make_samples())
+    verify = left_alone(config, verifier.verify, "verify()", "sample")
+
+    def score(batch: Sequence[Sample]) -> list[Score]:
+        return [verify(s) for s in batch]
+
+    check_scores(config, score, rows, 0.0)
+    if getattr(config, "needs_answer", False):
+        blank = replace(rows[0], prompt=replace(rows[0].prompt, answer=None))
+        blank_score = _ask(config, score, [blank])[0]
+        require(
+            not blank_score.ok,
+            config,
+            "without a reference answer the score is missing",
+            f"{blank_score}",
+            'return Score.failed(ScoreStatus.MISSING, "..."), or set needs_answer = False',
+        )
+
+
+def check_scores(config: ComponentConfig, score: Scorer, samples: Sequence[Sample], tolerance: float) -> None:
+    """Count, type, independence of batch and order, determinism."""
+    require(list(_ask(config, score, [])) == [], config, "no samples give no scores", "something else")
+    whole = _ask(config, score, samples)
+    require(
+        _same(whole, _ask(config, score, samples), tolerance),
+        config,
+        "the same samples get the same scores",
+        "two calls differ",
+        "draw no random numbers and keep no state; put a model in eval() mode",
+    )
+    single = [_ask(config, score, [s])[0] for s in samples]
+    bad = _first_gap(whole, single, tolerance)
+    require(
+        bad is None,
+        config,
+        "a sample's score does not depend on its batch",
+        "" if bad is None else f"{samples[bad].completion[:40]!r}: {whole[bad]} in a batch, {single[bad]} alone",
+        "check padding and any statistic taken over the batch",
+    )
+    backwards = _ask(config, score, samples[::-1])[::-1]
+    bad = _first_gap(whole, backwards, tolerance)
+    require(
+        bad is None,
+        config,
+        "scores come in the order of the samples",
+        "" if bad is None else f"{samples[bad].completion[:40]!r}: {whole[bad]}, reversed {backwards[bad]}",
+    )
+
+
+def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> list[Score]:
+    """Score, and check count and types."""
+    try:
+        scores = list(score(samples))
+    except AssertionError:
+        raise
+    except Exception as error:
+        shown = [s.completion[:40] for s in samples[:3]]
+        raise AssertionError(
+            f"{type(config).__name__} ('{config.name}'): nothing a policy writes makes scoring raise\n"
+            f"  seen: {type(error).__name__}: {error}, for {shown!r}\n"
+            f"  fix: return Score.failed(ScoreStatus.ERROR, reason)"
+        ) from error
+    require(len(scores) == len(samples), config, "there is one score per sample", f"{len(scores)} for {len(samples)}")
+    for row in scores:
+        require(
+            isinstance(row, Score),
+            config,
+            "each score is a Score",
+            repr(row),
+            "return Score(value), or Score.failed(status, reason)",
+        )
+        require(
+            row.ok or row.value is None,
+            config,
+            "a missing score has no value",
+            repr(row),
+            "use Score.failed(status, reason)",
+        )
+    return scores
+
+
+def _same(a: Sequence[Score], b: Sequence[Score], tolerance: float) -> bool:
+    return _first_gap(a, b, tolerance) is None
+
+
+def _first_gap(a: Sequence[Score], b: Sequence[Score], tolerance: float) -> int | None:
+    """Index of the first pair that differs."""
+
+    def differ(x: Score, y: Score) -> bool:
+        return x.status != y.status or abs((x.value or 0.0) - (y.value or 0.0)) > tolerance
+
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if differ(x, y)), None)

@@ -1,0 +1,60 @@
+"""Properties of losses of single responses with a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.protocols import Loss
+from rlhf_core.types.batches import UnpairedBatch
+from rlhf_testing.batches import check_pure
+from rlhf_testing.pair_loss import check_output
+from rlhf_testing.report import require
+
+
+def make_unpaired_batch(h_B: torch.Tensor) -> UnpairedBatch:
+    """Responses whose log ratio to the reference is ``h_B``; every other one is desirable."""
+    level = torch.full((len(h_B),), -20.0, dtype=torch.float64)
+    return UnpairedBatch(
+        (level + h_B).requires_grad_(), torch.arange(len(h_B)) % 2 == 0, level, torch.full_like(level, 0.4)
+    )
+
+
+def check_unpaired_loss(config: ComponentConfig, loss: Loss) -> None:
+    """All properties of a loss of single responses."""
+    batch = make_unpaired_batch(torch.tensor([-2.0, -1.0, 0.3, 1.5, -0.5], dtype=torch.float64))
+    check_output(config, loss, batch)
+    check_pure(config, loss, batch)
+    gradient = grad(loss, batch)
+    right = torch.where(batch.desirable_B, gradient < 0, gradient > 0)
+    require(
+        bool(right.all()),
+        config,
+        "gradient descent raises desirable responses and lowers the others",
+        f"dloss/dlogprob {gradient.tolist()} for {batch.desirable_B.tolist()}",
+        "check the sign of either branch",
+    )
+    parts = [grad(loss, part(batch, slice(a, a + 2))) for a in range(0, 5, 2)]
+    gap = float((torch.cat(parts) - gradient).abs().max())
+    require(
+        gap < 1e-12,
+        config,
+        "micro-batches add up to the whole batch",
+        f"the gradient differs by {gap:.3g}",
+        "no mean over the batch inside a loss",
+    )
+
+
+def part(batch: UnpairedBatch, rows: slice) -> UnpairedBatch:
+    """Some of the responses."""
+    fields: dict[str, Any] = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+    cut: dict[str, Any] = {k: None if v is None else v.detach()[rows].clone() for k, v in fields.items()}
+    return UnpairedBatch(**{**cut, "logprobs_B": cut["logprobs_B"].requires_grad_()})
+
+
+def grad(loss: Loss, batch: UnpairedBatch) -> torch.Tensor:
+    """Gradient of the summed loss, ``[B]``."""
+    return torch.autograd.grad(loss(batch).loss.sum(), batch.logprobs_B)[0]

@@ -1,0 +1,217 @@
+"""The plan of a run: everything that decides it, resolved before anything is built."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from rlhf_core import __version__
+from rlhf_core.config.load import validate
+from rlhf_core.config.precision import as_planned
+from rlhf_core.config.run import RunConfig
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.kinds import KIND_OF_FIELD
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.errors import ConfigError, PluginError
+
+LOG = logging.getLogger(__name__)
+LIBRARIES = ("torch", "transformers", "accelerate", "peft", "datasets", "numpy", "tokenizers")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``plan.json`` holds."""
+
+    config: Mapping[str, Any]
+    components: tuple[Mapping[str, str], ...]
+    """kind, name, distribution, version, value of every selected component."""
+    versions: Mapping[str, str]
+    seed: int
+    world_size: int
+    conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """``KIND NAME`` -> what the component says about the machine (``ComponentConfig.conditions``), if anything."""
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Source of the data set -> number of rows to train on and held out; empty where they were not read beforehand."""
+    extensions: tuple[Mapping[str, Any], ...] = ()
+    """Of a run that was extended: ``at_step``, ``time`` and ``changes`` (key -> old and new value), oldest first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, in a stable order."""
+        return {
+            "config": dict(self.config),
+            "components": [dict(c) for c in self.components],
+            "versions": dict(self.versions),
+            "seed": self.seed,
+            "world_size": self.world_size,
+            "conditions": {component: dict(facts) for component, facts in self.conditions.items()},
+            "rows": {source: dict(sizes) for source, sizes in self.rows.items()},
+            **({"extensions": [dict(row) for row in self.extensions]} if self.extensions else {}),
+        }
+
+    @property
+    def digest(self) -> str:
+        """Content hash of the plan (16 hex digits)."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Load a ``plan.json``."""
+        data = json.loads(path.read_text())
+        return cls(
+            with_old_split(data["config"]),
+            tuple(data["components"]),
+            data["versions"],
+            data["seed"],
+            data["world_size"],
+            data.get("conditions", {}),
+            data.get("rows", {}),
+            tuple(data.get("extensions", ())),
+        )
+
+
+def with_old_split(config: Any) -> Any:
+    """A planned configuration in which data sets of versions before ``dataset.heldout_by`` keep their held-out rows."""
+    if isinstance(config, list):
+        return [with_old_split(part) for part in config]
+    if not isinstance(config, dict):
+        return config
+    known = {key: with_old_split(part) for key, part in config.items()}
+    is_old = {"sources", "heldout_fraction"} <= known.keys() and "heldout_by" not in known
+    return {**known, "heldout_by": "place"} if is_old else known
+
+
+def library_versions() -> dict[str, str]:
+    """Installed versions, from metadata alone."""
+    versions = {"python": platform.python_version(), "rlhf-core": __version__}
+    for name in LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
+    """Match the components to each other, record where each comes from, and freeze the registry.
+
+    Raises:
+        PluginError: the loss and the trainer do not fit.
+        UserError: the machine lacks what a component needs.
+    """
+    check_fit(config)
+    check_environment_fit(config)
+    chosen = list(walk_components(config))
+    rows = {kind + part.name: registry.selected(kind, part).describe() for kind, part in chosen}
+    registry.prefer(rows.values())
+    registry.freeze()
+    return Plan(
+        config=config.model_dump(mode="json"),
+        components=tuple(rows[key] for key in sorted(rows)),
+        versions=library_versions(),
+        seed=config.seed,
+        world_size=world_size,
+        conditions={f"{kind} {part.name}": facts for kind, part in chosen if (facts := part.conditions())},
+    )
+
+
+EARLIER_NAMES = {"judged": "unpaired"}
+"""Of what a trainer feeds its loss -> today's."""
+
+
+def check_fit(config: RunConfig) -> None:
+    """Match ``Loss.consumes`` to what the trainer feeds.
+
+    Raises:
+        PluginError: names both sides.
+    """
+    feeds = getattr(config.trainer, "feeds", None)
+    if config.loss is None or feeds is None:
+        return
+    wants = config.loss.consumes
+    if wants is not None and EARLIER_NAMES.get(wants, wants) != EARLIER_NAMES.get(feeds, feeds):
+        raise PluginError(
+            f"loss '{config.loss.name}' consumes {wants}, but trainer '{config.trainer.name}' feeds {feeds}",
+            fix=f"choose a loss that consumes {feeds}: rlhf plugins list --kind loss",
+        )
+
+
+def check_environment_fit(config: RunConfig) -> None:
+    """An agent that plays in an environment has one, and an environment has an agent that plays in it, now and then.
+
+    Raises:
+        ConfigError: says which is missing.
+    """
+    plays = getattr(config.agent, "plays_environment", False)
+    if config.agent is not None and plays and config.environment is None:
+        raise ConfigError(
+            f"agent '{config.agent.name}' plays in an environment, and the run has none",
+            fix="--env tools; rlhf plugins list --kind environment",
+        )
+    if config.environment is not None and not plays:
+        agent = "no agent" if config.agent is None else f"agent '{config.agent.name}'"
+        raise ConfigError(
+            f"environment '{config.environment.name}' would not be used by {agent}",
+            why="only an agent that plays in environments calls it",
+            fix="--set agent.name=multi_turn, or leave the environment out",
+        )
+    from rlhf_core.training.offline.config import OfflineTrainerConfig
+
+    samples = not isinstance(config.trainer, OfflineTrainerConfig) or getattr(config.trainer, "sample_prompts", 0)
+    if config.environment is not None and not samples:
+        raise ConfigError(
+            f"environment '{config.environment.name}' would not be played in by algorithm '{config.trainer.name}'",
+            why="it learns from rows of a data set, and nothing is sampled",
+            fix="an algorithm that samples (--algo grpo), or leave the environment out; to evaluate a policy in it "
+            "while it is trained: --set trainer.sample_prompts=64",
+        )
+
+
+def walk_components(value: Any, kind: str = "") -> Iterator[tuple[str, ComponentConfig]]:
+    """Yield (kind, config) for every component inside a configuration."""
+    if isinstance(value, ComponentConfig) and kind:
+        yield kind, value
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from walk_components(getattr(value, name), KIND_OF_FIELD.get(name, ""))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from walk_components(item, kind)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from walk_components(item, kind)
+
+
+def reload(registry: Registry, plan: Plan, *, resume: bool = False) -> RunConfig:
+    """Validate the plan's configuration again, from this process's own entry points.
+
+    Args:
+        registry: of this process.
+        plan: of the run.
+        resume: the plan may be of an earlier release of the code, in which a component lay in another module: the
+            distribution and its version must be those of the plan, the entry point's value need not.
+
+    Raises:
+        PluginError: a component resolves to another distribution, version or (of a fresh run) value than in the plan.
+    """
+    for planned in plan.components:
+        installed = registry.find(planned["kind"], f"{planned['distribution']}/{planned['name']}").describe()
+        if installed == planned:
+            continue
+        if not resume or {**installed, "value": ""} != {**planned, "value": ""}:
+            raise PluginError(
+                f"{planned['kind']} '{planned['name']}' differs between the plan and this process",
+                why=f"planned {dict(planned)}, found {installed}",
+                fix="install the same packages on every machine",
+            )
+        LOG.info("%s '%s' was %s, is %s", planned["kind"], planned["name"], planned["value"], installed["value"])
+    registry.prefer(plan.components)
+    return as_planned(validate(registry, plan.config), plan.config)

@@ -1,0 +1,86 @@
+"""Append-only JSONL files that can be cut back to a remembered offset, which is what exact resume needs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from rlhf_core.types.errors import disk_error
+
+
+def json_values(value: Any) -> Any:
+    """Turn numpy scalars and arrays, enums and non-finite floats into JSON values."""
+    if isinstance(value, Mapping):
+        return {str(k): json_values(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_values(v) for v in value]
+    if hasattr(value, "tolist"):
+        return json_values(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class JsonlFile:
+    """One JSONL file, opened for appending.
+
+    Args:
+        path: the file; created if absent.
+        keep_bytes: cut the file to this length first (None keeps all of it).
+    """
+
+    def __init__(self, path: Path, keep_bytes: int | None = None) -> None:
+        self.path = path
+        path.touch()
+        if keep_bytes is not None:
+            os.truncate(path, min(keep_bytes, path.stat().st_size))
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    @classmethod
+    def resume(cls, path: Path) -> JsonlFile:
+        """Open a file to append after its last complete row: a killed writer may have left half of one."""
+        return cls(path, path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one row; in the operating system's hands when this returns.
+
+        Raises:
+            RunDirError: the disk is full.
+        """
+        line = json.dumps(json_values(row), ensure_ascii=False) + "\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+
+    def offset(self) -> int:
+        """Length in bytes after making the file durable.
+
+        Raises:
+            RunDirError: the disk is full.
+        """
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        return self.path.stat().st_size
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._file.close()
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a JSONL file; a torn last line (a killed writer) is left out."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)

@@ -1,0 +1,136 @@
+"""What every file of a folder was when it was written: ``manifest.json``, checked before the folder is read.
+
+A damaged disk, a copy that was cut short or a single flipped bit would otherwise load without a word. Each folder's
+manifest lists its own files and the manifests of the folders below, so that a part (``checkpoints/step-000010/model``,
+one member of an ensemble) is checked on its own as well. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.types.errors import ModelError
+
+MANIFEST = "manifest.json"
+ALGORITHM = "sha256"
+LOADED = re.compile(
+    r".+\.safetensors|.+\.safetensors\.index\.json|.+\.model|chat_template.*|merges\.txt|vocab\.(json|txt)"
+    r"|((adapter_|generation_|tokenizer_)?config|tokenizer|added_tokens|special_tokens_map)\.json"
+)
+"""Names that loaders read where they find them; other files, such as notes, may be added to a folder."""
+THREADS = 4
+"""Files that are hashed at once; hashing holds no lock of the interpreter."""
+
+
+def write_manifests(folder: Path) -> None:
+    """Write the manifest of a folder that nobody reads yet, and of each folder below it."""
+    for place, below, names in os.walk(folder, topdown=False):
+        here = Path(place)
+        files = sorted(here / name for name in names if name != MANIFEST)
+        files += sorted(here / name / MANIFEST for name in below)
+        rows = {
+            file.relative_to(here).as_posix(): {"bytes": file.stat().st_size, "digest": digest}
+            for file, digest in zip(files, _digests(files))
+        }
+        text = json.dumps({"algorithm": ALGORITHM, "files": rows}, indent=1)
+        (here / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def find_damage(folder: Path) -> list[str] | None:
+    """What differs from the manifest, a sentence for each file; None if the folder has no manifest.
+
+    Sizes are compared first, so that a file that was cut short costs no hashing.
+    """
+    if not (folder / MANIFEST).is_file():
+        return None
+    try:
+        rows = list(_listed(folder))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"]
+    if added := _added(folder, {file for file, _, _ in rows}):
+        return added
+    missing = [f"{file.relative_to(folder)} is not there" for file, _, _ in rows if not file.is_file()]
+    if missing:
+        return missing
+    sizes = [(file, size, file.stat().st_size) for file, size, _ in rows]
+    wrong = [f"{file.relative_to(folder)} has {there} bytes of {size}" for file, size, there in sizes if there != size]
+    if wrong:
+        return wrong
+    digests = _digests([file for file, _, _ in rows])
+    return [f"{row[0].relative_to(folder)} is not what was written" for row, now in zip(rows, digests) if row[2] != now]
+
+
+def verify_files(folder: Path | str) -> None:
+    """Refuse a folder whose files are not those that its manifest lists; one without a manifest is taken as it is.
+
+    Raises:
+        ModelError: names the file.
+    """
+    damage = find_damage(Path(folder).expanduser())
+    if damage:
+        more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
+        raise ModelError(
+            f"'{folder}' is damaged: {damage[0]}{more}",
+            why=f"{MANIFEST}, written with these files, says otherwise",
+            fix=f"copy or train it again; if you changed the file on purpose, remove {Path(folder) / MANIFEST}",
+        )
+
+
+def truncation(file: Path) -> str | None:
+    """How a safetensors file contradicts its own header (a download that was cut short); None if it does not."""
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            header: dict[str, Any] = json.loads(handle.read(length)) if length <= size - 8 else {}
+    except ValueError:
+        return "its header cannot be read"
+    if length > size - 8:
+        return f"it ends within its header, after {size} bytes"
+    ends = [row["data_offsets"][1] for name, row in header.items() if name != "__metadata__"]
+    expected = 8 + length + max(ends, default=0)
+    return None if size == expected else f"it has {size} bytes, its header describes {expected}"
+
+
+def _added(folder: Path, listed: Set[Path]) -> list[str]:
+    """Files that were not written with the others, but would be loaded with them."""
+    places = {folder, *(file.parent for file in listed)}
+    files = sorted(file for place in places if place.is_dir() for file in place.iterdir())
+    return [f"{f.relative_to(folder)} is not in it" for f in files if f not in listed and LOADED.fullmatch(f.name)]
+
+
+def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:
+    """(File, bytes, digest) of everything in the folder, the manifests below it included."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if manifest["algorithm"] != ALGORITHM:
+        raise ValueError(f"unknown algorithm {manifest['algorithm']!r}")
+    for name, row in manifest["files"].items():
+        file = folder / name
+        yield file, int(row["bytes"]), str(row["digest"])
+        if file.name == MANIFEST and file.is_file():
+            yield from _listed(file.parent)
+
+
+def _digests(files: Sequence[Path]) -> list[str]:
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(_digest_now, files))
+
+
+def _digest_now(file: Path) -> str:
+    facts = file.stat()
+    return _digest(file, facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest(file: Path, size: int, changed_ns: int, inode: int) -> str:
+    """Remembered while the file stays as it is: tokenizer and model of one folder are loaded one after the other."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, ALGORITHM).hexdigest()

@@ -1,0 +1,81 @@
+"""A turn's text -> its reasoning, its content and its calls. Nothing that a policy writes raises or gets lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.data.tool_call_check import checked
+from rlhf_core.data.tool_call_formats import ToolFormat
+from rlhf_core.types.messages import Message, Tool, ToolCall
+
+ID = re.compile(r"[A-Za-z0-9]{9}\Z")
+"""What every chat template takes as the id of a call; Mistral's takes nothing else."""
+THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>", re.DOTALL)
+UNFINISHED = re.compile(r"\A\s*<think>(.*)\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantTurn:
+    """What the policy wrote in one turn.
+
+    Example:
+        AssistantTurn("I add them.", (ToolCall("add", {"a": 2, "b": 2}, id="call00000"),))
+    """
+
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+    """In the order of writing, those with an error among them: each gets a result."""
+    reasoning: str = ""
+
+    @property
+    def message(self) -> Message:
+        """As a message; a call that could not be read stands in its content, as it was written."""
+        written = [call.written for call in self.calls if not call.ok]
+        calls = [call.as_json() for call in self.calls if call.ok]
+        message: dict[str, Any] = {"role": "assistant", "content": "\n".join(filter(None, [self.content, *written]))}
+        if calls:
+            message["tool_calls"] = calls
+        if self.reasoning:
+            message["reasoning"] = self.reasoning
+        return message
+
+
+def parse_turn(
+    text: str, tool_format: ToolFormat, tools: Sequence[Tool], *, cut: bool = False, earlier: int = 0
+) -> AssistantTurn:
+    """Take apart what a policy wrote.
+
+    Args:
+        text: the turn with its special tokens, without the token that ends it.
+        tool_format: how its family writes calls.
+        tools: those of the prompt; without any, the text is content, whatever it looks like.
+        cut: the turn was ended by the limit of tokens.
+        earlier: calls that the conversation holds already, so that ids stay unique.
+    """
+    reasoning, content = split_reasoning(text)
+    if not tools:
+        return AssistantTurn(content, (), reasoning)
+    taken = tool_format.take(content)
+    why = "; the turn was cut at its limit of tokens" if cut else ""
+    calls: list[ToolCall] = []
+    ids: set[str] = set()
+    for n, call in enumerate(taken.calls):
+        name = call.id if ID.match(call.id) and call.id not in ids else f"call{earlier + n:05d}"
+        ids.add(name)
+        calls.append(checked(call, tools, name, why if n == len(taken.calls) - 1 else ""))
+    return AssistantTurn(taken.content if calls else content, tuple(calls), reasoning)
+
+
+def split_reasoning(text: str) -> tuple[str, str]:
+    """(What stands between ``<think>`` and ``</think>`` at the beginning, the rest).
+
+    The opening tag may stand in the prompt; reasoning that never ends is all there is.
+    """
+    if match := THOUGHT.match(text):
+        return match[1].strip(), text[match.end() :].lstrip("\n")
+    if match := UNFINISHED.match(text):
+        return match[1].strip(), ""
+    return "", text

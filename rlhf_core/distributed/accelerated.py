@@ -1,0 +1,199 @@
+"""Single process and DDP behind the Strategy protocol, both through accelerate."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+
+from rlhf_core.distributed.all_to_all import all_to_all_objects
+from rlhf_core.distributed.alone import rank_0_alone
+from rlhf_core.distributed.group import RankGroup
+from rlhf_core.distributed.peers import Peers, waiting
+from rlhf_core.plugins.strategy_protocols import Collectives
+from rlhf_core.types.errors import RlhfError
+
+if TYPE_CHECKING:
+    from rlhf_core.distributed.config import AutoStrategyConfig
+    from rlhf_core.plugins.context import BuildContext
+
+
+def forget_mixed_precision() -> None:
+    """Drop the precision that another library's accelerator in this process (a TRL trainer, say) has set.
+
+    accelerate shares it with every later one, whose models would then silently run in bfloat16; ours is
+    ``trainer.precision``, and ``ACCELERATE_MIXED_PRECISION`` does not change it either.
+    """
+    if AcceleratorState._shared_state.get("_mixed_precision") not in (None, "no"):
+        AcceleratorState._reset_state()
+
+
+class AcceleratedStrategy:
+    """One process, or DDP over every rank that the launcher started; every rank holds everything.
+
+    Args:
+        world_size: ranks the plan asked for; compared with what the launcher really started.
+        device: ``auto`` takes CUDA when there is one.
+        timeout_s: deadline of each collective.
+    """
+
+    sharded = False
+    peers: Peers | None = None
+    """Where the other ranks are; None for one process."""
+
+    def __init__(self, world_size: int, device: str = "auto", timeout_s: float = 600.0) -> None:
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        if started != world_size:
+            raise RlhfError(
+                f"the plan wants {world_size} processes but the launcher started {started}",
+                fix="start with rlhf train --nproc N, or torchrun --nproc_per_node N",
+            )
+        cpu = device == "cpu" or not torch.cuda.is_available()
+        handlers = [
+            InitProcessGroupKwargs(timeout=timedelta(seconds=timeout_s)),
+            DistributedDataParallelKwargs(gradient_as_bucket_view=True),
+        ]
+        forget_mixed_precision()
+        self.accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=handlers)
+        self.rank: int = self.accelerator.process_index
+        self.world_size: int = self.accelerator.num_processes
+        self.device: torch.device = self.accelerator.device
+        self.timeout_s = timeout_s
+        if self.world_size != world_size:
+            raise RlhfError(
+                f"accelerate joined {self.world_size} of {world_size} processes",
+                why="the process group was not initialised on every rank",
+                fix="start with rlhf train --nproc N",
+            )
+
+        self.peers = Peers.join(self.rank, world_size)
+
+    @classmethod
+    def from_config(cls, config: AutoStrategyConfig, ctx: BuildContext) -> AcceleratedStrategy:
+        """The strategy of this process."""
+        return cls(ctx.world_size, config.device, config.timeout_s)
+
+    def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Move to the device and wrap in DDP when there are several ranks."""
+        return self.accelerator.prepare_model(module)
+
+    def release(self, module: torch.nn.Module) -> None:
+        """Take it out of what accelerate has prepared."""
+        bare, models = self.unwrap(module), self.accelerator._models
+        models[:] = [kept for kept in models if self.unwrap(kept) is not bare]
+
+    def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return the module under DDP, and under what compiles it."""
+        module = getattr(module, "_orig_mod", module)
+        return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
+
+    def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Weights are whole on every rank anyway."""
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:
+        """One micro-batch; gradients are exchanged only in the last."""
+        with contextlib.nullcontext() if last else self.accelerator.no_sync(module):
+            yield
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Backward; DDP averages gradients, so the loss is scaled up to make them sum."""
+        with self._waiting("adding gradients"):
+            self.accelerator.backward(loss * self.world_size)
+
+    def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
+        """Clip the global norm; returns the norm before clipping."""
+        parameters = [p for p in module.parameters() if p.grad is not None]
+        with self._waiting("adding gradients"):  # on a GPU the first number that is read waits for them
+            return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Add each value over ranks."""
+        if self.world_size == 1:
+            return [float(v) for v in values]
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        with self._waiting("adding numbers"):
+            dist.all_reduce(total)
+            return total.tolist()
+
+    def max_over_ranks(self, value: int) -> int:
+        """Largest value over ranks."""
+        return max(self.gather_objects(value))
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's plain value, in rank order."""
+        if self.world_size == 1:
+            return [value]
+        rows: list[Any] = [None] * self.world_size
+        with self._waiting("exchanging values"):
+            dist.all_gather_object(rows, value)
+        return rows
+
+    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
+        """What every rank has sent to this one, in rank order."""
+        if self.world_size == 1:
+            return list(outgoing)
+        with self._waiting("sending each rank what it needs"):
+            return all_to_all_objects(outgoing, self.rank, self.device)
+
+    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Every rank holds the whole state under DDP."""
+        return self.unwrap(module).state_dict()
+
+    def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimizer's own state; the same on every rank."""
+        return optimizer.state_dict()
+
+    def load_optimizer_state(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
+        """Restore it."""
+        optimizer.load_state_dict(state)
+
+    def barrier(self, what: str) -> None:
+        """Wait for all ranks.
+
+        Raises:
+            DeadlineExceeded: names what was awaited and for how long.
+        """
+        if self.world_size == 1:
+            return
+        with self._waiting(what):
+            if dist.get_backend() == "gloo":
+                dist.monitored_barrier(timeout=timedelta(seconds=self.timeout_s))
+            else:  # NCCL guesses a card by the rank otherwise, which need not be this rank's
+                dist.barrier(device_ids=[self.device.index] if self.device.index is not None else None)
+
+    def alone(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Rank 0 works; the others wait for it at the end, however long it takes."""
+        return rank_0_alone(what, self.rank, self.peers, self.timeout_s)
+
+    def _waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return waiting(what, self.rank, self.peers, self.timeout_s)
+
+    def new_group(self, timeout_s: float) -> Collectives:
+        """Collectives of the same ranks for a second thread; all ranks call it together."""
+        return RankGroup(self, timeout_s, peers=self.peers)
+
+    def close(self) -> None:
+        """Leave the process group.
+
+        The group itself is never destroyed. Its destructor joins gloo's threads, and is called with the interpreter
+        lock held when DDP's reducer is the last to let go of it; a thread that still needs the lock, to release the
+        tensors of the last collective, then waits for ever (seen with torch 2.13).
+        """
+        if self.peers is not None:
+            self.peers.close()
+        if self.world_size > 1 and dist.is_initialized():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
+            dist.destroy_process_group()

@@ -1,0 +1,92 @@
+"""Work of rank 0 alone, such as benchmarks or the writing of a model: the others wait in no collective meanwhile.
+
+A collective has a deadline, which such work may exceed. So the others look into the launcher's store until rank 0 says
+that it is done; they give up when its process has ended or says nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from rlhf_core.distributed.peers import Peers, lost
+from rlhf_core.plugins.strategy_protocols import Collectives, LoneWork
+from rlhf_core.types.errors import OtherRankFailed
+
+FIRST_LOOK_S, LONGEST_PAUSE_S = 0.001, 0.25
+"""Between two looks; each pause is twice the one before."""
+
+
+def alone(strategy: Collectives, what: str) -> contextlib.AbstractContextManager[None]:
+    """Context of what rank 0 does without the others, which wait for it at the end; all ranks enter it.
+
+    Collectives of all ranks may be inside. Nothing waits with a strategy that is no
+    :class:`~rlhf_core.plugins.strategy_protocols.LoneWork`: the others then wait in the next collective.
+
+    Args:
+        strategy: the run's.
+        what: rank 0 does, for the message.
+
+    Example:
+        with alone(strategy, "benchmarks"):
+            metrics = run_benchmarks() if strategy.rank == 0 else {}
+    """
+    return strategy.alone(what) if isinstance(strategy, LoneWork) else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def rank_0_alone(what: str, rank: int, peers: Peers | None, timeout_s: float) -> Iterator[None]:
+    """:func:`alone`, over the launcher's store.
+
+    Args:
+        what: rank 0 does.
+        rank: this one.
+        peers: of this rank; nothing waits without.
+        timeout_s: seconds after which a rank 0 that says nothing is given up.
+
+    Raises:
+        DeadlineExceeded: on the others; rank 0 has ended, or says nothing more.
+        OtherRankFailed: on the others; rank 0 raised an error inside.
+    """
+    if peers is None:
+        yield
+        return
+    try:
+        yield
+    except BaseException as error:
+        work = peers.leave_lone_work()
+        if rank == 0:
+            peers.say_done(work, f"{type(error).__name__}: {error}")
+        raise
+    work = peers.leave_lone_work()
+    if rank == 0:
+        peers.say_done(work, "")
+    elif error := _awaited(work, what, rank, peers, timeout_s):
+        raise OtherRankFailed(f"rank 0 failed, alone at work ({what}): {error}")
+
+
+def _awaited(work: int, what: str, rank: int, peers: Peers, timeout_s: float) -> str:
+    """What rank 0 says at the end: its error, or nothing."""
+    began, pause_s = time.monotonic(), FIRST_LOOK_S
+    answered = began
+    """When the store last answered."""
+    while True:
+        gone = peers.has_ended(0)  # before the look: it may say so and end
+        error = None
+        try:
+            error, answered = peers.done(work), time.monotonic()
+        except RuntimeError as gone_store:  # or slow for a moment
+            if time.monotonic() - answered > timeout_s:
+                raise lost(what, rank, peers, timeout_s, began, str(gone_store)) from gone_store
+        if error is not None:
+            return error
+        if gone:
+            raise lost(what, rank, peers, timeout_s, began, "its process has ended", [0])
+        if time.monotonic() - max(began, peers.heard[0].since) > timeout_s:
+            raise lost(what, rank, peers, timeout_s, began, "it says nothing more", [0])
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+__all__ = ["alone", "rank_0_alone"]

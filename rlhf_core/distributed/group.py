@@ -1,0 +1,102 @@
+"""Collectives of a second thread, in a process group of its own, so that they never meet those of the first."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rlhf_core.distributed.all_to_all import all_to_all_objects
+from rlhf_core.distributed.peers import Peers, waiting
+from rlhf_core.plugins.strategy_protocols import Collectives, GroupFactory
+
+
+def new_group(strategy: Collectives, timeout_s: float, connect: bool = True) -> Collectives:
+    """Collectives of the strategy's ranks for a second thread; every rank calls this at the same point.
+
+    Args:
+        strategy: the run's. Its own ``new_group`` makes the group; one that has none gets a gloo group.
+        timeout_s: deadline of each collective, seconds.
+        connect: whether there will be any collective; if not, no process group is made.
+    """
+    if connect and strategy.world_size > 1 and isinstance(strategy, GroupFactory):
+        return strategy.new_group(timeout_s)
+    return RankGroup(strategy, timeout_s, connect)
+
+
+class RankGroup:
+    """A gloo process group of all ranks, for plain-Python values and float64 sums.
+
+    Args:
+        strategy: the run's; its rank and world size are taken over.
+        timeout_s: deadline of each collective, seconds.
+        connect: whether there will be any collective; if not, no process group is made.
+        peers: where the other ranks are, for the message when one does not come.
+    """
+
+    def __init__(
+        self, strategy: Collectives, timeout_s: float, connect: bool = True, peers: Peers | None = None
+    ) -> None:
+        self.peers = peers
+        self.rank, self.world_size, self.timeout_s = strategy.rank, strategy.world_size, timeout_s
+        self.group: Any = None
+        if connect and self.world_size > 1:
+            self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+            # never destroyed, for the reason that AcceleratedStrategy.close gives
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
+
+    def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Nothing to gather: the second thread samples from a whole copy."""
+        return contextlib.nullcontext()
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Add each value over ranks (float64)."""
+        if self.world_size == 1:
+            return [float(v) for v in values]
+        total = torch.tensor(values, dtype=torch.float64)
+        with self._waiting("adding numbers of the rollout workers"):
+            dist.all_reduce(total, group=self._connected())
+        return total.tolist()
+
+    def max_over_ranks(self, value: int) -> int:
+        """Largest value over ranks."""
+        return max(self.gather_objects(value))
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's plain value, in rank order."""
+        if self.world_size == 1:
+            return [value]
+        rows: list[Any] = [None] * self.world_size
+        with self._waiting("exchanging values of the rollout workers"):
+            dist.all_gather_object(rows, value, group=self._connected())
+        return rows
+
+    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
+        """What every rank has sent to this one, in rank order."""
+        if self.world_size == 1:
+            return list(outgoing)
+        with self._waiting("sending each rank what it needs of the rollouts"):
+            return all_to_all_objects(outgoing, self.rank, "cpu", self._connected())
+
+    def barrier(self, what: str) -> None:
+        """Wait for all ranks.
+
+        Raises:
+            DeadlineExceeded: names what was awaited.
+        """
+        if self.world_size == 1:
+            return
+        with self._waiting(what):
+            dist.monitored_barrier(group=self._connected(), timeout=timedelta(seconds=self.timeout_s))
+
+    def _waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return waiting(what, self.rank, self.peers, self.timeout_s)
+
+    def _connected(self) -> Any:
+        assert self.group is not None, "made with connect=False: the default group belongs to the first thread"
+        return self.group

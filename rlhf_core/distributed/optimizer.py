@@ -1,0 +1,192 @@
+"""The optimizer of a run: planned by parameter name before a strategy shards anything, stepped by the strategy.
+
+A strategy may leave parameters empty, flat or replaced (ZeRO, FSDP), so that neither which weights decay nor the
+gradient's norm can be read off them afterwards ([ADR 0018](../../docs/adr/0018-a-strategy-has-the-optimizer.md)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlhf_core.models.slices import read_weights
+from rlhf_core.plugins.strategy_protocols import OptimizerOwner, ShardedLoading
+from rlhf_core.types.errors import PluginError
+from rlhf_core.types.tree import Stored
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.strategy_protocols import RunOptimizer, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerGroup:
+    """Parameters that learn alike.
+
+    Example:
+        OptimizerGroup(("model.lm_head.weight",), learning_rate=1e-6, weight_decay=0.1, apart=False)
+    """
+
+    names: tuple[str, ...]
+    """As ``module.named_parameters()`` has them before the module is prepared."""
+    learning_rate: float
+    """Before the schedule."""
+    weight_decay: float
+    apart: bool
+    """Of the critic, whose schedule is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerPlan:
+    """AdamW over groups of named parameters (Loshchilov and Hutter 2019)."""
+
+    groups: tuple[OptimizerGroup, ...]
+    learning_rate: float
+    betas: tuple[float, float]
+    eps: float
+
+    def torch_groups(self, module: torch.nn.Module) -> list[dict[str, Any]]:
+        """Parameter groups as ``torch.optim`` takes them.
+
+        Args:
+            module: prepared and unwrapped; its parameters have the names of the plan.
+
+        Raises:
+            PluginError: a parameter of the plan is no longer there.
+        """
+        parameters = dict(module.named_parameters())
+        lost = [name for group in self.groups for name in group.names if name not in parameters]
+        if lost:
+            raise PluginError(
+                f"{len(lost)} trained parameters are not in the prepared module, such as '{lost[0]}'",
+                why="the strategy renamed or replaced them",
+                fix="let unwrap() return a module with the names it had, or implement prepare_training()",
+            )
+        return [
+            {
+                "params": [parameters[name] for name in group.names],
+                "weight_decay": group.weight_decay,
+                "base_lr": group.learning_rate,  # both saved with the optimizer's state
+                "apart": group.apart,
+            }
+            for group in self.groups
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class NormPart:
+    """A part of the module whose gradient is measured and clipped by itself."""
+
+    metric: str
+    """Name of its norm, such as ``grad_norm``."""
+    module: torch.nn.Module
+    learns: bool = True
+    """False drops its gradient: neither weights nor moments change, and no norm is returned."""
+
+
+def fuses(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one kernel makes the step: where every parameter is on a CUDA device. On a CPU it would round
+    otherwise than the steps of earlier runs."""
+    return all(p.device.type == "cuda" for group in groups for p in group["params"])
+
+
+class TorchOptimizer:
+    """torch's AdamW over the parameters of a prepared module, clipped by the strategy.
+
+    Args:
+        strategy: clips, and saves the state.
+        module: prepared.
+        plan: groups, by name.
+    """
+
+    def __init__(self, strategy: Strategy, module: torch.nn.Module, plan: OptimizerPlan) -> None:
+        self.strategy, self.module = strategy, module
+        groups = plan.torch_groups(strategy.unwrap(module))
+        fused = True if fuses(groups) else None
+        self.inner = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps, fused=fused)
+        """The optimizer itself."""
+
+    def set_rates(self, factor: float, critic_factor: float) -> None:
+        """Set the learning rates of the next step."""
+        for group in self.inner.param_groups:
+            group["lr"] = group["base_lr"] * (critic_factor if group["apart"] else factor)
+
+    def step(self, parts: Sequence[NormPart], max_norm: float) -> dict[str, float]:
+        """See :meth:`rlhf_core.plugins.strategy_protocols.RunOptimizer.step`."""
+        norms = {p.metric: self.strategy.clip_grad_norm(p.module, max_norm) for p in parts if p.learns}
+        for part in parts:
+            if not part.learns:
+                for parameter in part.module.parameters():
+                    parameter.grad = None
+        if all(math.isfinite(norm) for norm in norms.values()):
+            self.inner.step()
+        self.discard()
+        return norms
+
+    def discard(self) -> None:
+        """Drop the gradients."""
+        self.inner.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state; all ranks call it."""
+        return self.strategy.optimizer_state(self.module, self.inner)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it; moments that all ranks wrote together are read as the parameters lie now."""
+        parameters = [p for group in self.inner.param_groups for p in group["params"]]
+        fused = self.inner.defaults["fused"]  # this device's, wherever the checkpoint was written
+        groups = [{**group, "fused": fused} for group in state["param_groups"]]
+        moments = read_moments({**state, "param_groups": groups}, parameters)
+        self.strategy.load_optimizer_state(self.module, self.inner, moments)
+
+
+def read_moments(state: dict[str, Any], like: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """An optimizer's state out of a checkpoint, with the moments that all ranks wrote together; all ranks call it.
+
+    Args:
+        state: as ``torch.optim.Optimizer.state_dict`` has it, of this rank.
+        like: of each parameter, in the order of the plan, a tensor that is laid as its moments are to be.
+    """
+    laid = {t: like[i] for i, row in state["state"].items() for t in row.values() if isinstance(t, Stored)}
+    if not laid:
+        return state
+    from rlhf_core.distributed.sharded_tensors import read_stored
+
+    return read_stored(state, laid.__getitem__)
+
+
+def prepare_training(
+    strategy: Strategy, module: torch.nn.Module, plan: OptimizerPlan
+) -> tuple[torch.nn.Module, RunOptimizer]:
+    """Prepare a module that is to be trained, and make its optimizer; all ranks call it.
+
+    Args:
+        strategy: one with ``prepare_training`` makes both; of any other the module is prepared, and torch's AdamW
+            steps over its parameters.
+        module: not prepared yet.
+        plan: made from this very module.
+    """
+    if isinstance(strategy, OptimizerOwner):
+        return strategy.prepare_training(module, plan)
+    prepared = strategy.prepare(module)
+    if isinstance(strategy, ShardedLoading):
+        read_weights(prepared, strategy.weights_device)
+    return prepared, TorchOptimizer(strategy, prepared, plan)
+
+
+def optimizer_of(strategy: Strategy, prepared: torch.nn.Module, plan: OptimizerPlan) -> RunOptimizer:
+    """The optimizer of a module that is prepared already.
+
+    Raises:
+        PluginError: the strategy makes it while it shards, which is over.
+    """
+    if isinstance(strategy, OptimizerOwner):
+        raise PluginError(
+            "this trainer cannot train with a strategy that makes the optimizer itself",
+            why="it calls strategy.prepare(module) and gives the learner no optimizer",
+            fix="let it call prepare_to_learn(), or choose another strategy, such as ddp",
+        )
+    return TorchOptimizer(strategy, prepared, plan)

@@ -1,0 +1,80 @@
+"""Prompt once, completions many: the G completions of a prompt share its forward *and* its backward.
+
+``G (P + R)`` token-forwards become ``P + G R``. The prompt runs with a cache whose keys and values keep their
+autograd graph; each is handed to all G completions, so gradients of the completions flow back through the one
+prompt forward and add up there, exactly as if the prompt had been run G times.
+
+Suffixes: ``_P`` distinct prompts, ``_B`` completions, ``_L`` prompt positions, ``_R`` completion positions,
+``_N`` completion tokens of all rows, flat, ``_H`` hidden.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rlhf_core.models.layers.handed_over import on_device
+from rlhf_core.models.layers.padded import Ids, pad_right, row_places
+from rlhf_core.models.layers.trunk_and_head import trunk_and_head
+
+
+def distinct(prompts: Ids) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return the distinct prompts in order of appearance, and for every row which one it has."""
+    index: dict[tuple[int, ...], int] = {}
+    rows = [index.setdefault(tuple(p), len(index)) for p in prompts]
+    return list(index), rows
+
+
+def shared_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> torch.Tensor:
+    """Return ``hidden_NH`` as its plain equivalent :func:`rlhf_core.models.layers.padded.padded_hidden` does.
+
+    Every distinct prompt is forwarded once.
+    """
+    trunk = trunk_and_head(model).trunk
+    device = next(model.parameters()).device
+    unique, prompt_of = distinct(prompts)
+    prompt_of_B = on_device(prompt_of, device)
+    lengths_P = on_device([len(p) for p in unique], device)
+    width = max(map(len, unique))
+    real_PL = torch.arange(width, device=device)[None, :] >= (width - lengths_P)[:, None]
+    hidden_PLH, cache = _run_prompts(trunk, unique, real_PL)
+    hidden_BTH = hidden_PLH[:, -1:][prompt_of_B]
+    if max(map(len, completions)) > 1:
+        cache.batch_select_indices(prompt_of_B)
+        rest_BRH = _run_completions(trunk, completions, lengths_P[prompt_of_B], real_PL[prompt_of_B], cache)
+        hidden_BTH = torch.cat([hidden_BTH, rest_BRH], dim=1)
+    return hidden_BTH[row_places([len(c) for c in completions], device)]
+
+
+def _run_prompts(trunk: Any, unique: list[tuple[int, ...]], real_PL: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Left-padded, so that every prompt ends where its completions begin (sliding windows stay right)."""
+    from transformers import DynamicCache
+
+    width = real_PL.shape[1]
+    ids_PL = on_device([[0] * (width - len(p)) + list(p) for p in unique], real_PL.device)
+    out = trunk(
+        input_ids=ids_PL,
+        attention_mask=real_PL.long(),
+        position_ids=(real_PL.cumsum(-1) - 1).clamp(min=0),
+        past_key_values=DynamicCache(config=trunk.config),
+        use_cache=True,
+    )
+    return out.last_hidden_state, out.past_key_values
+
+
+def _run_completions(
+    trunk: Any, completions: Ids, lengths_B: torch.Tensor, real_BL: torch.Tensor, cache: Any
+) -> torch.Tensor:
+    """Feed every completion but its last token on top of its prompt's keys and values; right-padded."""
+    ids_BR = pad_right([list(c[:-1]) for c in completions], real_BL.device)
+    steps_R = torch.arange(ids_BR.shape[1], device=real_BL.device)
+    mask_BK = torch.cat([real_BL, real_BL.new_ones(ids_BR.shape)], dim=1)
+    out = trunk(
+        input_ids=ids_BR,
+        attention_mask=mask_BK.long(),
+        position_ids=lengths_B[:, None] + steps_R[None, :],
+        past_key_values=cache,
+        use_cache=True,
+    )
+    return out.last_hidden_state

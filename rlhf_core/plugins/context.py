@@ -1,0 +1,49 @@
+"""What a component is given when it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.registry import Registry
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """Handed to ``Config.build``. Everything a component may need, nothing it must import.
+
+    ``policy`` (a ``LoadedModel``) and ``strategy`` are set once the trainer has made them; rewards that
+    need no policy never look at them.
+    """
+
+    config: RunConfig
+    """The run's whole configuration; outside a run only what the caller knows."""
+    registry: Registry
+    """The installed components; frozen in a run."""
+    seed: int
+    """The run's; derive every random number from it."""
+    run_dir: Path | None = None
+    """The run's folder; None outside a run."""
+    session: Any = None
+    """The run's :class:`rlhf_core.runs.session.RunSession`."""
+    rank: int = 0
+    """Which process of the run this is; only rank 0 writes files."""
+    world_size: int = 1
+    """How many processes there are."""
+    policy: Any = None
+    """The policy: ``model`` (a torch module), ``tokenizer``, ``context`` (tokens that fit). None in ``preflight``."""
+    strategy: Any = None
+    """Ranks, gradients and devices (``rlhf_core.distributed.Strategy``). None in ``preflight``."""
+    datasets: Any = None
+    """The run's :class:`rlhf_core.data.datasets.Datasets` (prompts, pairs, demonstrations by split)."""
+    dry_run: bool = False
+    """Nothing is to be run: a ``preflight`` downloads and trains nothing, and leaves out what would need it."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """Facts a component wants in ``summary.json`` (for example an ensemble's held-out accuracy)."""
+
+    def with_(self, **changes: Any) -> BuildContext:
+        """Return a copy with the given fields replaced. ``report`` stays shared."""
+        return replace(self, **changes)

@@ -1,0 +1,143 @@
+"""What distributions declare in their metadata; nothing of them is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import NamedTuple
+
+from rlhf_core import __version__
+from rlhf_core.plugins.disabled import normalise
+from rlhf_core.types.errors import PluginError
+
+CORE = "rlhf-core"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One component as its distribution's metadata declares it; nothing is imported.
+
+    Example:
+        Entry("loss", "grpo_clip", "rlhf-plugin-grpo", "0.1.0", "rlhf_plugin_grpo:GrpoClipConfig", ...)
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    value: str
+    point: metadata.EntryPoint
+
+    @property
+    def qualified(self) -> str:
+        """Example: ``rlhf-plugin-grpo/grpo_clip``"""
+        return f"{self.distribution}/{self.name}"
+
+    def describe(self) -> dict[str, str]:
+        """JSON row, used in plans and listings."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "distribution": self.distribution,
+            "version": self.version,
+            "value": self.value,
+        }
+
+
+class Declared(NamedTuple):
+    """An entry point, and the normalised name and the version of the distribution that declares it."""
+
+    distribution: str
+    version: str
+    point: metadata.EntryPoint
+
+    def entry(self, kind: str) -> Entry:
+        """As a component of a kind."""
+        return Entry(kind, self.point.name, self.distribution, self.version, self.point.value, self.point)
+
+
+def scan() -> Iterator[Declared]:
+    """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once."""
+    seen: set[str] = set()
+    for dist in metadata.distributions():
+        text = dist.read_text("entry_points.txt")
+        if not text or "[rlhf" not in text:
+            continue
+        fields = dist.metadata  # parsed anew each time it is asked for
+        name, version = normalise(fields["Name"]), fields["Version"]
+        if name not in seen:
+            seen.add(name)
+            yield from (Declared(name, version, point) for point in dist.entry_points)
+
+
+def entries_of(group: str, kind: str) -> list[Entry]:
+    """What distributions declare in a group that is no kind of component, sorted; nothing is imported."""
+    rows = [declared.entry(kind) for declared in scan() if declared.point.group == group]
+    return sorted(rows, key=lambda e: (e.name, e.distribution))
+
+
+def core_requirement(dist: metadata.Distribution) -> str:
+    """Return the version range that ``Requires-Dist: rlhf-core`` asks for, "" if none."""
+    from packaging.requirements import Requirement
+
+    for line in dist.requires or ():
+        if CORE not in line.lower().replace("_", "-"):  # most lines: not worth parsing
+            continue
+        req = Requirement(line)
+        if req.name.lower().replace("_", "-") == CORE and (req.marker is None or req.marker.evaluate()):
+            return str(req.specifier)
+    return ""
+
+
+def required_distributions(distribution: str) -> list[str]:
+    """Names of what an installed distribution requires without an extra, in its order; none if it is not installed."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = metadata.requires(distribution) or ()
+    except metadata.PackageNotFoundError:
+        return []
+    requirements = [Requirement(line) for line in lines]
+    return [normalise(r.name) for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+
+
+def is_qualified(kind: str, name: str) -> bool:
+    """Whether ``name`` is ``distribution/name`` of an installed component."""
+    group = f"rlhf.{kind}"
+    return any(f"{d.distribution}/{d.point.name}" == name for d in scan() if d.point.group == group)
+
+
+def check_core_range(entry: Entry) -> None:
+    """Refuse an entry whose distribution asks for another rlhf-core.
+
+    Raises:
+        PluginError: names both versions.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    required = core_requirement(entry.point.dist) if entry.point.dist else ""
+    if entry.distribution != CORE and required and not SpecifierSet(required).contains(__version__, prereleases=True):
+        raise PluginError(
+            f"{entry.kind} '{entry.name}' needs rlhf-core{required}, but {__version__} is installed",
+            where=f"{entry.distribution} {entry.version}",
+            fix=f"pip install -U {entry.distribution} rlhf-core",
+        )
+
+
+def distribution_of(module: str, attribute: str) -> str:
+    """Name and version of the distribution whose entry point names ``module:attribute``, or else anything of the same
+    package; "" if none does.
+
+    Example:
+        >>> distribution_of("rlhf_core.data.config", "JsonlConfig").split()[0]
+        'rlhf-core'
+    """
+    package = module.partition(".")[0]
+    near = ""
+    for distribution, version, point in scan():
+        if point.value == f"{module}:{attribute}":
+            return f"{distribution} {version}"
+        if not near and point.module.partition(".")[0] == package:
+            near = f"{distribution} {version}"
+    return near

@@ -1,0 +1,128 @@
+"""What hooks are called with. Every event is frozen, and a hook sees a read-only copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.types.rollouts import Rollout, Score
+
+
+@dataclass(frozen=True)
+class PlanResolved:
+    """The plan as JSON values, before anything is built."""
+
+    plan: Mapping[str, Any]
+    """What ``plan.json`` will hold."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The run is about to start processes; a plugin may launch it and return the exit code."""
+
+    plan_path: Path
+    """The run's ``plan.json``."""
+    nproc: int
+    """How many processes are to be started."""
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """The run directory is open; the components are about to be built."""
+
+    run_dir: Path
+    """The run's folder."""
+    plan: Mapping[str, Any]
+    """What its ``plan.json`` holds."""
+
+
+@dataclass(frozen=True)
+class RolloutsReady:
+    """Rollouts of this rank, before scoring; several times a step if it samples in rounds or chunks. Those that were
+    sampled ahead (``trainer.rollouts.max_staleness``) are reported, with their scores, in the step that first trains on
+    them, in the main thread."""
+
+    step: int
+    """The step, from 1."""
+    rollouts: Sequence[Rollout]
+    """Prompt by prompt."""
+
+
+@dataclass(frozen=True)
+class RewardsReady:
+    """Scores of one step, aligned with the rollouts."""
+
+    step: int
+    """The step, from 1."""
+    rollouts: Sequence[Rollout]
+    """As in :class:`RolloutsReady`."""
+    scores: Sequence[Score]
+    """One per rollout, as the reward gave it; a missing one has a status."""
+
+
+@dataclass(frozen=True)
+class BatchReady:
+    """What the update trains on: sizes only, so that observers cannot hold on to tensors."""
+
+    step: int
+    """The step, from 1."""
+    sequences: int
+    """Completions (or rows) that are trained on."""
+    tokens: int
+    """Their completion tokens that count in the loss."""
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """Metrics of one finished step."""
+
+    step: int
+    """The step, from 1."""
+    metrics: Mapping[str, float]
+    """The step's row of ``metrics.jsonl``."""
+
+
+@dataclass(frozen=True)
+class EvalEnd:
+    """Metrics of one held-out evaluation."""
+
+    step: int
+    """The step before it; 0 before training."""
+    metrics: Mapping[str, float]
+    """By name, ``eval/...``."""
+
+
+@dataclass(frozen=True)
+class CheckpointSaved:
+    """A checkpoint is complete on disk."""
+
+    step: int
+    """The step that it goes on from."""
+    path: Path
+    """Its folder."""
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """The run is over; ``summary`` is what ``summary.json`` holds."""
+
+    summary: Mapping[str, Any]
+    """``status``, ``steps``, last metrics, reports of components, ``hook_errors``."""
+
+
+@dataclass(frozen=True)
+class RunClosed:
+    """No process of the run is left, however it ended: its folder holds all that it will hold.
+
+    Called in the process that launched the run, after ``rlhf_run_end`` where there was one; not for a run that left
+    no folder.
+    """
+
+    run_dir: Path
+    """The run's folder."""
+    status: str
+    """``completed``, ``stopped``, ``interrupted`` or ``failed``."""
+    error: str = ""
+    """What ended it, where it did not end by itself."""

@@ -1,0 +1,312 @@
+"""Hooks: many listeners, pluggy, entry-point group ``rlhf``. Observers cannot mutate: events are read-only."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import metadata
+from typing import Any, TypeVar
+
+import pluggy
+
+from rlhf_core.plugins.disabled import normalise
+from rlhf_core.plugins.hook_events import BatchReady as BatchReady
+from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
+from rlhf_core.plugins.hook_events import EvalEnd as EvalEnd
+from rlhf_core.plugins.hook_events import Launch as Launch
+from rlhf_core.plugins.hook_events import PlanResolved as PlanResolved
+from rlhf_core.plugins.hook_events import RewardsReady as RewardsReady
+from rlhf_core.plugins.hook_events import RolloutsReady as RolloutsReady
+from rlhf_core.plugins.hook_events import RunClosed as RunClosed
+from rlhf_core.plugins.hook_events import RunEnd as RunEnd
+from rlhf_core.plugins.hook_events import RunStart as RunStart
+from rlhf_core.plugins.hook_events import StepEnd as StepEnd
+from rlhf_core.plugins.registry import Entry, check_core_range
+from rlhf_core.plugins.time_limit import watched
+from rlhf_core.types.errors import PluginError, RlhfError, StopRun
+from rlhf_core.types.frozen import frozen
+
+GROUP = "rlhf"
+hookspec = pluggy.HookspecMarker("rlhf")
+hookimpl = pluggy.HookimplMarker("rlhf")
+log = logging.getLogger("rlhf.hooks")
+T = TypeVar("T")
+
+
+class Specs:
+    """Hook specifications. All but the first take one frozen ``event``, so fields can grow."""
+
+    @hookspec
+    def rlhf_register(self, registry: Any) -> None:
+        """Called once per process before the registry freezes."""
+
+    @hookspec
+    def rlhf_plan_resolved(self, event: PlanResolved) -> None:
+        """The plan is final."""
+
+    @hookspec(firstresult=True)
+    def rlhf_launch(self, event: Launch) -> int | None:
+        """Start the run's processes and return the exit code; None leaves it to the next plugin or the core."""
+
+    @hookspec
+    def rlhf_run_start(self, event: RunStart) -> None:
+        """The run directory is open."""
+
+    @hookspec
+    def rlhf_rollouts_ready(self, event: RolloutsReady) -> None:
+        """Completions are sampled."""
+
+    @hookspec
+    def rlhf_rewards_ready(self, event: RewardsReady) -> None:
+        """Completions are scored."""
+
+    @hookspec
+    def rlhf_batch_ready(self, event: BatchReady) -> None:
+        """A training batch is assembled."""
+
+    @hookspec
+    def rlhf_step_end(self, event: StepEnd) -> None:
+        """A step is finished."""
+
+    @hookspec
+    def rlhf_eval_end(self, event: EvalEnd) -> None:
+        """An evaluation is finished."""
+
+    @hookspec
+    def rlhf_checkpoint_saved(self, event: CheckpointSaved) -> None:
+        """A checkpoint is complete."""
+
+    @hookspec
+    def rlhf_run_end(self, event: RunEnd) -> None:
+        """The run is over."""
+
+    @hookspec
+    def rlhf_run_closed(self, event: RunClosed) -> str | None:
+        """No process of the run is left; a line that is returned is shown to the user."""
+
+
+HOOK_NAMES: tuple[str, ...] = tuple(n for n in vars(Specs) if n.startswith("rlhf_"))
+BEFORE_THE_RUN = ("rlhf_register", "rlhf_plan_resolved")
+
+
+@dataclass
+class HookBus:
+    """Calls every listener and isolates each from the others.
+
+    Args:
+        manager: a pluggy manager with :class:`Specs` registered.
+        strict: raise a listener's exception instead of logging and counting it.
+        enabled: False with ``--no-plugins``; the run's other processes then load none either.
+    """
+
+    manager: pluggy.PluginManager
+    strict: bool = False
+    enabled: bool = True
+    errors: Counter[str] = field(default_factory=Counter)
+    stop_reason: str | None = None
+    """Why the first listener that raised ``StopRun`` wants the run to end, which it does after the step."""
+    notes: list[str] = field(default_factory=list[str])
+    """What listeners of ``rlhf_run_closed`` have to say to the user, to be shown last."""
+    reports: bool = True
+    """False on every rank but the first, which reports for them: a hook that fails is reported once in a run."""
+    unreported: dict[str, str] = field(default_factory=dict)
+    _taken: Counter[str] = field(default_factory=Counter)
+
+    def fire(self, hook: str, event: Any) -> list[Any]:
+        """Call every implementation of ``hook``; none keeps the others from being called.
+
+        They see a read-only copy of the event, made only if somebody listens: what one does to it changes nothing.
+
+        Returns:
+            What they returned, without None.
+
+        Raises:
+            RlhfError: one raised ``StopRun`` before there was a run to stop.
+            PluginError: one raised anything else, and the bus is strict.
+        """
+        key = "registry" if hook == "rlhf_register" else "event"
+        listeners = getattr(self.manager.hook, hook).get_hookimpls()
+        if listeners and key == "event":
+            event = frozen(event)
+        results: list[Any] = []
+        for impl in reversed(listeners):
+            plugin, given = impl.plugin_name, {key: event} if impl.argnames else {}
+            call: Callable[[], Any] = partial(impl.function, **given)
+            results.append(self.call(f"hook {hook} of {plugin_label(plugin)}", f"{plugin}:{hook}", call))
+        if hook in BEFORE_THE_RUN and self.stop_reason is not None:
+            raise RlhfError(
+                f"a plugin stopped the run before it began: {self.stop_reason}",
+                where=f"hook {hook}",
+                fix="do what it asks for, or run without it: --no-plugins",
+            )
+        return [result for result in results if result is not None]
+
+    def call(
+        self, listener: str, key: str, function: Callable[[], T], through: type[Exception] | tuple[()] = ()
+    ) -> T | None:
+        """Call one listener (hook, monitor or tracker): ``StopRun`` is noted, any other exception logged and counted.
+
+        Args:
+            listener: identifier shown in errors.
+            key: counts its exceptions in ``errors``.
+            function: the call; its result is returned, None if it raised.
+            through: what is raised all the same, being no fault of the listener's.
+
+        Raises:
+            PluginError: it raised, and the bus is strict.
+            DeadlineExceeded: it hangs; in a run only.
+        """
+        with watched("listener", listener):
+            try:
+                return function()
+            except StopRun as stop:
+                if self.stop_reason is None:
+                    self.stop_reason = str(stop.reason) or f"{listener} gave no reason"
+            except through:
+                raise
+            except Exception as error:
+                self._failed(listener, key, error)
+        return None
+
+    def _failed(self, listener: str, key: str, error: Exception) -> None:
+        if self.strict:
+            raise PluginError(
+                f"{listener} raised {type(error).__name__}: {error}",
+                fix="fix the plugin, disable it, or drop --strict-plugins",
+            ) from error
+        self.errors[key] += 1
+        if self.errors[key] > 1:
+            return
+        text = f"{listener} raised {type(error).__name__}: {error}"
+        if self.reports:
+            log.warning("%s (later ones are only counted)", text, exc_info=error)
+        else:
+            self.unreported[key] = text
+
+    def take(self) -> dict[str, tuple[str, int]]:
+        """Key -> first text and count of what a bus that does not report has seen since the last call."""
+        seen = {key: (self.unreported.get(key, ""), count) for key, count in (self.errors - self._taken).items()}
+        self._taken = Counter(self.errors)
+        return seen
+
+    def add(self, seen: Mapping[str, tuple[str, int]], rank: int) -> None:
+        """Count, and report unless it was, what another rank has seen."""
+        for key, (text, count) in seen.items():
+            if not self.errors[key]:
+                log.warning("rank %d: %s (later ones are only counted)", rank, text)
+            self.errors[key] += count
+
+    def launch(self, event: Launch) -> int | None:
+        """First non-None answer of ``rlhf_launch``.
+
+        Raises:
+            RlhfError: a launcher raised. Nothing is started in its place: the run may be half started elsewhere.
+        """
+        event = frozen(event)
+        for impl in reversed(self.manager.hook.rlhf_launch.get_hookimpls()):
+            plugin = impl.plugin_name
+            label = f"hook rlhf_launch of {plugin_label(plugin)}"
+            try:
+                code: Any = impl.function(**({"event": event} if impl.argnames else {}))
+            except Exception as error:
+                raise RlhfError(
+                    f"{label} raised {type(error).__name__}: {error}",
+                    fix=f"fix it, or run: rlhf plugins disable {plugin.split('/')[0]}",
+                ) from error
+            if code is not None:
+                return code
+        return None
+
+
+def plugin_label(plugin: str) -> str:
+    """How a hook plugin is named to people. Example: ``plugin 'acme-hooks/notify' (acme-hooks 1.2)``"""
+    distribution = plugin.partition("/")[0]
+    try:
+        return f"plugin '{plugin}' ({distribution} {metadata.version(distribution)})"
+    except metadata.PackageNotFoundError:
+        return f"plugin '{plugin}'"
+
+
+def load_hooks(
+    *, enabled: bool = True, disabled: Sequence[str] = (), strict: bool = False, reports: bool = True
+) -> HookBus:
+    """Import hook plugins (group ``rlhf``) and check their hook names.
+
+    A plugin that does not import, or that misspells a hook, is a warning (an error if ``strict``) and counted.
+
+    Args:
+        enabled: False loads none.
+        disabled: distributions to leave out.
+        strict: raise instead.
+        reports: False where the process that started this one has reported already.
+    """
+    bus = HookBus(new_manager(), strict, enabled, reports=reports)
+    for dist, point in hook_points(disabled) if enabled else ():
+        try:
+            register(bus.manager, dist, point)
+        except PluginError as problem:
+            if strict:
+                raise
+            bus.errors[f"{dist}/{point.name}:import"] += 1
+            if reports:
+                log.warning("%s", problem)
+    return bus
+
+
+def new_manager() -> pluggy.PluginManager:
+    """A manager that knows the specifications and no plugin."""
+    manager = pluggy.PluginManager("rlhf")
+    manager.add_hookspecs(Specs)
+    return manager
+
+
+def hook_points(disabled: Sequence[str] = ()) -> list[tuple[str, metadata.EntryPoint]]:
+    """(distribution, entry point) of every hook plugin that is not switched off, sorted; nothing is imported."""
+    off = set(map(normalise, disabled))
+    points = [(p.dist.name if p.dist else "?", p) for p in metadata.entry_points(group=GROUP)]
+    return sorted(((d, p) for d, p in points if normalise(d) not in off), key=lambda row: (row[0], row[1].name))
+
+
+def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoint) -> list[str]:
+    """Import one hook plugin, and return the names of the hooks it implements.
+
+    Raises:
+        PluginError: it needs another core, does not import, misspells a hook, or wraps one.
+    """
+    name = f"{dist}/{point.name}"
+    try:
+        version = point.dist.version if point.dist else ""
+        check_core_range(Entry("hook", point.name, normalise(dist), version, point.value, point))
+        return register_plugin(manager, point.load(), name)
+    except Exception as error:
+        if manager.get_plugin(name) is not None:
+            manager.unregister(name=name)
+        raise PluginError(
+            f"hook {plugin_label(name)} cannot be used: {type(error).__name__}: {error}",
+            why=f"hooks are: {', '.join(HOOK_NAMES)}",
+            fix=f"fix or upgrade it, or run: rlhf plugins disable {dist}",
+        ) from error
+
+
+def register_plugin(manager: pluggy.PluginManager, plugin: object, name: str) -> list[str]:
+    """Add an imported hook plugin, and return the names of the hooks it implements.
+
+    Raises:
+        Exception: pluggy's, for an unknown hook or wrong parameters; TypeError for a wrapper.
+    """
+    manager.register(plugin, name=name)
+    manager.check_pending()
+    return [caller.name for caller in _callers(manager, name)]
+
+
+def _callers(manager: pluggy.PluginManager, name: str) -> list[pluggy.HookCaller]:
+    """The hooks that a plugin implements; a wrapper could change what others return, so there are none."""
+    callers = manager.get_hookcallers(manager.get_plugin(name)) or []
+    for caller in callers:
+        for impl in caller.get_hookimpls():
+            if impl.plugin_name == name and (impl.wrapper or impl.hookwrapper):
+                raise TypeError(f"{caller.name} is a wrapper; listeners observe and do not wrap")
+    return callers

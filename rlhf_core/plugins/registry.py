@@ -1,0 +1,216 @@
+"""Finds components by entry-point metadata. Importing this module or listing plugins never imports a plugin."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.plugins.disabled import disabled_distributions, normalise
+from rlhf_core.plugins.entry_points import CORE as CORE
+from rlhf_core.plugins.entry_points import Entry as Entry
+from rlhf_core.plugins.entry_points import check_core_range as check_core_range
+from rlhf_core.plugins.entry_points import core_requirement as core_requirement
+from rlhf_core.plugins.entry_points import required_distributions as required_distributions
+from rlhf_core.plugins.entry_points import scan as scan
+from rlhf_core.plugins.kinds import KINDS, METHODS
+from rlhf_core.types.errors import PluginError, did_you_mean
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.component import ComponentConfig
+
+
+class Registry:
+    """Every installed component, by kind and name. Frozen once a plan is resolved.
+
+    Args:
+        only_core: ignore every distribution but rlhf-core (``--no-plugins``).
+        disabled: distributions to ignore; defaults to the user's list.
+    """
+
+    def __init__(self, *, only_core: bool = False, disabled: Iterable[str] | None = None) -> None:
+        self.only_core = only_core
+        self.disabled = frozenset(map(normalise, disabled_distributions() if disabled is None else disabled))
+        self._frozen = False
+        self._planned: dict[tuple[str, str], str] = {}
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Entry]]:
+        entries: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
+        for declared in scan():
+            kind = declared.point.group.removeprefix("rlhf.")
+            if not declared.point.group.startswith("rlhf.") or kind not in entries:
+                continue
+            if self._enabled(entry := declared.entry(kind)):
+                entries[kind].append(entry)
+        return {kind: sorted(rows, key=lambda e: (e.name, e.distribution)) for kind, rows in entries.items()}
+
+    def _enabled(self, entry: Entry) -> bool:
+        if entry.distribution == CORE:
+            return True
+        return not self.only_core and entry.distribution not in self.disabled
+
+    def entries(self, kind: str | None = None) -> list[Entry]:
+        """Return all entries of a kind (or of every kind), sorted by name."""
+        kinds = KINDS if kind is None else (kind,)
+        return [e for k in kinds for e in self._by_kind[k]]
+
+    def add(self, kind: str, name: str, value: str, *, distribution: str) -> None:
+        """Add a component that metadata does not declare; called in ``rlhf_register``, the same in every process.
+
+        Args:
+            kind: the component's kind.
+            name: what config calls it.
+            value: ``module:Class`` of its Config; imported only when selected.
+            distribution: the installed distribution that it comes from.
+
+        Raises:
+            PluginError: no such kind or distribution, or the plan is already resolved.
+        """
+        if self._frozen:
+            raise PluginError(
+                f"{kind} '{name}' is registered too late",
+                why="the plan is already resolved",
+                fix="call registry.add() in rlhf_register",
+            )
+        if kind not in KINDS:
+            raise PluginError(f"there is no kind '{kind}'", fix=did_you_mean(kind, KINDS) or ", ".join(KINDS))
+        entry = Entry(
+            kind,
+            name,
+            normalise(distribution),
+            _version(distribution),
+            value,
+            metadata.EntryPoint(name, value, f"rlhf.{kind}"),
+        )
+        rows = self._by_kind[kind]
+        if self._enabled(entry) and entry not in rows:
+            self._by_kind[kind] = sorted([*rows, entry], key=lambda e: (e.name, e.distribution))
+
+    def freeze(self) -> None:
+        """No registration after this; called when the plan is resolved."""
+        self._frozen = True
+
+    def find(self, kind: str, name: str) -> Entry:
+        """Return the entry that ``name`` (bare or ``distribution/name``) selects.
+
+        Raises:
+            PluginError: unknown (with the nearest names) or claimed by two distributions.
+        """
+        rows = [e for e in self._by_kind[kind] if name in (e.name, e.qualified)]
+        if not rows:
+            raise self._unknown(kind, name)
+        planned = self._planned.get((kind, name))
+        if len(rows) > 1 and planned in [e.distribution for e in rows]:
+            rows = [e for e in rows if e.distribution == planned]
+        if len(rows) > 1:
+            spellings = " or ".join(e.qualified for e in rows)
+            raise PluginError(
+                f"{kind} '{name}' is claimed by {len(rows)} distributions",
+                where=", ".join(f"{e.distribution} {e.version}" for e in rows),
+                fix=f"write {spellings}, or run: rlhf plugins disable DISTRIBUTION",
+            )
+        return rows[0]
+
+    def prefer(self, components: Iterable[Mapping[str, str]]) -> None:
+        """Take a bare name that several distributions claim for the component of these rows of a plan."""
+        self._planned |= {(row["kind"], row["name"]): normalise(row["distribution"]) for row in components}
+
+    def near(self, kind: str, name: str, owner: str) -> str:
+        """What a component of the distribution ``owner`` means by a name: its own distribution's component, else that
+        of one it requires, else the core's. Qualified only if several distributions claim the name.
+
+        Example:
+            near("loss", "grpo_clip", "rlhf-plugin-grpo")  # "grpo_clip"; "rlhf-plugin-grpo/grpo_clip" beside another
+        """
+        rows = {e.distribution: e for e in self._by_kind.get(kind, ()) if e.name == name}
+        order = [owner, *required_distributions(owner), CORE] if len(rows) > 1 else []
+        return next((rows[d].qualified for d in map(normalise, order) if d in rows), name)
+
+    def selected(self, kind: str, chosen: ComponentConfig) -> Entry:
+        """The entry of a Config that was chosen, or that is another Config's default.
+
+        Raises:
+            PluginError: as :meth:`find`.
+        """
+        return self.entry_of(kind, chosen) or self.find(kind, chosen.name)
+
+    def entry_of(self, kind: str, chosen: ComponentConfig) -> Entry | None:
+        """The entry that a Config was loaded from: of several distributions that claim its name, the one whose entry
+        point names its class; None if none does."""
+        rows = [e for e in self._by_kind[kind] if chosen.name in (e.name, e.qualified)]
+        value = f"{type(chosen).__module__}:{type(chosen).__qualname__}"
+        return rows[0] if len(rows) == 1 else next((e for e in rows if e.value == value), None)
+
+    def _unknown(self, kind: str, name: str) -> PluginError:
+        known = [e.name for e in self._by_kind[kind]]
+        hint = did_you_mean(name, known)
+        listing = ", ".join(sorted(set(known))) or "none installed"
+        return PluginError(
+            f"unknown {kind} '{name}'",
+            why=f"installed: {listing}",
+            fix=hint or f"pip install the plugin that provides it; rlhf plugins list --kind {kind}",
+        )
+
+    def load(self, kind: str, name: str) -> type[ComponentConfig]:
+        """Import the Config class that an entry names.
+
+        Raises:
+            PluginError: the distribution needs another core, does not import, or is not a Config.
+        """
+        from rlhf_core.plugins.component import ComponentConfig
+
+        entry = self.find(kind, name)
+        check_core_range(entry)
+        try:
+            cls: Any = entry.point.load()
+        except Exception as error:
+            raise PluginError(
+                f"{kind} '{entry.name}' cannot be loaded: {type(error).__name__}: {error}",
+                where=f"{entry.distribution} {entry.version}, entry point {entry.value}",
+                fix=f"reinstall it or choose another; rlhf plugins check {entry.distribution} shows the traceback",
+            ) from error
+        if not (inspect.isclass(cls) and issubclass(cls, ComponentConfig)):
+            raise PluginError(
+                f"{kind} '{entry.name}' does not name a ComponentConfig subclass",
+                where=f"{entry.distribution} {entry.version}, entry point {entry.value}",
+                why=f"it is {cls!r}",
+                fix="point the entry point at the component's Config class",
+            )
+        return cls
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError as error:
+        raise PluginError(
+            f"distribution '{distribution}' is not installed", fix="name the distribution that the component is part of"
+        ) from error
+
+
+def check_component(kind: str, component: object, label: str) -> None:
+    """Check a built component against its protocol, once.
+
+    Args:
+        kind: the component's kind.
+        component: what was built.
+        label: names it in the error: its name, or as :func:`rlhf_core.plugins.component_errors.label_for` does.
+
+    Raises:
+        PluginError: a method is missing.
+    """
+    missing = [m for m in METHODS[kind] if not callable(getattr(component, m, None))]
+    if missing:
+        raise PluginError(
+            f"{label if label.startswith(f'{kind} ') else f'{kind} {label!r}'} built a {type(component).__name__} "
+            f"without {', '.join(missing)}()",
+            fix=f"see rlhf_core.plugins.protocols for what a {kind} must have",
+        )
+
+
+def describe_all(entries: Iterable[Entry]) -> list[Mapping[str, str]]:
+    """Rows for ``rlhf plugins list --json``."""
+    return [e.describe() for e in entries]

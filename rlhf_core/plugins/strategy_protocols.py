@@ -1,0 +1,266 @@
+"""What a strategy provides, split by who calls it; ``Strategy`` is all of it.
+
+A function that only exchanges values asks for :class:`Collectives`, one that only saves weights for
+:class:`ModelSharding`, so that it can be given something smaller than a whole strategy (a process group of a second
+thread, a test's stand-in).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+
+    from rlhf_core.distributed.optimizer import NormPart, OptimizerPlan
+
+
+class Collectives(Protocol):
+    """Which rank this is, and exchanges between ranks. Every rank makes the same calls in the same order."""
+
+    rank: int
+    world_size: int
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Add each value over ranks (float64)."""
+        ...
+
+    def max_over_ranks(self, value: int) -> int:
+        """Largest value over ranks."""
+        ...
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return every rank's plain-Python value, in rank order, on every rank."""
+        ...
+
+    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
+        """Send each rank the plain-Python value that is for it, and return what each has sent to this one.
+
+        ``[row[self.rank] for row in self.gather_objects(outgoing)]`` is right, and sends everything to everyone.
+
+        Args:
+            outgoing: one value for each rank, this one included.
+
+        Returns:
+            One value from each rank, in rank order.
+        """
+        ...
+
+    def barrier(self, what: str) -> None:
+        """Wait for every rank; ``what`` is named if the deadline passes."""
+        ...
+
+
+class ModelSharding(Protocol):
+    """Where parameters are, and how to see them whole."""
+
+    device: torch.device
+
+    def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Place, wrap or shard the trained module."""
+        ...
+
+    def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return the module under the wrapper."""
+        ...
+
+    def gathered(self, module: torch.nn.Module) -> AbstractContextManager[None]:
+        """Context in which every rank holds the whole weights of the prepared module.
+
+        For forward passes without gradient whose number differs between ranks: rollouts, old logprobs, evaluation.
+        All ranks enter and leave it together.
+        """
+        ...
+
+    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Weights of the module, or of a submodule of it, by name; all ranks call it, rank 0 gets them whole."""
+        ...
+
+
+class GradientSync(Protocol):
+    """Backward passes whose gradients sum over micro-batches and ranks."""
+
+    def accumulate(self, module: torch.nn.Module, last: bool) -> AbstractContextManager[None]:
+        """Context for one micro-batch; gradients synchronise only in the last."""
+        ...
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Backward such that gradients *sum* over ranks (the loss carries the global denominator)."""
+        ...
+
+    def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
+        """Clip the global gradient norm and return it as it was before clipping."""
+        ...
+
+
+class OptimizerSharding(Protocol):
+    """How the optimizer's state is saved and restored."""
+
+    sharded: bool
+    """True if each rank holds its own part of the optimizer state; a checkpoint then keeps one file per rank."""
+
+    def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """This rank's optimizer state (see ``sharded``); all ranks call it.
+
+        Moments that are DTensors are written by parts, and another number of ranks can read them; of what is given as
+        plain tensors each rank gets back its own, and a run goes on with as many ranks only.
+        """
+        ...
+
+    def load_optimizer_state(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
+        """Restore what :meth:`optimizer_state` returned; DTensors come laid as the parameters are now."""
+        ...
+
+
+class Strategy(Collectives, ModelSharding, GradientSync, OptimizerSharding, Protocol):
+    """How parameters, gradients and ranks are laid out. A sharded strategy implements this and no trainer changes."""
+
+
+@runtime_checkable
+class ShardedForward(Protocol):
+    """Optional for a strategy: forwards without gradient while each rank keeps its shards.
+
+    Reference and old logprobs, critic values and held-out losses then need no whole weights
+    (:class:`rlhf_core.training.no_grad_forward.NoGradForward`). A strategy without it is asked for
+    :meth:`ModelSharding.gathered`, and every rank holds the frozen reference whole.
+    """
+
+    def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Place or shard a module that is never trained.
+
+        Its parameters are to lie as :meth:`ModelSharding.prepare` lays the trained ones, so that a reference that is
+        synced is copied shard by shard.
+        """
+        ...
+
+    def sharded_forward(self, module: torch.nn.Module) -> AbstractContextManager[torch.nn.Module]:
+        """Context that yields what to call instead of a prepared module; afterwards every rank holds shards only.
+
+        All ranks enter and leave it together, and call what it yields equally often. The policy's head runs on chunks
+        of tokens: a strategy that shards it by itself must keep it whole from its first call to the end of the forward.
+        """
+        ...
+
+
+@runtime_checkable
+class TensorGathering(Protocol):
+    """Optional for a strategy: whole weights one by one, so that rank 0 writes a model without holding all of it.
+
+    Of a strategy without it :meth:`ModelSharding.full_state` is asked for all at once.
+    """
+
+    def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A value of a prepared module's ``state_dict(keep_vars=True)``, whole, in rank 0's main memory; None on
+        other ranks.
+
+        All ranks call it with their parts of the same weight.
+        """
+        ...
+
+    def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
+        """Shape of the same, whole; nothing is gathered."""
+        ...
+
+
+class RunOptimizer(Protocol):
+    """The optimizer of one prepared module. All ranks make the same calls."""
+
+    def set_rates(self, factor: float, critic_factor: float) -> None:
+        """Set the learning rates of the next step: those of the plan's groups times a factor."""
+        ...
+
+    def step(self, parts: Sequence[NormPart], max_norm: float) -> dict[str, float]:
+        """Clip the gradient of each part to ``max_norm``, make a step, and drop the gradients.
+
+        Returns:
+            Norms over all ranks before clipping, by the parts' metrics. If one is not finite, nothing was changed:
+            neither weights nor moments.
+        """
+        ...
+
+    def discard(self) -> None:
+        """Drop the gradients without a step."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state (see :attr:`OptimizerSharding.sharded`)."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+        ...
+
+
+@runtime_checkable
+class ShardedLoading(Protocol):
+    """Optional for a strategy: it prepares modules whose parameters have no memory yet (the meta device).
+
+    Each rank then reads its part of every weight (:func:`rlhf_core.models.slices.read_weights`), and no rank ever holds
+    the model whole. It must be a :class:`ShardedForward` too. ``prepare`` must call nothing that needs values. One that
+    is an :class:`OptimizerOwner` reads them itself, in ``prepare_training`` and ``prepare_frozen``
+    (:func:`rlhf_core.models.slices.read_elements`).
+    """
+
+    weights_device: torch.device
+    """Of the weights between uses; not :attr:`ModelSharding.device` where they are offloaded."""
+
+
+@runtime_checkable
+class OptimizerOwner(Protocol):
+    """Optional for a strategy: it makes the optimizer itself, when it shards the module.
+
+    For one after whose preparation parameters are empty, flat or stepped elsewhere (ZeRO-3). Of any other the core
+    steps torch's AdamW over the prepared parameters, and clips with :meth:`GradientSync.clip_grad_norm`.
+    """
+
+    def prepare_training(self, module: torch.nn.Module, plan: OptimizerPlan) -> tuple[torch.nn.Module, RunOptimizer]:
+        """Shard the module, and make the optimizer of the plan's groups.
+
+        Raises:
+            UserError: it cannot keep a promise of :class:`RunOptimizer` (a clip of the critic's own, say).
+        """
+        ...
+
+
+@runtime_checkable
+class ModuleRelease(Protocol):
+    """Optional for a strategy that keeps something of what it prepared: it lets go of a module.
+
+    For modules that are done with before the run is, such as the members of a reward ensemble.
+    """
+
+    def release(self, module: torch.nn.Module) -> None:
+        """Keep nothing of a prepared module, which is not called any more; all ranks call it."""
+        ...
+
+
+@runtime_checkable
+class GroupFactory(Protocol):
+    """Optional for a strategy: collectives for a second thread, which never meet those of the first.
+
+    A strategy without it gets a gloo group (:func:`rlhf_core.distributed.group.new_group`).
+    """
+
+    def new_group(self, timeout_s: float) -> Collectives:
+        """Return collectives of the same ranks with a deadline of ``timeout_s`` each; all ranks call it together."""
+        ...
+
+
+@runtime_checkable
+class LoneWork(Protocol):
+    """Optional for a strategy: rank 0 works for longer than a collective may take (benchmarks, writing a model).
+
+    With a strategy without it the others wait for rank 0 in the next collective, and its deadline holds.
+    """
+
+    def alone(self, what: str) -> AbstractContextManager[None]:
+        """Context at whose end the others wait until rank 0 leaves it; all ranks enter it.
+
+        Where rank 0 raises inside, or ends, the others raise
+        (:class:`~rlhf_core.types.errors.OtherRankFailed`, :class:`~rlhf_core.types.errors.DeadlineExceeded`).
+        """
+        ...

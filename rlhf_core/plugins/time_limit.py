@@ -1,0 +1,201 @@
+"""Deadlines of a run's stages: whatever hangs in this process is named, with the line it hangs at, and ends the run.
+
+A stage runs in the main thread (what samples ahead has a deadline of its own, in
+:class:`rlhf_core.rl.rollout_worker.RolloutWorker`). A thread looks at the clock; when a stage is late, a
+signal makes the main thread raise wherever it is: in a sleep, in a wait for a socket or a lock, in a loop. The signal
+also comes by processor time, for a regular expression that never ends lets no other thread look at the clock. Code that
+answers no signal at all is ended with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlhf_core.types.errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.deadlines import DeadlineSettings
+
+StageName = Literal["build", "rollout", "reward", "update", "evaluation", "checkpoint", "listener", "close"]
+FRAMES = 30
+"""Innermost calls that are shown."""
+POLL_S = 0.25
+GRACE_S = 30.0
+"""After so long without an answer to the signal a process that only runs this run is ended."""
+owns_process = False
+"""Set by `rlhf` and by ranks. In somebody else's process, such as a notebook, the hang is only logged."""
+
+
+class _Late(BaseException):
+    """Raised wherever the main thread is; no component's ``except Exception`` takes it for its own."""
+
+    def __init__(self, stage: _Stage, stack: str) -> None:
+        self.stage, self.stack = stage, stack
+        super().__init__(stage.what)
+
+
+@dataclass(eq=False)
+class _Stage:
+    name: StageName
+    what: str
+    limit_s: float
+    ends: float
+    raised: bool = False
+
+
+class Watchdog:
+    """Watches the stages of one run; at most one is active in a process.
+
+    Args:
+        limits: seconds for each kind of stage.
+        resume: what to do to go on, for the message.
+        end: called with the error when code answers no signal, before the process is ended.
+    """
+
+    def __init__(self, limits: DeadlineSettings, resume: str, end: Callable[[DeadlineExceeded], object]) -> None:
+        self.limits, self.resume, self.end = limits, resume, end
+        self.step = 0
+        """Named in messages."""
+        self._stages: list[_Stage] = []
+        self._over = threading.Event()
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Watch while inside; elsewhere than in the main thread, or on a system without the signal, nothing is."""
+        global _watchdog
+        if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPROF"):
+            yield
+            return
+        outer, handler = _watchdog, signal.signal(signal.SIGPROF, self._on_signal)
+        _watchdog, self._over = self, threading.Event()
+        threading.Thread(target=self._watch, args=(self._over,), name="deadlines", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, handler)
+            _watchdog = outer
+
+    @contextlib.contextmanager
+    def stage(self, name: StageName, what: str) -> Iterator[None]:
+        """Watch what is done inside.
+
+        Raises:
+            DeadlineExceeded: it was late; the message holds the Python stack.
+        """
+        limit_s = float(getattr(self.limits, f"{name}_s"))
+        stage = _Stage(name, what, limit_s, time.monotonic() + limit_s)
+        self._stages.append(stage)
+        self._arm()
+        try:
+            yield
+        except _Late as late:
+            if late.stage is stage:
+                raise self._error(stage, late.stack) from late
+            raise
+        finally:
+            self._stages.remove(stage)
+            self._arm()
+
+    def _arm(self) -> None:
+        """The signal comes once this process has computed for as long as the next deadline is away."""
+        next_end = min((s.ends for s in self._stages if not s.raised), default=None)
+        away_s = 0.0 if next_end is None else max(next_end - time.monotonic(), 0.01)
+        signal.setitimer(signal.ITIMER_PROF, away_s)
+
+    def _late(self) -> _Stage | None:
+        now = time.monotonic()
+        return next((s for s in self._stages if now >= s.ends), None)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        late = self._late()
+        if late is None or late.raised:  # several threads compute faster than the clock; or the stage has just ended
+            self._arm()
+            return
+        late.raised = True
+        raise _Late(late, _stack(frame))
+
+    def _watch(self, over: threading.Event) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while not over.wait(POLL_S):
+            late = self._late()
+            if late is None:
+                continue
+            if not late.raised:
+                signal.pthread_kill(main, signal.SIGPROF)
+            if time.monotonic() > late.ends + GRACE_S:
+                error = self._error(late, _stack(sys._current_frames().get(main)))
+                self.end(error)
+                print(f"error: {error}", file=sys.stderr, flush=True)
+                if not owns_process:
+                    return
+                os._exit(1)
+
+    def _error(self, stage: _Stage, stack: str) -> DeadlineExceeded:
+        when = f"step {self.step}" if self.step else "before the first step"
+        return DeadlineExceeded(
+            f"{when}: {stage.what} did not end within {stage.limit_s:g} s",
+            why=f"it hangs at (innermost call last)\n{stack}",
+            fix=f"find what hangs there, or raise trainer.deadlines.{stage.name}_s; {self.resume}",
+        )
+
+
+_watchdog: Watchdog | None = None
+"""Process-wide, as signals are."""
+
+
+def watched(name: StageName, what: str) -> contextlib.AbstractContextManager[Any]:
+    """A stage of the run that is active in this process; nothing is watched without one, or in another thread.
+
+    Example:
+        with watched("reward", "reward 'judge' (acme-judge 1.2), 16 completions"):
+            scores = reward.score(samples)
+
+    Args:
+        name: which limit holds.
+        what: component and what it does, for the message.
+    """
+    if _watchdog is None or threading.current_thread() is not threading.main_thread():
+        return contextlib.nullcontext()
+    return _watchdog.stage(name, what)
+
+
+def position() -> tuple[str, float]:
+    """Where this process's run is, and for how many seconds; from any thread.
+
+    Example:
+        ("step 3, play() of agent 'single_turn' for 8 completions", 12.5)
+    """
+    watchdog = _watchdog
+    stages = [] if watchdog is None else list(watchdog._stages)
+    if watchdog is None:
+        return "no stage of a run", 0.0
+    when = f"step {watchdog.step}" if watchdog.step else "before the first step"
+    if not stages:
+        return f"{when}, between two stages", 0.0
+    stage = stages[-1]
+    return f"{when}, {stage.what}", max(0.0, time.monotonic() - stage.ends + stage.limit_s)
+
+
+def thread_stack(thread: threading.Thread) -> str:
+    """Where a thread is now, innermost call last; empty if it has ended."""
+    return _stack(sys._current_frames().get(thread.ident or 0))
+
+
+def _stack(frame: FrameType | None) -> str:
+    if frame is None:
+        return ""
+    rows = traceback.StackSummary.from_list(traceback.extract_stack(frame)[-FRAMES:]).format()
+    return "".join(rows).rstrip("\n")

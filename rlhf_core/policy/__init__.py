@@ -1,1 +1,0 @@
-"""Log-probabilities of completions under a policy, with gradient."""

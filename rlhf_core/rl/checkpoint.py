@@ -1,0 +1,140 @@
+"""What of an on-policy run a checkpoint holds besides component states: weights, optimizer, data position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.data.mixture import check_fingerprint, fingerprint
+from rlhf_core.models.load import LoadedModel
+from rlhf_core.models.reference import Reference
+from rlhf_core.models.save import load_weights, save_model
+from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.rl.critic_weights import load_critic, save_critic
+from rlhf_core.rl.prompts import PromptLoader
+from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager, WriteModel
+from rlhf_core.training.forward_check import ForwardCheck
+from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.learner import Learner
+from rlhf_core.types.rollouts import Prompt
+
+
+class PolicyWeights:
+    """The weights of a run on disk: policy, critic, and a reference policy that is synced.
+
+    Args:
+        policy: model and tokenizer.
+        critic: beside the policy; None without one.
+        synced_reference: None where the reference stays what it was before training.
+    """
+
+    def __init__(self, policy: LoadedModel, critic: torch.nn.Module | None, synced_reference: Reference | None) -> None:
+        self.policy, self.critic, self.synced_reference = policy, critic, synced_reference
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Read a checkpoint's, bit for bit; before the strategy prepares the module."""
+        load_weights(self.policy.model, checkpoint.model)
+        if self.critic is not None:
+            load_critic(self.critic, checkpoint.path)
+        if self.synced_reference is not None:
+            self.synced_reference.load(checkpoint.path)
+
+    def write_policy(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """Write a checkpoint's weights (adapters, with LoRA) and tokenizer."""
+        save_model(self.policy.model, self.policy.tokenizer, folder, weights)
+
+    @property
+    def beside(self) -> list[tuple[torch.nn.Module, WriteModel]]:
+        """What else has weights, and what writes them into a checkpoint's folder: critic, and synced reference."""
+        critic, reference = self.critic, self.synced_reference
+        parts: list[tuple[torch.nn.Module, WriteModel]] = []
+        if critic is not None:
+            parts.append((critic, lambda folder, weights: save_critic(critic, weights, folder)))
+        if reference is not None:
+            parts.append((reference.model, reference.save))
+        return parts
+
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """Write the final model in plain Hugging Face form, adapters merged."""
+        save_model(self.policy.model, self.policy.tokenizer, folder, weights, merge=True)
+
+
+class OnlineCheckpoint:
+    """Saves and restores an on-policy run.
+
+    Args:
+        checkpoints: writes them.
+        strategy: ranks.
+        weights: on disk.
+        learner: optimizer and policy version.
+        prompts: position in the data.
+        held: held-out prompts, which have to be the same after a resume.
+        forward_check: which forward options are on, and whether they were compared; None where nothing compares them.
+    """
+
+    def __init__(
+        self,
+        checkpoints: CheckpointManager,
+        strategy: Strategy,
+        weights: PolicyWeights,
+        learner: Learner,
+        prompts: PromptLoader,
+        held: Sequence[Prompt],
+        forward_check: ForwardCheck | None = None,
+    ) -> None:
+        self.checkpoints, self.strategy, self.weights, self.learner = checkpoints, strategy, weights, learner
+        self.prompts, self.held, self.forward_check = prompts, held, forward_check
+
+    def save(self, step: int, trainer_state: Mapping[str, Any], rank_state: Mapping[str, Any] | None = None) -> None:
+        """Write the checkpoint of a step.
+
+        Args:
+            step: steps finished.
+            trainer_state: what the trainer keeps besides.
+            rank_state: what only this rank has.
+        """
+        state = {"online": self.state_dict(), **trainer_state}
+        weights = self.weights
+        self.checkpoints.save(step, state, weights.policy.model, weights.write_policy, rank_state, weights.beside)
+
+    def saved(self, step: int) -> bool:
+        """True if this step's checkpoint is on disk."""
+        return self.checkpoints.saved(step)
+
+    def write_final(self) -> None:
+        """Write ``final/``."""
+        self.checkpoints.write_final(self.weights.policy.model, self.weights.write_final)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer, data position and forward options."""
+        check = self.forward_check
+        options = (
+            {} if check is None else {"forward_options": check.module.options.state(), "forward_checked": check.done}
+        )
+        return {
+            "learner": self.learner.state_dict(),
+            "prompt_order": self.prompts.order.state_dict(),
+            "heldout": fingerprint(self.held),
+            **options,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            DatasetError: the prompts are not the checkpoint's.
+        """
+        check_fingerprint("held-out prompts", state["heldout"], fingerprint(self.held))
+        if self.forward_check is not None:
+            module = self.forward_check.module
+            module.options = module.options.both(ForwardOptions(**state["forward_options"]))
+            self.forward_check.done = state["forward_checked"]
+        self.learner.load_state_dict(state["learner"])
+        self.prompts.order.load_state_dict(state["prompt_order"])
+
+    def restore_components(self, checkpoint: Checkpoint) -> None:
+        """Component states and random numbers; last of all, when everything is built and restored."""
+        self.checkpoints.restore(checkpoint)

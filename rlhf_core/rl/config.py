@@ -1,0 +1,246 @@
+"""Settings of trainers that sample from their policy. An algorithm subclasses one and changes defaults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from rlhf_core.plugins.component import Config
+from rlhf_core.rl.importance import ImportanceSettings
+from rlhf_core.rl.rollout_config import RolloutSettings
+from rlhf_core.training.config import ModelLoopSettings, SamplingSettings
+from rlhf_core.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.context import BuildContext
+
+
+class ReferenceSettings(Config):
+    """The reference policy: the policy before training, or as it was when last synced."""
+
+    track: bool = True
+    """Report the KL from it even where nothing else uses it (one more forward without gradient). The metric ``kl`` is
+    k3 per token over all completions of the step, of the policy that sampled them, whatever ``estimator`` says."""
+    sync_every: int = Field(default=0, ge=0)
+    """Steps after which the policy as it then is becomes the reference; 0 keeps the one before training. A penalty then
+    limits the speed of the policy, not its distance. Not with LoRA, whose reference is the adapter off."""
+
+
+class KLSettings(ReferenceSettings):
+    """KL divergence from the reference policy (Schulman 2020, "Approximating KL divergence")."""
+
+    coefficient: float = Field(default=0.0, ge=0)
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Of the KL's value. In the loss the gradient is that of the KL with each; in the reward only k1 gives that."""
+    where: Literal["loss", "reward"] = "loss"
+
+
+class OverlongSettings(Config):
+    """Soft penalty for long completions (Yu et al. 2025, DAPO, eq. 13)."""
+
+    cache: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Length of the interval before ``sampling.max_tokens`` over which the penalty grows from 0 to ``weight``, in
+    tokens; below 1 a share of ``max_tokens`` (the paper: 4096 of 20480, 0.2). 0 switches it off."""
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Taken off the score of a completion of ``max_tokens`` tokens."""
+
+    def tokens(self, max_tokens: int) -> float:
+        """The interval's length."""
+        return self.cache * max_tokens if self.cache < 1 else self.cache
+
+
+class DynamicSampling(Config):
+    """Fill the rollout batch with groups that teach something (Yu et al. 2025, DAPO, section 3.2)."""
+
+    max_rounds: int = Field(default=10, ge=1)
+    """Rounds of sampling in one step, the first included; then the step trains on the groups there are."""
+    keep: Literal["non_constant"] = "non_constant"
+    """Groups whose scores are all equal, or of which fewer than two exist, are set aside and replaced by others."""
+
+
+class AdaptiveSampling(Config):
+    """Sample a prompt until it has successes and failures; easy to judge prompts cost little, hard ones get more."""
+
+    k_success: int = Field(default=1, ge=1)
+    """Scores above ``threshold`` that end a prompt's sampling, together with ``k_failure`` others."""
+    k_failure: int = Field(default=1, ge=1)
+    """Scores not above ``threshold``."""
+    max_completions: int = Field(default=32, ge=2)
+    """A prompt gets no more than these."""
+    chunk_size: int = Field(default=4, ge=1)
+    """Completions drawn of each unfinished prompt at a time."""
+    threshold: float = Field(default=0.5, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _reachable(self) -> AdaptiveSampling:
+        if self.k_success + self.k_failure > self.max_completions:
+            raise ConfigError(
+                f"max_completions {self.max_completions} cannot hold {self.k_success} successes and "
+                f"{self.k_failure} failures",
+                fix="raise it, or lower k_success or k_failure",
+            )
+        if self.chunk_size > self.max_completions:
+            raise ConfigError(
+                f"chunk_size {self.chunk_size} is more than max_completions {self.max_completions}",
+                fix="lower chunk_size or raise max_completions",
+            )
+        return self
+
+    @property
+    def smallest_group(self) -> int:
+        """Completions of a prompt that has enough as early as possible."""
+        chunks = -(-(self.k_success + self.k_failure) // self.chunk_size)
+        return min(chunks * self.chunk_size, self.max_completions)
+
+
+class RolloutTrainerConfig(ModelLoopSettings):
+    """A trainer that samples completions of prompts and scores them: the settings of every such algorithm."""
+
+    steps: int = Field(default=100, ge=1)
+    """Rollout batches."""
+    rollout_batch_size: int = Field(default=64, ge=1)
+    """Completions per step over all ranks: prompts x ``group_size``."""
+    group_size: int = Field(default=8, ge=1)
+    sampling: SamplingSettings = SamplingSettings()
+    eval_sampling: SamplingSettings | None = None
+    """None evaluates with ``sampling``."""
+    kl: ReferenceSettings = ReferenceSettings()
+    dynamic_sampling: DynamicSampling | None = None
+    """Sample further prompts in place of groups with constant scores; None trains on the groups as they come."""
+    adaptive_sampling: AdaptiveSampling | None = None
+    """Let group sizes vary; ``rollout_batch_size`` is then the number of prompts x ``group_size``, which is nominal."""
+    share_prefix: bool = True
+    """One forward per prompt for all its completions. Never changes the update, as the next two."""
+    packing: Literal["auto", "on", "off"] = "auto"
+    """Sequences of a micro-batch end to end in one row without padding, where the model's attention allows it
+    (``sdpa``); ``on`` refuses a model that does not."""
+    chunked_head: bool = True
+    """The language-model head a chunk of tokens at a time, so that all logits are never in memory at once."""
+    reward_workers: int = Field(default=0, ge=0)
+    """Processes in which the reward is called, one completion at a time, on each rank; one that hangs or crashes is
+    killed and replaced, and its completion has no score. For rewards that are functions: they may keep no state and
+    need neither the policy nor other completions. 0 calls the reward in this process."""
+    reward_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    """Seconds for one completion in a worker."""
+    gold_samples: int = Field(default=200, ge=0)
+    """Held-out prompts compared by the dataset's gold score before and after, where it has one."""
+
+    @field_validator("packing", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        """YAML reads ``on`` and ``off`` as booleans."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Self:
+        if self.rollout_batch_size % self.group_size:
+            raise ConfigError(
+                f"group_size {self.group_size} does not divide rollout_batch_size {self.rollout_batch_size}",
+                fix=f"try {self.group_size * max(1, self.rollout_batch_size // self.group_size)}",
+            )
+        return self
+
+    @property
+    def constant_length(self) -> float:
+        """C of ``reduction: constant`` in tokens: as many as a completion may have, unless it is set."""
+        return float(self.sampling.max_tokens) if self.reduction_constant is None else self.reduction_constant
+
+    @property
+    def prompts_per_step(self) -> int:
+        """Prompts in one rollout batch."""
+        return self.rollout_batch_size // self.group_size
+
+
+class OnlineTrainerConfig(RolloutTrainerConfig):
+    """The on-policy loop: sample, score, estimate advantages, update."""
+
+    component: ClassVar[str] = "rlhf_core.rl.trainer:OnlineTrainer"
+    feeds: ClassVar[str | None] = "token_advantages"
+
+    train_batch_size: int | None = Field(default=None, ge=1)
+    """Completions per optimizer update, in whole groups, over all ranks; None takes the whole rollout batch."""
+    epochs_per_rollout_batch: int = Field(default=1, ge=1)
+    target_kl: float | None = Field(default=None, gt=0)
+    """The remaining updates of a rollout batch are left out once the policy is this far (``approx_kl``, nats per token)
+    from the one that sampled; None makes them all."""
+    rollouts: RolloutSettings = RolloutSettings()
+    importance: ImportanceSettings = ImportanceSettings()
+    kl: KLSettings = KLSettings()  # pyright: ignore[reportIncompatibleVariableOverride]
+    entropy_coefficient: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Entropy bonus: this much of each token's entropy is taken off its loss, and reduced with it."""
+    entropy_quantile: float = Field(default=1.0, gt=0, le=1)
+    """Only tokens in this top share of the rollout batch's entropies get a policy gradient (Wang et al. 2025, "Beyond
+    the 80/20 rule": 0.2). The denominator still counts every token. 1 takes all; less costs one more forward."""
+    overlong: OverlongSettings = OverlongSettings()
+    mask_truncated: bool = False
+    """Leave completions that ran into ``max_tokens`` out of the loss."""
+    drop_constant_groups: bool = True
+    """Skip the forward of groups whose advantages are all zero; the gradient is the same. ``entropy`` and the loss's
+    own metrics then cover what was run; ``kl`` and the reward's metrics always cover every completion."""
+    micro_batch_tokens: int | None = Field(default=None, ge=1)
+    """Cut micro-batches by positions of one forward (prompts, completions, padding) instead of ``micro_batch_size``
+    sequences: nearly equal work in each and on each process, a prompt's completions together, no sequence cut (one
+    that is longer gets a micro-batch of its own)."""
+    self_check: bool = True
+    """Compare prefix sharing, packing and the chunked head with the plain computation on the first batch; what differs
+    is switched off, with a warning."""
+
+    drift_check: Literal["stop", "warn", "off"] = "stop"
+    """Compare the engine's logprobs with the trainer's in every step (``drift/mean_abs``): a warning with the likely
+    cause where they differ by more than chance and rounding explain, the end of the run (``stop``) from 0.5 nats per
+    token on. Both numbers are there anyway."""
+
+    @field_validator("drift_check", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        """YAML reads ``off`` as a boolean."""
+        return "off" if value is False else value
+
+    @model_validator(mode="after")
+    def _sizes(self) -> OnlineTrainerConfig:
+        size = self.train_batch_size
+        if size is not None and (size > self.rollout_batch_size or self.rollout_batch_size % size):
+            raise ConfigError(
+                f"train_batch_size {size} does not divide rollout_batch_size {self.rollout_batch_size}",
+                fix="use a divisor, or leave it out for one update per rollout batch",
+            )
+        if size is not None and size % self.group_size:
+            raise ConfigError(
+                f"train_batch_size {size} would cut groups of {self.group_size} completions",
+                fix=f"make it a multiple of group_size, such as {self.group_size}, or leave it out",
+            )
+        if self.overlong.tokens(self.sampling.max_tokens) > self.sampling.max_tokens:
+            raise ConfigError(
+                f"overlong.cache {self.overlong.cache:g} is longer than max_tokens {self.sampling.max_tokens}",
+                fix="make it a share below 1, such as 0.2, or fewer tokens",
+            )
+        self.rollouts.check(self.updates_per_step)
+        return self
+
+    def sequences_per_update(self) -> int:
+        """Completions of one optimizer update."""
+        return self.train_batch_size or self.rollout_batch_size
+
+    @property
+    def correction(self) -> Literal["off", "truncate", "mask"]:
+        """What the importance correction does in this run."""
+        return self.importance.correction(stale=self.rollouts.max_staleness > 0)
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer updates made from one rollout batch."""
+        return self.epochs_per_rollout_batch * (
+            self.rollout_batch_size // (self.train_batch_size or self.rollout_batch_size)
+        )
+
+    @property
+    def batches_ahead(self) -> int:
+        """Rollout batches that may be sampled before they are needed; 0 samples and learns in turn."""
+        return self.rollouts.ahead(self.updates_per_step)
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the pieces against each other before anything is loaded."""
+        from rlhf_core.rl.preflight import check_online
+
+        check_online(self, ctx)

@@ -1,0 +1,134 @@
+"""What a run that samples from its policy starts from: data, policy and reference. Cheap checks come first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rlhf_core.config.precision import precision_of
+from rlhf_core.data.curriculum import apply_curriculum
+from rlhf_core.data.datasets import Datasets
+from rlhf_core.data.difficulty import DifficultyOrder
+from rlhf_core.data.length_filter import admit
+from rlhf_core.data.mixture import interleave
+from rlhf_core.data.order import PromptOrder
+from rlhf_core.models.load import LoadedModel, load_policy
+from rlhf_core.models.precision import set_precision
+from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
+from rlhf_core.models.reference import Reference
+from rlhf_core.models.slices import has_no_weights
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.protocols import ShardedLoading
+from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
+from rlhf_core.rl.prompts import PromptLoader
+from rlhf_core.runs.checkpoint import seed_everything
+from rlhf_core.runs.component_set import register_sources
+from rlhf_core.training.forward_options import ForwardOptions, allowed
+from rlhf_core.types.rollouts import Prompt
+
+log = logging.getLogger("rlhf.models")
+
+
+@dataclass(frozen=True)
+class OnlineInputs:
+    """Loaded once, before the run directory is opened; nothing of it has been trained."""
+
+    datasets: Datasets
+    policy: LoadedModel
+    reference: Reference | None
+    options: ForwardOptions
+    """Of the policy's forward: what the settings want and, once it has weights, what the model allows."""
+    prompts: PromptLoader
+    held: Sequence[Prompt]
+    """Held-out prompts, sources in turn."""
+    has_gold: bool
+    """The held-out prompts have a gold score."""
+
+
+def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> OnlineInputs:
+    """Load data and policy.
+
+    Args:
+        config: the trainer's settings.
+        ctx: strategy and session are set.
+        wants_reference: keep the policy as it is before training.
+
+    Raises:
+        UserError: the model, dataset and settings do not fit each other.
+    """
+    seed_everything(ctx.seed)
+    datasets = Datasets(ctx.config.dataset, ctx)
+    register_sources(datasets, ctx)
+    train, held = _split_prompts(datasets, ctx)
+    strategy, device = ctx.strategy, ctx.strategy.device
+    tried_later = isinstance(strategy, ShardedLoading) and isinstance(config, OnlineTrainerConfig)
+    policy = load_policy(ctx.config.model, weights=not tried_later)  # other trainers try the model before they shard it
+    formatter = Formatter(policy.tokenizer, ctx.config.model.prompt_format, ctx.config.model.tool_format)
+    if warning := template_warning(formatter, end_ids(policy.model, policy.tokenizer)):
+        log.warning("%s", warning)
+
+    encode = formatter.encode_prompt
+    train = _fitting(train, encode, config, datasets, policy, "sampling")
+    held = _fitting(held, encode, config, datasets, policy, "eval_sampling")
+    later = has_no_weights(policy.model)
+    if not later:
+        policy.model.to(device)
+    set_precision(policy.model, precision_of(ctx.config))
+    reference = Reference.of(policy.model) if wants_reference else None
+    wanted = ForwardOptions(config.share_prefix, config.packing != "off", config.chunked_head)
+    options = wanted if later else allowed(policy.model, wanted, packing_required=config.packing == "on")
+    order = _prompt_order(train, datasets, ctx.seed)
+    order.require(config.prompts_per_step)
+    return OnlineInputs(
+        datasets=datasets,
+        policy=policy,
+        reference=reference,
+        options=options,
+        prompts=PromptLoader(order, encode, config.group_size),
+        held=[held[i] for i in interleave([p.source for p in held], datasets.weights)],
+        has_gold=bool(held) and datasets.has_gold(held[0]),
+    )
+
+
+def _split_prompts(datasets: Datasets, ctx: BuildContext) -> tuple[list[Prompt], list[Prompt]]:
+    """(Train, held-out), the curriculum applied."""
+    train, held = datasets.prompts("train"), datasets.prompts("heldout")
+    settings = datasets.settings
+    if settings.curriculum is not None:
+        seed = ctx.seed if settings.shuffle else None
+        train, counts = apply_curriculum(settings.curriculum, train, held, seed)
+        datasets.counts.update(counts)
+    return train, held
+
+
+def _fitting(
+    prompts: list[Prompt],
+    encode: Callable[[Prompt], tuple[int, ...]],
+    config: RolloutTrainerConfig,
+    datasets: Datasets,
+    policy: LoadedModel,
+    setting: str,
+) -> list[Prompt]:
+    """The prompts that leave room for what is sampled from them, by ``sampling`` or ``eval_sampling``."""
+    sampling = getattr(config, setting) or config.sampling
+    name = setting if sampling is not config.sampling else "sampling"
+    kept, dropped = admit(
+        prompts,
+        encode,
+        limit=datasets.settings.max_prompt_tokens,
+        context=policy.context,
+        max_tokens=sampling.max_tokens,
+        max_dropped_fraction=datasets.settings.max_dropped_fraction,
+        setting=f"trainer.{name}.max_tokens",
+    )
+    datasets.counts.update(dropped)
+    return kept
+
+
+def _prompt_order(train: list[Prompt], datasets: Datasets, seed: int) -> PromptOrder:
+    settings = datasets.settings
+    shuffle = settings.shuffle and (settings.curriculum is None or settings.curriculum.order == "none")
+    if settings.difficulty is None:
+        return PromptOrder(train, datasets.weights, seed, shuffle)
+    return DifficultyOrder(settings.difficulty, train, datasets.weights, seed, shuffle)

@@ -1,0 +1,339 @@
+"""Which rollout batch is sampled with which policy version, and learned from in which step (ADR 0009).
+
+Everything is decided by counts, nothing by the clock; but for an engine that takes weights while it samples (ADR 0020).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from rlhf_core.distributed.engine_loss import engine_on_every_rank
+from rlhf_core.rl.collector import RolloutCollector, collect_now, publish
+from rlhf_core.rl.rollout_batch_state import batch_state, read_batch
+from rlhf_core.rl.rollout_config import RolloutSettings
+from rlhf_core.rl.rollout_worker import RolloutWorker
+from rlhf_core.rl.shares import divide_anew
+from rlhf_core.runs.events import replay
+from rlhf_core.runs.session import RunSession
+from rlhf_core.training.rollout_batch import RolloutBatch
+from rlhf_core.training.timer import Timer
+from rlhf_core.training.weight_sync import Snapshot, WeightSync
+from rlhf_core.types.errors import EngineUnavailable
+from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout
+
+
+@dataclass(frozen=True)
+class BufferEntry:
+    """One rollout batch, requested or already sampled."""
+
+    number: int
+    """Rollout batches are numbered from 1 in the order they are requested."""
+    version: int
+    """Policy version it is sampled with."""
+    reads: int = 0
+    """Steps that have trained on it."""
+    batch: RolloutBatch | None = None
+    """None until it has been waited for."""
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """What left the buffer because it was too stale."""
+
+    unread: tuple[BufferEntry, ...] = ()
+    """Nobody has learned from them, oldest first; their prompts are to be sampled again."""
+    reads: int = 0
+    """Further reads that batches would have had."""
+
+
+class RolloutBuffer:
+    """Which batches to request, which to learn from, which to give up.
+
+    Args:
+        settings: bounds.
+        capacity: batches beyond the one that is learned from.
+    """
+
+    def __init__(self, settings: RolloutSettings, capacity: int) -> None:
+        self.max_staleness, self.max_reads, self.capacity = settings.max_staleness, settings.max_reads, capacity
+        self.entries: list[BufferEntry] = []
+        """Oldest first."""
+        self.last = 0
+        """Number of the newest entry so far."""
+
+    def evict_stale(self, version: int) -> Evicted:
+        """Drop what has been read often enough, and what is too stale at this version, whether sampled yet or not."""
+        unread, readable = self.stale_unread(version), self.readable()
+        self.entries = [e for e in readable if not self._stale(e, version)]
+        lost = [self.max_reads - e.reads for e in readable if e.reads and self._stale(e, version)]
+        return Evicted(tuple(unread), sum(lost))
+
+    def stale_unread(self, version: int) -> list[BufferEntry]:
+        """Those that :meth:`evict_stale` would give up although nobody has learned from them, oldest first."""
+        return [e for e in self.entries if not e.reads and self._stale(e, version)]
+
+    def _stale(self, entry: BufferEntry, version: int) -> bool:
+        return version - entry.version > self.max_staleness
+
+    def num_to_request(self, steps_left: int) -> int:
+        """How many batches to request now: up to capacity, and no more than the remaining steps will read.
+
+        Args:
+            steps_left: steps to come, the one about to begin included.
+        """
+        reads, count = sum(self.max_reads - e.reads for e in self.entries), 0
+        while len(self.entries) + count <= self.capacity and reads < steps_left:
+            reads, count = reads + self.max_reads, count + 1
+        return count
+
+    def add(self, version: int) -> BufferEntry:
+        """A new entry, for a batch that is requested now."""
+        self.last += 1
+        self.entries.append(BufferEntry(self.last, version))
+        return self.entries[-1]
+
+    def deliver(self, number: int, batch: RolloutBatch) -> BufferEntry:
+        """Put a finished batch in its entry; return the entry."""
+        place = next(n for n, entry in enumerate(self.entries) if entry.number == number)
+        self.entries[place] = replace(self.entries[place], batch=batch)
+        return self.entries[place]
+
+    def read(self) -> BufferEntry:
+        """The oldest entry, counted as read once more: what to learn from next."""
+        assert self.entries, "no rollout batch was requested"
+        oldest = self.entries[0]
+        self.entries[0] = replace(oldest, reads=oldest.reads + 1)
+        return self.entries[0]
+
+    def cancel(self, number: int) -> None:
+        """Forget the newest entry, which could not be made."""
+        assert self.entries.pop().number == number == self.last
+        self.last -= 1
+
+    def unfinished(self) -> list[BufferEntry]:
+        """Entries that are requested and have not been waited for, oldest first."""
+        return [e for e in self.entries if e.batch is None]
+
+    def readable(self) -> list[BufferEntry]:
+        """Entries that will be read again."""
+        return [e for e in self.entries if e.reads < self.max_reads]
+
+
+class ScheduledBatch(NamedTuple):
+    """What a step learns from."""
+
+    batch: RolloutBatch
+    first_read: bool
+    """No earlier step has learned from it; what was sampled and scored is counted once."""
+    metrics: dict[str, float]
+    """How stale it is, and what waits; empty for a synchronous run."""
+
+
+class RolloutScheduler:
+    """Decides what is sampled ahead, and what is learned from.
+
+    The schedule moves at one point only, the beginning of a step: what has been read or become too stale leaves the
+    buffer, and what there is room for is requested with the weights as they are then. With room for C batches beside
+    the one that is learned from, batch k is sampled with the weights of the end of step k - 1 - C. How long anything
+    takes decides nothing, so two runs are equal, and a run without room is the synchronous one.
+
+    Args:
+        collector: makes batches.
+        buffer: those that wait.
+        worker: makes them ahead, in a thread; None makes each when it is needed.
+        weight_sync: brings the policy's weights to what samples.
+        session: counts, trace, hooks and ranks.
+        steps: of the run.
+    """
+
+    def __init__(
+        self,
+        collector: RolloutCollector,
+        buffer: RolloutBuffer,
+        worker: RolloutWorker | None,
+        weight_sync: WeightSync,
+        session: RunSession,
+        steps: int,
+    ) -> None:
+        self.collector, self.buffer, self.worker, self.weight_sync = collector, buffer, worker, weight_sync
+        self.session, self.steps = session, steps
+        self._lost: EngineUnavailable | None = None
+        """Why nothing is sampled any more; all ranks know it."""
+
+    def next(self, step: int, version: int, timer: Timer) -> ScheduledBatch:
+        """The batch that this step learns from; all ranks call it together.
+
+        Args:
+            step: about to be made.
+            version: of the policy now.
+            timer: adds to the step's times.
+
+        Raises:
+            DeadlineExceeded: it was not there in time.
+            ScoreError: too many scores are missing.
+            EngineUnavailable: nothing is left to sample with.
+        """
+        evicted_prompts = self._evict(step, version)
+        self._request(step, version, timer)
+        entry = self.buffer.read()
+        with timer("learner_wait") if self.worker is not None else contextlib.nullcontext():
+            entry = self._finished(entry)
+        assert entry.batch is not None
+        if entry.reads == 1:
+            replay(entry.batch.events, self.session.rollout_events(step))
+        return ScheduledBatch(entry.batch, entry.reads == 1, self._metrics(entry, version, evicted_prompts))
+
+    def _request(self, step: int, version: int, timer: Timer) -> None:
+        """Ask for as many batches as there is room for; without a worker they are made here."""
+        count = self.buffer.num_to_request(self.steps - step + 1)
+        weights: Snapshot | None = None
+        if self.in_flight and (count or self.buffer.unfinished()):
+            with timer("weight_sync"), engine_on_every_rank(self.session.strategy):
+                self.weight_sync.sync(version)
+        elif count and self.worker is not None:
+            weights = self.weight_sync.snapshot(version)
+        for _ in range(count):
+            number = self.buffer.add(version).number
+            if self.worker is not None:
+                self.worker.request(number, version, weights)
+            else:
+                self.buffer.deliver(number, self._made_here(number, step, version, timer))
+
+    @property
+    def in_flight(self) -> bool:
+        """New weights reach what is being sampled: they are published at once, not with a batch."""
+        return self.worker is not None and self.weight_sync.in_flight
+
+    def _made_here(self, number: int, step: int, version: int, timer: Timer) -> RolloutBatch:
+        """A batch, sampled now; one that cannot be is not counted as requested."""
+        events, comm = self.session.rollout_events(step), self.session.strategy
+        try:
+            return collect_now(self.collector, self.weight_sync, comm, number, version, events, timer)
+        except EngineUnavailable:
+            self.buffer.cancel(number)
+            raise
+
+    def _evict(self, step: int, version: int) -> int:
+        """Let go of what is read or too stale; return how many prompts are to be sampled again.
+
+        What was counted and traced while an evicted batch was made is recorded all the same.
+        """
+        if self.buffer.stale_unread(version):
+            self.drain()  # the data order may only be touched where nothing is being sampled
+        evicted = self.buffer.evict_stale(version)
+        batches = [entry.batch for entry in evicted.unread if entry.batch is not None]
+        groups = [group for batch in batches for group in _all_groups(batch)]
+        if groups:
+            self.collector.prompts.put_back(groups)
+        for batch in batches:
+            replay(batch.events, self.session.rollout_events(step), hooks=False)  # nobody will train on its rollouts
+            missing = [s.status.value for s in batch.scores if not s.ok]
+            for rank in self.session.strategy.gather_objects(missing):
+                self.session.counts.update(f"evicted_score_{status}" for status in rank)
+        counts = {"prompts_evicted": len(groups), "reads_evicted": evicted.reads}
+        self.session.counts.update({name: n for name, n in counts.items() if n})
+        return len(groups)
+
+    def _finished(self, entry: BufferEntry) -> BufferEntry:
+        if entry.batch is not None:
+            return entry
+        assert self.worker is not None
+        try:
+            with engine_on_every_rank(self.session.strategy):
+                batch = self.worker.wait(entry.number, entry.version)
+        except EngineUnavailable as error:
+            self._lost = error
+            raise
+        return self.buffer.deliver(entry.number, batch)
+
+    def drain(self) -> None:
+        """Wait until nothing is being sampled.
+
+        Raises:
+            EngineUnavailable: nothing is left to sample with, now or when it was last waited.
+        """
+        if self._lost is not None:
+            raise self._lost
+        for entry in self.buffer.unfinished():
+            self._finished(entry)
+
+    def release_memory(self) -> None:
+        """Nothing is sampled until the next step: the engine may give memory back, unless it samples ahead."""
+        if self.worker is None:
+            self.weight_sync.release_memory()
+
+    def sync_policy(self, version: int) -> None:
+        """Let what samples next in this thread (an evaluation) have the policy as it is now."""
+        self.drain()
+        publish(self.weight_sync, version, self.session.strategy)
+
+    def _metrics(self, entry: BufferEntry, version: int, evicted_prompts: int) -> dict[str, float]:
+        if not self.buffer.max_staleness:
+            return {}
+        mean = largest = float(version - entry.version)
+        if self.in_flight and entry.batch is not None:
+            mean, largest = self._staleness_of_tokens(entry.batch, version)
+        return {
+            "staleness/mean": mean,
+            "staleness/max": largest,
+            "buffer/batches": len(self.buffer.entries) - 1.0,
+            "buffer/reads": float(entry.reads),
+            "buffer/evicted": float(evicted_prompts),
+        }
+
+    def _staleness_of_tokens(self, batch: RolloutBatch, version: int) -> tuple[float, float]:
+        """(Mean, largest) updates since the weights that sampled each token, over all ranks."""
+        ages = [version - sampled_by for rollout in batch.rollouts for sampled_by in _version_of_each_token(rollout)]
+        total, tokens = self.session.strategy.sum_over_ranks([float(sum(ages)), float(len(ages))])
+        return total / max(1.0, tokens), float(self.session.strategy.max_over_ranks(max(ages, default=0)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every finished batch that is still to be read, this rank's share; unfinished ones are waited for."""
+        self.drain()
+        entries = []
+        for entry in self.buffer.readable():
+            assert entry.batch is not None
+            batch = replace(entry.batch, seconds={}, events=() if entry.reads else entry.batch.events)
+            row = {"number": entry.number, "version": entry.version, "reads": entry.reads}
+            entries.append({**row, "batch": batch_state(batch)})
+        returned = [[p.source, p.id] for p in self.collector.prompts.returned]
+        return {"last": self.buffer.last, "entries": entries, "returned": returned}
+
+    def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with them.
+
+        Args:
+            ranks: the states of all ranks that wrote the checkpoint, in their order. Where there are more ranks now, or
+                fewer, each batch is divided among them anew.
+        """
+        prompts, comm = self.collector.prompts.by_name(), self.session.strategy
+
+        def find(source: str, prompt_id: str) -> Prompt:
+            return prompts[source, prompt_id]
+
+        as_written = len(ranks) == comm.world_size
+        state = ranks[comm.rank if as_written else 0]
+        self.buffer.last, self.buffer.entries = state["last"], []
+        for place, row in enumerate(state["entries"]):
+            if as_written:
+                batch = read_batch(row["batch"], find)
+            else:
+                parts = [read_batch(rank["entries"][place]["batch"], find) for rank in ranks]
+                batch = divide_anew(parts, comm.rank, comm.world_size)
+            self.buffer.entries.append(BufferEntry(row["number"], row["version"], row["reads"], batch))
+        self.collector.prompts.returned = [find(source, prompt_id) for source, prompt_id in state["returned"]]
+
+
+def _version_of_each_token(rollout: Rollout) -> list[int]:
+    """The version of the weights that sampled each token, of those that the policy sampled."""
+    tokens = len(rollout.completion_ids)
+    every = [s.version for s in rollout.versions for _ in range(*s.span)] or [rollout.policy_version] * tokens
+    return every if rollout.mask_T is None else [v for v, sampled in zip(every, rollout.mask_T) if sampled]
+
+
+def _all_groups(batch: RolloutBatch) -> list[PromptGroup]:
+    """The groups whose prompts a batch took."""
+    return [*batch.groups, *(filtered.group for filtered in batch.filtered)]

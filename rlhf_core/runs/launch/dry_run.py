@@ -1,0 +1,123 @@
+"""What a run would do, found out without training: its models and its data looked at, its work counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.config.plan import Plan, walk_components
+from rlhf_core.models.inspect import ModelFacts, inspect_model
+from rlhf_core.models.sources import model_paths
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.runs.launch.memory import estimate_memory, trains_policy
+from rlhf_core.runs.launch.rows import Rows, check_hub_model, read_all, samples_itself
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.registry import Registry
+
+LOOKED_AT = 2000
+"""Most rows that are tokenized, spread over the data."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens per row, of the rows that were tokenized. Example: ``Lengths(mean=12.4, longest=20, prompt=12.4)``"""
+
+    mean: float
+    longest: int
+    """Prompt and answer."""
+    prompt: float
+    """Mean of the prompts alone."""
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What was found out."""
+
+    model: ModelFacts
+    rows: Rows | None
+    """None where the rows are at the hub, or the trainer reads them in a way of its own."""
+    lengths: Lengths | None
+    steps: int | None
+    memory: Mapping[str, int]
+
+
+def look_at(plan: Plan, config: RunConfig, registry: Registry) -> DryRun:
+    """Check models and data of a planned run, and count what it would do.
+
+    Raises:
+        UserError: a model or data set that does not exist, or that the run would refuse.
+    """
+    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size, dry_run=True)
+    model = inspect_model(config.model, generates=trains_policy(config))
+    _check_other_models(config)
+    rows = read_all(config, ctx)
+    lengths = _lengths(config, model, rows) if rows is not None else None
+    return DryRun(model, rows, lengths, _steps(config, rows), estimate_memory(config, model, _longest(config, lengths)))
+
+
+def _check_other_models(config: RunConfig) -> None:
+    """Models that rewards and judges name."""
+    for kind, part in walk_components(config):
+        if kind in ("reward", "judge"):
+            settings = part.model_dump(mode="json", exclude={"pairs", "dataset"})
+            for path in model_paths(settings):
+                check_hub_model(path, f"{kind} '{part.name}'")
+
+
+def _steps(config: RunConfig, rows: Rows | None) -> int | None:
+    """Steps of the run; of an offline one as many as its rows make, if they are known."""
+    trainer: Any = config.trainer
+    if samples_itself(config):
+        return int(trainer.steps)
+    if rows is None or not hasattr(trainer, "epochs"):
+        return getattr(trainer, "max_steps", None)
+    draws = max(1, round(len(rows.train) * trainer.epochs))
+    updates = math.ceil(draws / trainer.batch_size)
+    return min(updates, trainer.max_steps or updates)
+
+
+def _longest(config: RunConfig, lengths: Lengths | None) -> int:
+    """Tokens whose log-probabilities one sequence needs."""
+    trainer: Any = config.trainer
+    if samples_itself(config):
+        return int(trainer.sampling.max_tokens)
+    limit = int(getattr(trainer, "max_length", 1024))
+    return limit if lengths is None else min(limit, lengths.longest)
+
+
+def _lengths(config: RunConfig, model: ModelFacts, rows: Rows) -> Lengths:
+    """Tokenize a part of the rows; prompts that do not fit are refused as the run would refuse them.
+
+    Raises:
+        DatasetError: too many prompts are too long.
+    """
+    from rlhf_core.data.length_filter import admit
+    from rlhf_core.data.order import PromptOrder
+    from rlhf_core.data.replies import replies
+    from rlhf_core.models.prompt_format import Formatter
+
+    formatter = Formatter(model.tokenizer, config.model.prompt_format)
+    spread: Sequence[Any] = rows.train[:: max(1, math.ceil(len(rows.train) / LOOKED_AT))]
+    trainer: Any = config.trainer
+    if rows.what == "prompts":
+        prompts: Any = rows.train
+        PromptOrder(prompts, rows.weights, config.seed, False).require(trainer.prompts_per_step)
+        sizes = {row.id: formatter.encode_prompt(row) for row in spread}
+        admit(
+            spread,
+            lambda row: sizes[row.id],
+            limit=config.dataset.max_prompt_tokens,
+            context=model.context,
+            max_tokens=trainer.sampling.max_tokens,
+            max_dropped_fraction=config.dataset.max_dropped_fraction,
+        )
+        counts = [len(tokens) for tokens in sizes.values()]
+        return Lengths(sum(counts) / len(counts), max(counts), sum(counts) / len(counts))
+    counts = [len(formatter.encode(row.prompt, row.tools)) for row in spread]
+    answers = [[len(formatter.encode_reply(row.prompt, *one, row.tools)) for one in replies(row)] for row in spread]
+    totals = [len(sides) * prompt + sum(sides) for prompt, sides in zip(counts, answers)]
+    return Lengths(sum(totals) / len(totals), max(totals), sum(counts) / len(counts))

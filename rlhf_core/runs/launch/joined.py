@@ -1,0 +1,224 @@
+"""A run whose ranks torchrun, ``accelerate launch`` or ``srun`` started: rank 0 plans it, the others take its plan."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.config.plan import Plan, library_versions, reload
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.launch import rank_checks as checks
+from rlhf_core.runs.launch.leave import leave
+from rlhf_core.runs.launch.meeting import SEEN_S, LostRanks, Meeting
+from rlhf_core.runs.launch.started import StartedRank
+from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.types.errors import RlhfError, RunDirError, UserError, disk_error
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+
+WORD, VERDICT = "word", "verdict"
+"""Keys of what rank 0 says: first the plan, or why there is none; then whether every rank can run it."""
+
+
+INTERRUPTED = 130
+"""Exit code of a run that Ctrl-C or SIGTERM ended; every rank ends with it, and the same message."""
+
+
+class RanksRefused(UserError):
+    """What several ranks cannot run, in one message."""
+
+
+class EndedByRank0(RlhfError):
+    """Rank 0 ended before the run began; the message and the exit code are its own."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        self.exit_code = exit_code
+        super().__init__(text)
+
+
+class Rank0:
+    """Rank 0's side. The others wait for its word, however it ends.
+
+    Args:
+        me: this rank.
+    """
+
+    def __init__(self, me: StartedRank) -> None:
+        self.me, self.meeting = me, Meeting(me)
+        self._announced = False
+        self._beating_over = threading.Event()
+
+    @contextlib.contextmanager
+    def leading(self) -> Iterator[None]:
+        """Tell the others why there is no run, if there is none."""
+        with self.meeting.beating() as self._beating_over:
+            try:
+                yield
+            except BaseException as error:
+                self._end(*_reason(error), absent_too=isinstance(error, Exception))
+                raise
+            self._end("", 0)
+
+    def _end(self, text: str, code: int, *, absent_too: bool = True) -> None:
+        if self._announced:
+            return
+        with contextlib.suppress(LostRanks):
+            self.meeting.say(WORD, {"end": code, "text": text})
+            self.meeting.wait_until_seen("seen", absent_too=absent_too)
+
+    def agree(self, plan: Plan, config: RunConfig, run: RunDir, *, resume: bool) -> None:
+        """Give the plan to the other ranks, and wait until every one has said that it can run it.
+
+        Raises:
+            RanksRefused: what some cannot, each with its rank and machine.
+            UserError: a rank did not come in time.
+        """
+        token = secrets.token_hex(16)
+        path = run.path / checks.TOKEN
+        checks.check_disk(run.path, checks.checkpoint_bytes(config), self.me.place)
+        try:
+            _write(path, token)
+            self.meeting.say(
+                WORD,
+                {
+                    "digest": plan.digest,
+                    "versions": library_versions(),
+                    "run_dir": str(run.path.absolute()),
+                    "token": token,
+                    "resume": resume,
+                },
+            )
+            self._announced = True
+            try:
+                rows = self.meeting.hear_all("found", "the other ranks to check the plan")
+            except BaseException as error:
+                with contextlib.suppress(LostRanks):
+                    self._verdict(*_reason(error))
+                raise
+            problems = [str(text) for _, text in sorted(rows.items()) if text is not None]
+            self._verdict("\n".join(problems), RanksRefused.exit_code if problems else 0)
+        finally:
+            path.unlink(missing_ok=True)
+        if problems:
+            raise RanksRefused("\n".join(problems))
+
+    def _verdict(self, text: str, code: int) -> None:
+        self.meeting.say(VERDICT, {"end": code, "text": text})
+        self._beating_over.set()
+        self.meeting.wait_until_seen("seen")  # the store may end with this process
+
+
+def _reason(error: BaseException) -> tuple[str, int]:
+    """What the other ranks are told, and their exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by Ctrl-C or SIGTERM before the first step", INTERRUPTED
+    return str(error) or type(error).__name__, getattr(error, "exit_code", 1)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What another rank takes from rank 0: the plan, its configuration and the run's directory."""
+
+    plan: Plan
+    config: RunConfig
+    run_dir: Path
+    resume: bool
+
+
+@dataclass(frozen=True)
+class OwnCommand:
+    """What a rank's own command line says, and its machine's check, which rank 0's plan is compared with."""
+
+    preflight: Callable[[RunConfig, int], None]
+    """Checks the components' settings on this machine."""
+    run_dir: Path | None = None
+    """As the command line names it; None takes rank 0's."""
+    resume: bool = False
+    """Whether the command line resumes a run."""
+    wanted: Callable[[], RunConfig] | None = None
+    """The configuration that the command line asks for; None where it changes nothing."""
+
+
+def take_plan(me: StartedRank, registry: Registry, own: OwnCommand) -> Taken | None:
+    """Wait for rank 0's plan, check on this machine whether it can be run, and wait for what the others say.
+
+    Args:
+        me: this rank.
+        registry: of this process; frozen afterwards.
+        own: what this rank was asked for.
+
+    Returns:
+        What to run; None where rank 0 has nothing to run, and all is well.
+
+    Raises:
+        RlhfError: rank 0 ended, or some rank cannot run the plan.
+    """
+    meeting = Meeting(me)
+    word = meeting.hear(WORD, 0, "rank 0's plan", meeting.beat)
+    if "end" in word:
+        meeting.say(f"seen/{me.rank}", True)
+        if word["end"] == 0:
+            return None
+        raise EndedByRank0(f"rank 0 ended: {word['text']}", word["end"])
+    taken, problem = None, None
+    try:
+        taken = _check(word, me, registry, own)
+    except UserError as error:
+        problem = str(error) if me.place in str(error) else f"{me.place}: {error}"
+    except Exception as error:
+        problem = f"{me.place}: {type(error).__name__}: {error}"
+    meeting.say(f"found/{me.rank}", problem)
+    verdict = meeting.hear(VERDICT, 0, "rank 0 to hear of every rank", meeting.beat)
+    meeting.say(f"seen/{me.rank}", True)
+    if verdict["end"] != 0:
+        raise EndedByRank0(verdict["text"], verdict["end"])
+    assert taken is not None, "no problem was found"
+    return taken
+
+
+def _check(word: Mapping[str, Any], me: StartedRank, registry: Registry, own: OwnCommand) -> Taken:
+    folder = Path(word["run_dir"]) if own.run_dir is None else own.run_dir.absolute()
+    if own.resume != word["resume"]:
+        mine, theirs = ("resumes", "starts") if own.resume else ("starts", "resumes")
+        raise RunDirError(
+            f"{me.place} {mine} a run, and rank 0 {theirs} one",
+            fix="give every rank the same command line",
+        )
+    checks.check_shared(folder, word["token"], word["run_dir"], me.place)
+    plan = Plan.read(folder / "plan.json")
+    if plan.digest != word["digest"]:
+        raise RunDirError(
+            f"{me.place} reads another plan than rank 0 wrote", where=str(folder / "plan.json"), fix="start again"
+        )
+    checks.check_versions(word["versions"], me.place)
+    config = reload(registry, plan, resume=own.resume)
+    if own.wanted is not None:
+        checks.check_same_config(own.wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.place)
+    registry.freeze()
+    own.preflight(config, plan.world_size)
+    return Taken(plan, config, folder, own.resume)
+
+
+def end_quietly(error: RlhfError, me: StartedRank) -> None:
+    """End this rank without a message that another one prints in the same terminal; else return.
+
+    It leaves after that one, or when its launcher ends it: a launcher ends all ranks once one has left.
+    """
+    if (isinstance(error, EndedByRank0) or error.exit_code == INTERRUPTED) and not me.speaks:
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(SEEN_S)
+        leave(error.exit_code)

@@ -1,0 +1,175 @@
+"""A planned run in this process, which is the only one or one rank of several."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.config.plan import Plan, library_versions
+from rlhf_core.config.run import RunConfig
+from rlhf_core.distributed.checked import checked_strategy
+from rlhf_core.plugins.component_errors import blamed_on, label_for
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.hooks import HookBus
+from rlhf_core.plugins.registry import Registry, check_component
+from rlhf_core.plugins.time_limit import watched
+from rlhf_core.runs.launch.resume import how_to_go_on
+from rlhf_core.runs.launch.started import StartedRank
+from rlhf_core.runs.run_dir import RunDir, check_writable
+from rlhf_core.runs.work import Work
+
+log = logging.getLogger("rlhf.launch")
+
+Say = Callable[[str], None]
+Progress = Callable[[int, int | None, Mapping[str, float]], None]
+"""Step, steps in all where known, metrics."""
+
+
+def run_plan(
+    plan: Plan,
+    config: RunConfig,
+    registry: Registry,
+    hooks: HookBus,
+    run_dir: Path,
+    *,
+    resume: bool,
+    say: Say | None = None,
+    progress: Progress | None = None,
+    work: Work | None = None,
+    started: StartedRank | None = None,
+) -> Mapping[str, Any]:
+    """Build strategy, session and trainer in this process, and run.
+
+    Args:
+        plan: of the run.
+        config: the plan's, validated.
+        registry: of this process.
+        hooks: listeners.
+        run_dir: of the run.
+        resume: go on from the newest checkpoint.
+        say: shows one line.
+        progress: shows a step.
+        work: shows how far long work is.
+        started: this rank, where another launcher than ours started the ranks.
+
+    Returns:
+        The summary.
+    """
+    from rlhf_core.runs.session import RunSession
+
+    set_up_torch(config)
+    rank = int(os.environ.get("RANK", "0"))
+    ctx = BuildContext(
+        config=config, registry=registry, seed=config.seed, run_dir=run_dir, rank=rank, world_size=plan.world_size
+    )
+    if not resume and rank == 0:
+        check_writable(run_dir)
+    strategy = _join_ranks(config, ctx) if plan.world_size > 1 else _build_strategy(config, ctx)
+    deadlines = getattr(config.trainer, "deadlines", None)
+    session = RunSession(
+        RunDir(run_dir),
+        plan,
+        strategy,
+        hooks,
+        resume_hint=how_to_go_on(run_dir, started),
+        resume=resume,
+        environment=environment(),
+        deadlines=deadlines,
+    )
+    session.say = say or session.say
+    session.metrics.progress = progress or session.metrics.progress
+    session.work = work or session.work
+    ctx = ctx.with_(strategy=strategy, session=session)
+    with contextlib.ExitStack() as closing:
+        closing.enter_context(session.watchdog.active())
+        closing.callback(getattr(strategy, "close", lambda: None))
+        closing.callback(session.close)
+        with watched("build", f"building trainer '{config.trainer.name}', with its model and data"):
+            label = label_for("trainer", config.trainer, registry)
+            with blamed_on(label, "build()"):
+                trainer = config.trainer.build(ctx)
+        check_component("trainer", trainer, label)
+        closing.callback(getattr(trainer, "close", lambda: None))
+        if rank == 0:
+            session.metrics.trackers = [session.components.build("tracker", t, ctx) for t in config.trackers]
+        session.metrics.monitors = [session.components.build("monitor", m, ctx) for m in config.monitors]
+        return trainer.run()
+
+
+def _join_ranks(config: RunConfig, ctx: BuildContext) -> Any:
+    """The strategy, once a number of every rank was added up over it."""
+    from rlhf_core.runs.launch.rank_checks import check_all_reduce, named_rank
+
+    place = f"rank {ctx.rank} on {platform.node()}"
+    with named_rank(f"joining {ctx.world_size} ranks", place):
+        strategy = _build_strategy(config, ctx)
+    check_all_reduce(strategy, place)
+    return strategy
+
+
+def _build_strategy(config: RunConfig, ctx: BuildContext) -> Any:
+    assert config.strategy is not None, "the defaults name a strategy"
+    label = label_for("strategy", config.strategy, ctx.registry)
+    with blamed_on(label, "build()"):
+        strategy = config.strategy.build(ctx)
+    check_component("strategy", strategy, label)
+    return checked_strategy(strategy, label, ctx.world_size)
+
+
+def set_up_torch(config: RunConfig) -> None:
+    """Threads, matrix products and determinism."""
+    import torch
+
+    from rlhf_core.models.layers.matmul import use_matmul_backend
+    from rlhf_core.models.precision import slow_bfloat16
+
+    use_matmul_backend(config.matmul)
+    slow = slow_bfloat16(config.model_dump())
+    if slow and os.environ.get("RANK", "0") == "0":
+        log.warning("%s", slow)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    elif "OMP_NUM_THREADS" not in os.environ and not torch.cuda.is_available():
+        ahead = getattr(getattr(config.trainer, "rollouts", None), "max_staleness", 0) > 0
+        # sampling ahead and learning share the cores
+        torch.set_num_threads(max(1, initial_threads() // (2 if ahead else 1)))
+    if config.deterministic and torch.cuda.is_available():
+        # cuBLAS reads it when it is first used, and repeats its results with it alone
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+    # every buffer is written before it is read
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@functools.cache
+def initial_threads() -> int:
+    """torch's threads before the first run of this process."""
+    import torch
+
+    return torch.get_num_threads()
+
+
+def environment() -> dict[str, Any]:
+    """Facts about this machine, for ``environment.json``; no variables, no secrets."""
+    facts: dict[str, Any] = {
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cpus": os.cpu_count(),
+        "versions": library_versions(),
+    }
+    if "torch" in sys.modules:
+        import torch
+
+        cuda = torch.cuda.is_available()
+        facts |= {
+            "threads": torch.get_num_threads(),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+        }
+    return facts

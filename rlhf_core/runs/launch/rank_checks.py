@@ -1,0 +1,142 @@
+"""What is compared on every rank before a model loads; each problem names the rank, its machine and what to set."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.config.plan import library_versions
+from rlhf_core.data.atomic import TEMPORARY
+from rlhf_core.runs.launch.extension import differences
+from rlhf_core.runs.launch.memory import readable
+from rlhf_core.types.errors import ComponentError, DeadlineExceeded, UserError
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.strategy_protocols import Strategy
+
+TOKEN = f"{TEMPORARY}token"
+"""File that rank 0 writes into the run directory for as long as the others look for it."""
+SHARED_S = 10.0
+"""A network file system may show a new file late."""
+MAX_ROWS = 4
+
+
+def check_versions(planned: Mapping[str, str], place: str) -> None:
+    """Compare the libraries here with the plan's.
+
+    Raises:
+        UserError: they differ.
+    """
+    here = library_versions()
+    rows = [f"{k} {here.get(k)} (rank 0 has {planned.get(k)})" for k in planned if here.get(k) != planned.get(k)]
+    if rows:
+        raise UserError(
+            f"{place} has other versions: {', '.join(rows)}", fix="install the same packages on every machine"
+        )
+
+
+def check_same_config(mine: Mapping[str, Any], planned: Mapping[str, Any], place: str) -> None:
+    """Compare what this rank's command line says with the plan.
+
+    Raises:
+        UserError: they differ.
+    """
+    rows = [f"{key}: {new!r} (rank 0 has {old!r})" for key, old, new in differences(planned, mine)]
+    if rows:
+        more = [f"and {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
+        raise UserError(
+            f"{place} was started with another configuration: {', '.join([*rows[:MAX_ROWS], *more])}",
+            fix="give every rank the same command line and the same files",
+        )
+
+
+def check_shared(run_dir: Path, token: str, rank_0_dir: str, place: str) -> None:
+    """Look for rank 0's token in the run directory.
+
+    Raises:
+        UserError: it is not there: this rank has another directory.
+    """
+    ends = time.monotonic() + SHARED_S
+    while True:
+        try:
+            if (run_dir / TOKEN).read_text() == token:
+                return
+        except OSError:
+            pass
+        if time.monotonic() > ends:
+            raise UserError(
+                f"{place} has another run directory: '{run_dir}' there is not rank 0's '{rank_0_dir}'",
+                why=f"the file that rank 0 wrote into it did not appear within {SHARED_S:g} s",
+                fix="--run-dir on a file system that all machines share, the same on every rank",
+            )
+        time.sleep(0.1)
+
+
+def check_disk(folder: Path, needed: int, place: str) -> None:
+    """Compare free disk space with what a checkpoint takes at least.
+
+    Raises:
+        UserError: there is less.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f"{place} has no room for a checkpoint: it takes {readable(needed)} or more, and {readable(free)} are free",
+            where=str(folder),
+            fix="free some space or choose another --run-dir; trainer.keep_checkpoints is how many stay",
+        )
+
+
+@contextlib.contextmanager
+def named_rank(what: str, place: str) -> Iterator[None]:
+    """Ranks join each other, or exchange their first number. Errors of other kinds pass as they are.
+
+    Raises:
+        UserError: what the backend raised, with this rank, its machine and what to set.
+    """
+    from rlhf_core.distributed.peers import LOST
+
+    try:
+        yield
+    except (RuntimeError, DeadlineExceeded) as error:
+        cause = error.__cause__ if isinstance(error, (ComponentError, DeadlineExceeded)) else error
+        if not any(word in str(cause).lower() for word in LOST):
+            raise
+        reason = str(cause).splitlines()[0]
+        raise UserError(
+            f"{place}: {what} failed",
+            why=f"{error.what} ({reason})" if isinstance(error, DeadlineExceeded) else reason,
+            fix="name the network interface that the machines share in GLOO_SOCKET_IFNAME (CPU) or NCCL_SOCKET_IFNAME "
+            "(GPU; NCCL_DEBUG=INFO says more) and open its ports; strategy.timeout_s is the deadline",
+        ) from error
+
+
+def check_all_reduce(strategy: Strategy, place: str) -> None:
+    """Add a number of every rank, as gradients are added later.
+
+    Raises:
+        UserError: it failed, did not end in time, or has another sum.
+    """
+    ranks = strategy.world_size
+    with named_rank(f"an all-reduce over {ranks} ranks", place):
+        total = strategy.sum_over_ranks([strategy.rank + 1.0])[0]
+    if total != ranks * (ranks + 1) / 2:
+        raise UserError(
+            f"{place}: the numbers of {ranks} ranks add up to {total:g}, not to {ranks * (ranks + 1) / 2:g}",
+            why="the process group, or the strategy, does not join the ranks of this run",
+            fix="check that no other launch uses the same MASTER_ADDR and MASTER_PORT",
+        )
+
+
+def checkpoint_bytes(config: RunConfig) -> int:
+    """Least bytes of a checkpoint: the weights, and AdamW's two moments of all if all are trained; 0 if unknown."""
+    from rlhf_plugin_preflight.memory.check import weight_file_bytes
+
+    weights = weight_file_bytes(config.model.path) or 0
+    trained_whole = config.model.lora is None and getattr(config.trainer, "train_trunk", "full") == "full"
+    return weights * (3 if trained_whole else 0)

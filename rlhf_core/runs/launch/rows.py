@@ -1,0 +1,150 @@
+"""The rows that a run would read, without training: how many there are, and whether they can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.types.errors import ComponentError, DatasetError, ModelError, RlhfError
+from rlhf_core.types.rollouts import Demonstration, PreferencePair, Prompt, UnpairedPreference
+
+if TYPE_CHECKING:
+    from rlhf_core.config.plan import Plan
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.registry import Registry
+
+Row = Prompt | PreferencePair | Demonstration | UnpairedPreference
+READERS = {"token_advantages": "prompts", "pairs": "pairs", "unpaired": "unpaired", "judged": "unpaired"}
+"""What a trainer feeds its loss -> method of ``Datasets`` that reads the rows."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that were read.
+
+    Example:
+        Rows("prompts", train, heldout, dropped={"prompts_last_turn": 2}, weights={"pocket/assistant": 1.0})
+    """
+
+    what: str
+    """``prompts``, ``pairs``, ``unpaired`` or ``demonstrations``."""
+    train: Sequence[Row]
+    heldout: Sequence[Row]
+    dropped: Mapping[str, int]
+    weights: Mapping[str, float]
+    """Source -> weight in the mixture."""
+
+
+def samples_itself(config: RunConfig) -> bool:
+    """Whether the trainer samples what it learns from."""
+    return hasattr(config.trainer, "rollout_batch_size")
+
+
+def row_kind(config: RunConfig) -> str:
+    """What a trainer takes of its data: ``rows`` (prompts), ``pairs`` or ``demonstrations``."""
+    if samples_itself(config):
+        return "rows"
+    return "pairs" if getattr(config.trainer, "feeds", None) in ("pairs", "unpaired", "judged") else "demonstrations"
+
+
+def remote_sources(config: RunConfig) -> list[Any]:
+    """Data sets that have a path which is not on this machine: hub ids."""
+    every = [source.source for source in config.dataset.sources]
+    every += [config.dataset.heldout.source] if config.dataset.heldout is not None else []
+    return [s for s in every if (path := getattr(s, "path", None)) is not None and not Path(path).expanduser().exists()]
+
+
+def with_rows(plan: Plan, registry: Registry, config: RunConfig, *, dry_run: bool = False) -> Plan:
+    """The plan with the number of rows that each source has to train on and held out.
+
+    A dry run downloads nothing: there, and where a trainer reads its rows in a way of its own, it says nothing.
+    """
+    from rlhf_core.data.datasets import Datasets
+
+    if dry_run and remote_sources(config):
+        return plan
+    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
+    try:
+        return replace(plan, rows=Datasets(config.dataset, ctx).sizes(row_kind(config)))
+    except ComponentError:
+        raise
+    except RlhfError:  # the trainer names what is wrong when it reads them
+        return plan
+
+
+def read_all(config: RunConfig, ctx: BuildContext) -> Rows | None:
+    """Every row as the trainer would read it; None where it reads them in a way of its own, or they are at the hub.
+
+    Raises:
+        DatasetError: what the run itself would stop at, with file and row; no such dataset, subset or split at the hub.
+    """
+    from rlhf_core.data.datasets import Datasets
+
+    remote = remote_sources(config)
+    for source in remote:
+        check_hub_dataset(source)
+    feeds = getattr(config.trainer, "feeds", None)
+    what = "prompts" if samples_itself(config) else "demonstrations" if feeds == "labels" else READERS.get(str(feeds))
+    if remote or what is None:
+        return None
+    datasets = Datasets(config.dataset, ctx)
+    train, heldout = (getattr(datasets, what)(split) for split in ("train", "heldout"))
+    return Rows(what, train, heldout, dict(datasets.counts), datasets.weights)
+
+
+def cause(error: Exception) -> str:
+    """Type and first line of an error of another library."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+
+
+def check_hub_dataset(source: Any) -> None:
+    """Look a dataset up at the hub, or among what was downloaded before; its rows are not downloaded.
+
+    Raises:
+        DatasetError: there is none of that name, or no such subset or split.
+    """
+    import datasets
+
+    path, subset = str(source.path), getattr(source, "subset", None)
+    try:
+        found = datasets.load_dataset_builder(path, subset, revision=getattr(source, "revision", None)).info.splits
+    except Exception as error:  # the hub fails in as many ways as there are networks
+        raise DatasetError(
+            f"dataset '{path}'{f' (subset {subset})' if subset else ''} cannot be found",
+            why=cause(error),
+            fix="check the path or the id; without a network, download it elsewhere and give its folder",
+        ) from error
+    for split in (getattr(source, "split", None), getattr(source, "heldout_split", None)):
+        if split is not None and found and split.split("[")[0] not in found:
+            raise DatasetError(
+                f"dataset '{path}' has no split '{split}'",
+                why=f"it has {', '.join(map(str, found))}",
+                fix="check dataset.split and dataset.heldout_split",
+            )
+
+
+def check_hub_model(path: str, where: str) -> None:
+    """Look a model up that a component names, unless it is here; nothing but its ``config.json`` is downloaded.
+
+    Raises:
+        ModelError: neither a file or folder here nor a model at the hub.
+    """
+    from transformers import AutoConfig
+
+    from rlhf_core.models.hub import hub_reachable
+    from rlhf_core.models.places import model_place
+
+    if path == "pocket" or Path(model_place(path)).expanduser().exists():
+        return
+    try:
+        AutoConfig.from_pretrained(path, local_files_only=not hub_reachable())
+    except Exception as error:  # the hub fails in as many ways as there are networks
+        raise ModelError(
+            f"{where}: there is no folder '{path}' here, and the Hugging Face hub gives no model of that name",
+            why=cause(error),
+            fix="check the spelling and the network; for a private model set HF_TOKEN",
+        ) from error

@@ -1,0 +1,198 @@
+"""From a configuration to a finished run: plan, preflight, run directory, processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.config.plan import Plan, make_plan, walk_components
+from rlhf_core.config.run import RunConfig
+from rlhf_core.data.manifest import find_damage
+from rlhf_core.models.sources import resolve_model
+from rlhf_core.plugins.component_errors import component_error, label_for
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.hooks import HookBus, Launch, PlanResolved, RunClosed
+from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.launch.extension import record
+from rlhf_core.runs.launch.joined import Rank0
+from rlhf_core.runs.launch.process import Progress, Say, environment, set_up_torch
+from rlhf_core.runs.launch.process import run_plan as run_plan
+from rlhf_core.runs.launch.resume import how_to_go_on
+from rlhf_core.runs.launch.resume import planned_resume as planned_resume
+from rlhf_core.runs.launch.rows import with_rows as with_rows
+from rlhf_core.runs.launch.sigterm import sigterm_as_interrupt
+from rlhf_core.runs.live import held_by_this_process
+from rlhf_core.runs.run_dir import RunDir, first_missing
+from rlhf_core.runs.work import Work
+from rlhf_core.types.errors import PluginError, RlhfError
+
+log = logging.getLogger("rlhf")
+
+
+def plan_run(registry: Registry, hooks: HookBus, config: RunConfig, nproc: int) -> Plan:
+    """Resolve the plan and tell the hooks; the registry is frozen afterwards."""
+    plan = make_plan(registry, config, nproc)
+    hooks.fire("rlhf_plan_resolved", PlanResolved(plan.to_json()))
+    return plan
+
+
+def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run: bool = False) -> None:
+    """Let every selected component check its settings; nothing heavy is imported, nothing downloaded if ``dry_run``.
+
+    Raises:
+        UserError: the first thing that cannot work.
+    """
+    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
+    for kind, component in walk_components(config):
+        try:
+            component.preflight(ctx)
+        except RlhfError:
+            raise
+        except Exception as error:
+            explained = component_error(label_for(kind, component, registry), "preflight()", error)
+            raise PluginError(explained.what, where=explained.where, fix=explained.fix) from error
+    resolve_model(config.model.path)
+
+
+def launch(
+    plan: Plan,
+    config: RunConfig,
+    registry: Registry,
+    hooks: HookBus,
+    run_dir: Path,
+    *,
+    resume: bool,
+    say: Say,
+    progress: Progress,
+    work: Work | None = None,
+    rank_0: Rank0 | None = None,
+) -> Mapping[str, Any]:
+    """Run the plan in this process, or start one process per rank and wait.
+
+    Args:
+        plan: of the run.
+        config: the plan's, validated.
+        registry: of this process.
+        hooks: listeners.
+        run_dir: of the run; created unless it is resumed.
+        resume: go on from the newest checkpoint.
+        say: shows one line.
+        progress: shows a step.
+        work: shows how far long work is.
+        rank_0: where another launcher started the ranks, of which this is the first.
+
+    Returns:
+        The summary.
+
+    Raises:
+        RlhfError: the run failed.
+    """
+    run = RunDir(run_dir)
+    first_new_folder = first_missing(run_dir)
+    with contextlib.ExitStack() as stack:
+        if resume:
+            stack.enter_context(held_by_this_process(run_dir))
+            for text in record(run, plan):
+                say(text)
+            if (summary := completed(run)) is not None:
+                say(f"'{run_dir}' is complete: nothing is left to do; --set trainer.steps=N makes it longer")
+                return summary
+        here = plan.world_size == 1 or rank_0 is not None
+        if here:  # a process that only starts the ranks and waits needs no kernels
+            set_up_torch(config)
+        stack.enter_context(sigterm_as_interrupt())
+        if resume:
+            run.stop.unlink(missing_ok=True)
+            run.failure.unlink(missing_ok=True)
+        else:
+            run.create(plan, environment())
+            stack.enter_context(held_by_this_process(run_dir))
+        started = None if rank_0 is None else rank_0.me
+        failure: BaseException | None = None
+        try:
+            if rank_0 is not None:
+                rank_0.agree(plan, config, run, resume=resume)
+            if here:
+                shown = {"say": say, "progress": progress, "work": work}
+                return run_plan(plan, config, registry, hooks, run_dir, resume=resume, started=started, **shown)
+            return _run_ranks(plan, config, hooks, run, resume)
+        except BaseException as error:
+            failure = error
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if interrupted:
+                say(how_to_go_on(run_dir, started) if run.begun() else "stopped before the first step")
+            if not resume and (interrupted or getattr(error, "exit_code", 1) == 2):
+                run.discard_unused(first_new_folder)
+            raise
+        finally:
+            run.stop.unlink(missing_ok=True)
+            _closed(run, hooks, failure)
+
+
+def _closed(run: RunDir, hooks: HookBus, failure: BaseException | None) -> None:
+    """Call ``rlhf_run_closed``; a listener that fails hides no failure of the run."""
+    if not run.plan.is_file():
+        return
+    stopped = isinstance(failure, KeyboardInterrupt) or getattr(failure, "exit_code", 1) == 130
+    if failure is not None:
+        event = RunClosed(run.path, "interrupted" if stopped else "failed", f"{type(failure).__name__}: {failure}")
+    else:
+        summary = json.loads(run.summary.read_text()) if run.summary.is_file() else {}
+        event = RunClosed(run.path, str(summary.get("status", "completed")))
+    try:
+        hooks.notes += map(str, hooks.fire("rlhf_run_closed", event))
+    except RlhfError as error:
+        if failure is None:
+            raise
+        log.warning("%s", error)
+
+
+def completed(run: RunDir) -> Mapping[str, Any] | None:
+    """The summary of a run that has made all its steps and still has its final model as it was written."""
+    if not (run.summary.is_file() and run.final.is_dir()):
+        return None
+    summary = json.loads(run.summary.read_text())
+    if summary.get("status") != "completed":
+        return None
+    damage = find_damage(run.final)
+    if damage:
+        log.warning("'%s' is damaged (%s): it is written again from the last checkpoint", run.final, damage[0])
+    return None if damage else summary
+
+
+def _run_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resume: bool) -> Mapping[str, Any]:
+    """Start one process per rank, unless a hook does, and wait; the new summary is returned."""
+    from rlhf_core.runs.launch.ranks import RankFailed
+
+    earlier_summary = run.summary.stat().st_mtime_ns if run.summary.exists() else 0
+    try:
+        _start_ranks(plan, config, hooks, run, resume)
+    except (RankFailed, KeyboardInterrupt) as error:
+        interrupted = isinstance(error, KeyboardInterrupt) or error.exit_code == 130
+        run.record_failure("interrupted" if interrupted else "failed", error)
+        raise
+    if not run.summary.exists() or run.summary.stat().st_mtime_ns == earlier_summary:
+        raise RlhfError(
+            f"the launcher ended without an error, yet '{run.path}' has no new summary.json",
+            why="the ranks were started elsewhere and are not done, or they failed unseen",
+            fix=f"look at their output; rlhf runs show {run.path}",
+        )
+    return json.loads(run.summary.read_text())
+
+
+def _start_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resume: bool) -> None:
+    import torch
+
+    from rlhf_core.runs.launch.ranks import RankFailed, run_ranks
+
+    code = hooks.launch(Launch(run.plan, plan.world_size))
+    if code is None:
+        flags = {"--resume": resume, "--strict": hooks.strict, "--no-plugins": not hooks.enabled}
+        cuda = torch.cuda.is_available() and getattr(config.strategy, "device", "auto") != "cpu"
+        run_ranks(run, plan.world_size, [flag for flag, is_set in flags.items() if is_set], cuda)
+    elif code != 0:
+        raise RankFailed(code, {}, run.path)

@@ -1,0 +1,147 @@
+"""Settings that every trainer's loop has. An algorithm subclasses a trainer's configuration and changes defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rlhf_core.plugins.component import ComponentConfig, Config
+from rlhf_core.plugins.deadlines import DeadlineSettings
+from rlhf_core.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.types.rollouts import SamplingParams
+
+Reduction = Literal["token_mean", "sequence_mean", "constant"]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerSettings(Config):
+    """AdamW with warm-up (Loshchilov and Hutter 2019)."""
+
+    learning_rate: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer updates over which the learning rate rises linearly from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+
+class SamplingSettings(Config):
+    """How completions are drawn."""
+
+    max_tokens: int = Field(default=64, ge=1)
+    min_tokens: int = Field(default=1, ge=0)
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    stop: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _lengths(self) -> SamplingSettings:
+        if self.min_tokens > self.max_tokens:
+            raise ConfigError(
+                f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}",
+                fix="lower min_tokens or raise max_tokens",
+            )
+        return self
+
+    def params(self, **changes: Any) -> SamplingParams:
+        """Return them as the engine's type."""
+        from rlhf_core.types.rollouts import SamplingParams
+
+        return SamplingParams(**{**self.model_dump(), "stop": tuple(self.stop), **changes})
+
+
+class LoopSettings(ComponentConfig):
+    """What every loop has."""
+
+    companions: ClassVar[Mapping[str, Any]] = {}
+    """Slot -> component used when the user names none: the vetted recipe."""
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Model path -> settings vetted for it; they replace class defaults, and anything the user says replaces them.
+    ``PATH+REWARD``, e.g. ``pocket+ensemble``, has what that reward needs besides."""
+    feeds: ClassVar[str | None] = None
+    """What the trainer feeds its loss; compared with ``Loss.consumes``."""
+
+    optimizer: OptimizerSettings = OptimizerSettings()
+    micro_batch_size: int = Field(default=8, ge=1)
+    """Sequences per forward and backward; never changes the update."""
+    gradient_accumulation_steps: int | None = Field(default=None, ge=1)
+    """Says ``micro_batch_size`` by what follows from it: micro-batches per update and process. Give one of the two."""
+    reduction: Reduction = "token_mean"
+    """How the core turns ``loss_BT`` into a number, over the whole batch of all ranks: ``token_mean`` counts every
+    token alike (DAPO), ``sequence_mean`` averages over each completion's tokens first (GRPO as published), ``constant``
+    divides by ``reduction_constant`` instead (Dr. GRPO)."""
+    reduction_constant: float | None = Field(default=None, gt=0)
+    """Tokens per sequence for ``reduction: constant`` (Dr. GRPO's C). None is the most that a completion may have,
+    ``sampling.max_tokens``; 64 where nothing is sampled."""
+    eval_every: int = Field(default=10, ge=0)
+    """Steps between held-out evaluations; 0 evaluates only before and after."""
+    eval_samples: int = Field(default=64, ge=0)
+    """Held-out rows per evaluation; 0 switches evaluation off."""
+    checkpoint_every: int = Field(default=10, ge=0)
+    """Steps between checkpoints; 0 keeps only the last step's."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    deadlines: DeadlineSettings = DeadlineSettings()
+    max_missing_fraction: float = Field(default=0.5, ge=0, le=1)
+    """The run fails when more than this share of a step's scores is missing."""
+    trace_prompts: int = Field(default=8, ge=0)
+    """Prompts per step whose tokens and logprobs are traced in full; texts and scores always are. Offline: examples per
+    step whose texts are traced; ids, losses and margins always are."""
+
+    @property
+    def constant_length(self) -> float:
+        """C of ``reduction: constant`` in tokens."""
+        return 64.0 if self.reduction_constant is None else self.reduction_constant
+
+    def sequences_per_update(self) -> int:
+        """Examples of one optimizer update over all ranks."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how many sequences make an update")
+
+    def micro_batches(self, world_size: int) -> Self:
+        """These settings, with the ``micro_batch_size`` that ``gradient_accumulation_steps`` stands for.
+
+        Raises:
+            ConfigError: the sequences of an update cannot be cut so.
+        """
+        steps, total = self.gradient_accumulation_steps, self.sequences_per_update()
+        if steps is None:
+            return self
+        if total % (steps * world_size):
+            ranks = f" on each of {world_size} processes" if world_size > 1 else ""
+            raise ConfigError(
+                f"gradient_accumulation_steps {steps} does not divide the {total} sequences of an update" + ranks,
+                fix="use a divisor, or say trainer.micro_batch_size instead",
+            )
+        return self.model_copy(update={"micro_batch_size": total // (steps * world_size)})
+
+
+class ModelLoopSettings(LoopSettings):
+    """What the on-policy and the offline loop share: they train a language model, or heads on its transformer."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """``bf16``: the transformer computes in bfloat16 (autocast) wherever it runs, sampling with the native engine
+    included; weights, optimizer, output head, log-probabilities, scores and loss stay float32 (``model.dtype``).
+    ``auto`` is ``bf16`` on a CUDA device that has it, where ``model.dtype`` is ``float32``, and ``fp32`` elsewhere; the
+    plan says which, and a resumed run keeps it."""
+
+    def check_precision(self, ctx: BuildContext) -> None:
+        """Refuse mixed precision of weights that are not float32.
+
+        Raises:
+            ConfigError: names both settings.
+        """
+        dtype = ctx.config.model.dtype
+        if self.precision == "bf16" and dtype != "float32":
+            raise ConfigError(
+                f"trainer.precision bf16 cannot be combined with model.dtype {dtype}",
+                why="mixed precision keeps the weights in float32 and computes in bfloat16",
+                fix="leave out model.dtype, or trainer.precision",
+            )

@@ -1,0 +1,264 @@
+"""On the first batch of a run: do the optimised forwards compute what the plain one does?
+
+Each optimisation is tested against every model in the toolkit's own tests, but a user's model may be none of those
+(other attention code, a patched layer, another version of a library). A wrong gradient learns something, slowly and
+silently, so that it is compared once, on a few samples of the run's own first batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlhf_core.distributed.exchange import lent
+from rlhf_core.models.layers.logprobs import selected_logprobs
+from rlhf_core.models.layers.padded import padded_logits
+from rlhf_core.plugins.protocols import ShardedForward, Strategy
+from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.structure import compute_dtype
+
+if TYPE_CHECKING:
+    from rlhf_core.training.policy_module import PolicyModule
+    from rlhf_core.training.training_sample import TrainingSample
+
+log = logging.getLogger("rlhf.models")
+COMPARED = 4
+"""Samples compared: two of each of two prompts."""
+NATS = {torch.float32: 1e-3, torch.bfloat16: 0.3}
+"""Largest difference of a logprob that rounding explains, by the number type of the forward."""
+GRADIENT = {torch.float32: 1e-3, torch.bfloat16: 0.3}
+"""The same for the gradient: norm of the difference over its norm."""
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+"""Where a policy is certain, the gradient of its logprobs is what large terms leave that cancel, and their rounding
+stays: a difference of this share of their norm is no finding. Measured: 3.5e-7 in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One optimisation that changed the result.
+
+    Example:
+        Finding("packing", nats=0.8, gradient=1.3)
+    """
+
+    name: str
+    nats: float
+    """Largest difference of a logprob."""
+    gradient: float
+    """Difference of the gradient over its norm, or over the least norm in which rounding would not show if that is
+    larger; 0 where it was not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one path computed."""
+
+    logprobs_N: torch.Tensor
+    gradient: list[torch.Tensor]
+
+
+def choose_samples(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
+    """Shortest and longest completion of each of two prompts: sharing, padding and neighbours all show."""
+    prompts: dict[tuple[int, ...], list[TrainingSample]] = {}
+    whole = [sample for sample in samples if not sample.contexts]
+    for sample in whole:
+        if sample.completion_ids:
+            prompts.setdefault(sample.prompt_ids, []).append(sample)
+    rows = [sorted(group, key=lambda i: len(i.completion_ids)) for group in list(prompts.values())[: COMPARED // 2]]
+    return [item for row in rows for item in (row[:1] if len(row) == 1 else [row[0], row[-1]])]
+
+
+def forward_check(
+    model: torch.nn.Module,
+    samples: Sequence[TrainingSample],
+    temperature: float,
+    options: ForwardOptions,
+    dtype: torch.dtype = torch.float32,
+    gradient: bool = True,
+    any_rank: Callable[[bool], bool] = bool,
+) -> list[Finding]:
+    """Return the optimisations that differ from the model's own padded forward, none if all is well.
+
+    Args:
+        model: the policy; its weights are whole, its ``grad`` stays as it is.
+        samples: a few, see :func:`choose_samples`.
+        temperature: of the sampler.
+        options: what is on.
+        dtype: of the forward, which decides what is rounding.
+        gradient: compare gradients too.
+        any_rank: whether something is so on any rank, where all have to make as many forwards.
+    """
+    if not samples or not options.names:
+        return []
+    plain = _compute(model, samples, temperature, None, gradient)
+    optimised = _compute(model, samples, temperature, options, gradient)
+    norm = _norm(plain.gradient)
+    differs = not within_rounding(_compare("all together", plain, optimised, norm), dtype)
+    if not any_rank(differs):
+        return []
+    if gradient:
+        norm = max(norm, ROUNDING[dtype] / GRADIENT[dtype] * _norm(_cancelling_terms(model, samples, temperature)))
+    together = _compare("all together", plain, optimised, norm)
+    if gradient and within_rounding(together, dtype):
+        return []
+    alone = [
+        _compare(name, plain, _compute(model, samples, temperature, options.alone(name), gradient), norm)
+        for name in options.names
+    ]
+    if not differs:
+        return []
+    wrong = [finding for finding in alone if not within_rounding(finding, dtype)]
+    return wrong or [Finding(name, together.nats, together.gradient) for name in options.names]
+
+
+def compare_paths(
+    model: torch.nn.Module, samples: Sequence[TrainingSample], options: ForwardOptions, *, plain: Result
+) -> Finding:
+    """How far one choice of optimisations is from ``plain``, in logprobs and in the gradient."""
+    other = _compute(model, samples, 1.0, options, gradient=True)
+    return _compare(", ".join(options.names), plain, other, _norm(plain.gradient))
+
+
+def plain_result(model: torch.nn.Module, samples: Sequence[TrainingSample]) -> Result:
+    """Logprobs and gradient of the model's own padded forward."""
+    return _compute(model, samples, 1.0, None, gradient=True)
+
+
+def within_rounding(finding: Finding, dtype: torch.dtype) -> bool:
+    """Whether rounding in this number type explains a difference."""
+    return finding.nats <= NATS[dtype] and finding.gradient <= GRADIENT[dtype]
+
+
+def _compare(name: str, plain: Result, other: Result, norm: float) -> Finding:
+    nats = float((plain.logprobs_N - other.logprobs_N).abs().max())
+    gap = _norm([a - b for a, b in zip(plain.gradient, other.gradient)])
+    return Finding(name, nats, gap / norm if norm else math.inf if gap else 0.0)
+
+
+def _norm(gradient: Sequence[torch.Tensor]) -> float:
+    return sum(float(g.float().pow(2).sum()) for g in gradient) ** 0.5
+
+
+def _cancelling_terms(
+    model: torch.nn.Module, samples: Sequence[TrainingSample], temperature: float
+) -> list[torch.Tensor]:
+    """Gradient of the tokens' logits without their normalisation: as large as what cancels in that of logprobs."""
+    targets_N = torch.tensor([t for i in samples for t in i.completion_ids])
+    with torch.enable_grad():
+        logits_NV = padded_logits(model, [i.prompt_ids for i in samples], [i.completion_ids for i in samples])
+        logits_N = logits_NV.gather(-1, targets_N.to(logits_NV.device)[:, None])[:, 0].float() / temperature
+        return _gradient(model, logits_N)
+
+
+def _compute(
+    model: torch.nn.Module,
+    samples: Sequence[TrainingSample],
+    temperature: float,
+    options: ForwardOptions | None,
+    gradient: bool,
+) -> Result:
+    """Logprobs and their :func:`_gradient`; None is the model's own forward."""
+    prompts, completions = [i.prompt_ids for i in samples], [i.completion_ids for i in samples]
+    with torch.set_grad_enabled(gradient):
+        if options is None:
+            targets_N = [t for c in completions for t in c]
+            logits_NV = padded_logits(model, prompts, completions)
+            logprobs_N = selected_logprobs(logits_NV, torch.tensor(targets_N, device=logits_NV.device), temperature)
+        else:
+            out = completion_logprobs(model, prompts, completions, temperature=temperature, **options.as_arguments)
+            logprobs_N = out.logprobs_BT[out.mask_BT]
+        if not gradient:
+            return Result(logprobs_N, [])
+        return Result(logprobs_N.detach(), _gradient(model, logprobs_N))
+
+
+def _gradient(model: torch.nn.Module, values_N: torch.Tensor) -> list[torch.Tensor]:
+    """Gradient of a sum that weighs every token differently."""
+    weights_N = torch.cos(torch.arange(len(values_N), device=values_N.device))
+    learning = [p for p in model.parameters() if p.requires_grad]
+    grads = torch.autograd.grad((values_N * weights_N).sum(), learning, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(learning, grads)]
+
+
+class ForwardCheck:
+    """Compares the optimised forward with the plain one, once a run; every rank switches off what differs on any.
+
+    With a strategy that shards the weights, logprobs are compared and gradients are not.
+
+    Args:
+        module: the policy; its forward options are changed.
+        strategy: gathers what every rank found.
+        prepared: the module, which the strategy prepared.
+        counts: what was switched off is counted here.
+        done: nothing is compared.
+    """
+
+    def __init__(
+        self,
+        module: PolicyModule,
+        strategy: Strategy,
+        prepared: torch.nn.Module,
+        counts: Counter[str],
+        *,
+        done: bool,
+    ) -> None:
+        self.module, self.strategy, self.prepared = module, strategy, prepared
+        self.counts, self.done = counts, done
+
+    def __call__(self, samples: Sequence[TrainingSample]) -> None:
+        """Compare on a few of this rank's samples; all ranks call it together."""
+        if self.done:
+            return
+        options, chosen = self.module.options, choose_samples(samples)
+        if isinstance(self.strategy, ShardedForward):
+            findings = self._on_shards(chosen)
+        else:
+            with self.strategy.gathered(self.prepared):
+                findings = self._compared(chosen, gradient=not self.strategy.sharded)
+        by_name = {f.name: f for rank in self.strategy.gather_objects(findings) for f in rank}
+        if self.strategy.rank == 0:
+            warn(list(by_name.values()))
+        self.counts.update({f"switched_off_{name}": 1 for name in by_name})
+        self.module.options = options.without(*by_name)
+        self.done = True
+
+    def _compared(
+        self, chosen: Sequence[TrainingSample], *, gradient: bool, any_rank: Callable[[bool], bool] = bool
+    ) -> list[Finding]:
+        module, model = self.module, self.module.model
+        dtype = compute_dtype(model)
+        return forward_check(model, chosen, module.temperature, module.options, dtype, gradient, any_rank)
+
+    def _on_shards(self, chosen: list[TrainingSample]) -> list[Finding]:
+        """All ranks make as many forwards; one without samples is lent those of another."""
+        present = self.strategy.gather_objects(bool(chosen))
+        chosen = lent(self.strategy, chosen or None, present) or []
+
+        def on_any_rank(condition: bool) -> bool:
+            return self.strategy.max_over_ranks(int(condition)) > 0
+
+        def compare(*_: object) -> list[list[Finding]]:
+            return [self._compared(chosen, gradient=False, any_rank=on_any_rank)]
+
+        return NoGradForward(self.strategy, self.prepared).rows([None], lambda samples: [[0]], compare)[0]
+
+
+def warn(findings: Sequence[Finding]) -> None:
+    """Say what was switched off."""
+    for finding in findings:
+        log.warning(
+            "forward check: trainer.%s changes this model's results (logprobs by up to %.2g nats, gradient by %.2g of "
+            "its norm) and is switched off for this run. The run goes on with the plain computation; a bug report with "
+            "the model's name would help",
+            finding.name,
+            finding.nats,
+            finding.gradient,
+        )

@@ -1,0 +1,159 @@
+"""Completions from the current policy, and metrics of them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rlhf_core.plugins.component_errors import blamed_on, label_of
+from rlhf_core.plugins.contracts import Label, ValidatedEngine, check_rollouts, contract_error, requested
+from rlhf_core.plugins.episode_contract import check_episode
+from rlhf_core.plugins.protocols import Agent, RolloutEngine
+from rlhf_core.plugins.time_limit import watched
+from rlhf_core.runs.statistics import mean
+from rlhf_core.runs.work import Advance
+from rlhf_core.training.seeds import request_seed
+from rlhf_core.types.rollouts import FinishReason, MalformedRollout, PromptGroup, Rollout, SamplingParams
+from rlhf_core.types.turns import POLICY, TurnStatus
+
+
+class RolloutGenerator:
+    """Samples completions from the current policy.
+
+    Args:
+        agent: plays the episodes.
+        engine: samples.
+        seed: the run's.
+        label: component -> how to name it in errors.
+    """
+
+    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int, label: Label = label_of) -> None:
+        self.agent, self.engine, self.seed = agent, ValidatedEngine(engine, label(engine)), seed
+        self.agent_label = label(agent)
+
+    def sample(
+        self,
+        groups: Sequence[PromptGroup],
+        sampling: SamplingParams,
+        version: int,
+        *,
+        tag: object,
+        advance: Advance | None = None,
+    ) -> list[Rollout]:
+        """Sample every group's completions, group by group.
+
+        Args:
+            groups: prompts, and how many completions each.
+            sampling: how they are drawn.
+            version: of the policy.
+            tag: part of every seed.
+            advance: told how many more completions have ended, by an engine that has ``on_ended``.
+
+        Raises:
+            PluginError: the engine or the agent returned other rollouts than asked for, or in another order.
+            ComponentError: one of them raised.
+        """
+        seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
+        distinct = len({s for row in seeds for s in row})
+        assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
+        limit = watched("rollout", f"play() of {self.agent_label} for {distinct} completions")
+        with limit, reporting(self.engine.engine, advance), blamed_on(self.agent_label, "play()"):
+            try:
+                rollouts = self.agent.play(list(groups), seeds, self.engine, sampling, version)
+            except MalformedRollout as error:
+                raise contract_error(self.agent_label, f"a {error}", "an episode whose parts agree") from error
+        answer = check_rollouts(rollouts, requested(groups), self.agent_label)
+        for rollout in answer:
+            check_episode(rollout, sampling.max_tokens, self.agent_label)
+        return answer
+
+
+@contextlib.contextmanager
+def reporting(engine: Any, advance: Advance | None) -> Iterator[None]:
+    """Let an engine that can tell on the way how many completions have ended do so."""
+    if advance is None or not hasattr(engine, "on_ended"):
+        yield
+        return
+    engine.on_ended = advance
+    try:
+        yield
+    finally:
+        engine.on_ended = None
+
+
+def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Lengths, how completions ended, and how often they repeat.
+
+    Lengths and ``tokens_generated`` are of what the policy wrote. Where there are episodes, ``environment_tokens`` is
+    what it read in them, and ``turns/mean`` how often it wrote.
+    """
+    lengths = [len(r.completion_ids) if r.mask_T is None else int(r.mask_T.sum()) for r in rollouts]
+    truncated = [float(r.finish_reason is FinishReason.LENGTH) for r in rollouts]
+    return {
+        "completion_length/mean": mean([float(n) for n in lengths]),
+        "completion_length/max": float(max(lengths, default=0)),
+        "completion_length/min": float(min(lengths, default=0)),
+        "truncated_fraction": mean(truncated),
+        "tokens_generated": float(sum(lengths)),
+        **episode_metrics(rollouts),
+        **repeat_metrics(rollouts),
+    }
+
+
+def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Of episodes of several turns; nothing where there are none."""
+    episodes = [r for r in rollouts if r.turns]
+    if not episodes:
+        return {}
+    read = [turn for r in episodes for turn in r.turns if turn.role != POLICY]
+    environment_tokens = sum(len(r.completion_ids) - int(r.mask_T.sum()) for r in rollouts if r.mask_T is not None)
+    counts = {status: sum(turn.status is status for turn in read) for status in TurnStatus}
+    return {
+        "environment_tokens": float(environment_tokens),
+        "turns/mean": mean([float(sum(turn.role == POLICY for turn in r.turns)) for r in episodes]),
+        "turns/results": float(len(read)),
+        **{f"turns/{status.value}": float(n) for status, n in counts.items() if n and status is not TurnStatus.OK},
+    }
+
+
+def repeat_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """How much repeats, and how much of it is no chance.
+
+    Returns:
+        ``identical_fraction``: prompts all of whose completions are the same, of those that have several.
+        ``repeat_surprise``: how improbable the repetitions are if completions are drawn independently from the
+        behaviour policy, in nats per completion of a prompt that has several. At most about 0.2 however sure or
+        unsure the policy is; larger where unlikely completions come again, as with one seed for all.
+        ``commonest_fraction``: the commonest completion, whatever its prompt.
+    """
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.prompt_id, []).append(rollout)
+    several = [g for g in groups.values() if len(g) > 1]
+    equal = sum(len({r.completion_ids for r in g}) == 1 for g in several)
+    surprise = sum(_surprise(g) for g in several)
+    commonest = max(Counter(r.completion_ids for r in rollouts).values(), default=0)
+    return {
+        "identical_fraction": equal / max(1, len(several)),
+        "repeat_surprise": surprise / max(1, sum(map(len, several))),
+        "commonest_fraction": commonest / max(1, len(rollouts)),
+    }
+
+
+def _surprise(group: Sequence[Rollout]) -> float:
+    """k copies among n draws: the first is free, so about ``C(n - 1, k - 1) p^(k - 1)``."""
+    count = Counter(r.completion_ids for r in group)
+    logprobs = {r.completion_ids: _logprob(r) for r in group}
+    chances = [
+        math.log(math.comb(len(group) - 1, k - 1)) + (k - 1) * logprobs[ids] for ids, k in count.items() if k > 1
+    ]
+    return sum(max(0.0, -chance) for chance in chances)
+
+
+def _logprob(rollout: Rollout) -> float:
+    """Of what the policy chose; tool output is the same for everybody."""
+    chosen = rollout.logprobs_T if rollout.mask_T is None else rollout.logprobs_T[rollout.mask_T]
+    return float(chosen.sum())

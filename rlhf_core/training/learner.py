@@ -1,0 +1,352 @@
+"""Micro-batches in, one optimizer update out. Knows neither algorithm nor data.
+
+The loss is divided by a *global* denominator counted before any forward, so the update does not depend
+on micro-batch size, on what was skipped, or on the number of processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from rlhf_core.distributed.exchange import lent
+from rlhf_core.distributed.optimizer import NormPart, optimizer_of
+from rlhf_core.plugins.component_errors import label_of
+from rlhf_core.plugins.loss_contract import call_loss
+from rlhf_core.plugins.protocols import Loss, Strategy
+from rlhf_core.plugins.strategy_protocols import RunOptimizer
+from rlhf_core.runs.work import Advance
+from rlhf_core.training.config import LoopSettings, OptimizerSettings
+from rlhf_core.training.drift import DRIFT_SPREAD
+from rlhf_core.training.functional.importance import bounded_ratio
+from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.training.micro_batches import MicroBatcher, micro_batches_of_size
+from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.optimizer import plan_optimizer
+from rlhf_core.types.batches import LossOutput
+from rlhf_core.types.errors import TrainingDiverged
+
+Sums = defaultdict[str, float]
+"""Metric -> sum over micro-batches."""
+MetricSums = dict[str, tuple[float, float]]
+"""Metric -> (sum, weight) over micro-batches and ranks."""
+Observe = Callable[[Sequence[Any], Any, LossOutput], None]
+"""(Samples, what the loss consumed, what it returned) of one micro-batch."""
+COUNTS = ("train/tokens", "updates_skipped", "log_ratios_clamped", "kl_clamped")
+"""Added over updates, and left out where their weight is 0; every other metric is a weighted mean."""
+
+
+class Sample(Protocol):
+    """One training example of a batch."""
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens that count in the loss."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Identifier shown in errors."""
+        ...
+
+
+class Learner:
+    """Makes updates with the optimizer that the strategy made.
+
+    Args:
+        module: prepared by the strategy; ``module(samples)`` returns the batch that the loss consumes.
+        loss: unreduced loss.
+        strategy: ranks, gradients, clipping.
+        settings: optimizer, reduction, micro-batch size.
+        total_updates: for the learning-rate schedule.
+        critic_updates: the first of them, in which the policy gets no update; its schedule has the rest.
+        critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
+        critic_rate: its learning rate; None takes the optimizer's.
+        micro_batcher: makes micro-batches; None takes ``settings.micro_batch_size`` samples each, in order.
+        optimizer: made with the module by :func:`rlhf_core.training.optimizer.prepare_to_learn`; None makes it
+            here, which a strategy that has to make it while sharding refuses.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: Loss,
+        strategy: Strategy,
+        settings: LoopSettings,
+        total_updates: int,
+        critic: torch.nn.Module | None = None,
+        critic_rate: float | None = None,
+        micro_batcher: MicroBatcher | None = None,
+        critic_updates: int = 0,
+        optimizer: RunOptimizer | None = None,
+    ) -> None:
+        self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
+        self.critic, self._constant_length = critic, settings.constant_length
+        self.no_grad = NoGradForward(strategy, module)
+        """Forwards of the module without gradient."""
+        self.micro_batcher = micro_batcher or micro_batches_of_size(settings.micro_batch_size)
+        self.critic_only_updates = 0
+        """Updates so far in which only the critic learned; the policy's schedule begins after them."""
+        self.optimizer = optimizer or optimizer_of(
+            strategy, module, plan_optimizer(strategy.unwrap(module), settings.optimizer, critic, critic_rate)
+        )
+        self._factor = lr_factor(settings.optimizer, total_updates - critic_updates)
+        self._critic_factor = lr_factor(settings.optimizer, total_updates)
+        self.version = 0
+        """Updates made so far: the policy version."""
+
+    def update(
+        self,
+        samples: Sequence[Any],
+        totals: tuple[float, float] | None = None,
+        *,
+        critic_only: bool = False,
+        observe: Observe | None = None,
+    ) -> dict[str, float]:
+        """Make one optimizer update from this rank's samples.
+
+        Args:
+            samples: what to run; those that cannot contribute a gradient may already be left out.
+            totals: (tokens, sequences) of this rank counted *before* anything was left out; None counts ``samples``.
+            critic_only: the policy gets no update, whatever its gradient (critic warm-up).
+            observe: called with each micro-batch: its samples, what the loss consumed, what it returned. One that reads
+                a value there makes the host wait for the device in every micro-batch; keep detached tensors instead.
+
+        Returns:
+            Metrics summed over micro-batches and ranks, then divided by their weights.
+
+        Raises:
+            PluginError: the loss returned values that do not fit its batch.
+            TrainingDiverged: a loss or the gradient norm is not finite; weights are unchanged.
+        """
+        return means([self.update_sums(samples, totals, critic_only=critic_only, observe=observe)])
+
+    def update_sums(
+        self,
+        samples: Sequence[Any],
+        totals: tuple[float, float] | None = None,
+        *,
+        critic_only: bool = False,
+        observe: Observe | None = None,
+    ) -> MetricSums:
+        """:meth:`update`, with the metrics not yet divided, so that several updates can be averaged exactly."""
+        local = totals or (float(sum(i.tokens for i in samples)), float(len(samples)))
+        tokens, sequences, present = self.strategy.sum_over_ranks([*local, float(len(samples))])
+        if present == 0:
+            return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
+        factor = 0.0 if critic_only else self._factor(self.version - self.critic_only_updates)
+        self.optimizer.set_rates(factor, self._critic_factor(self.version))
+        sums = self._accumulate(samples, tokens, sequences, observe)
+        norms = self.optimizer.step(self._parts(critic_only), self.settings.optimizer.max_grad_norm)
+        for name, norm in norms.items():
+            if not math.isfinite(norm):
+                raise diverged(f"{name.replace('grad_norm', 'gradient norm').replace('_', ' ')} is {norm}", samples)
+        self.version += 1
+        self.critic_only_updates += critic_only
+        rate = self.settings.optimizer.learning_rate * factor
+        core = {"learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
+        return {**self._over_ranks(sums), **{k: (v, 1.0) for k, v in norms.items()}, **core}
+
+    def _parts(self, critic_only: bool) -> list[NormPart]:
+        """What is clipped by itself: a critic apart from the policy."""
+        if self.critic is None:
+            return [NormPart("grad_norm", self.module)]
+        policy = self.strategy.unwrap(self.module).get_submodule("model")
+        return [NormPart("grad_norm", policy, learns=not critic_only), NormPart("critic_grad_norm", self.critic)]
+
+    def _accumulate(
+        self, samples: Sequence[Any], tokens: float, sequences: float, observe: Observe | None
+    ) -> MetricSums:
+        micros = [[samples[i] for i in part] for part in self.micro_batcher(samples)]
+        counts = self.strategy.gather_objects(len(micros))
+        count, spare = max(counts), lent(self.strategy, samples[0] if samples else None, [n > 0 for n in counts])
+        rows: list[Mapping[str, Any]] = []
+        for n in range(count):
+            with self.strategy.accumulate(self.module, last=n == count - 1):
+                if n < len(micros):
+                    rows.append(self._micro(micros[n], tokens, sequences, observe))
+                else:
+                    self._idle(spare, tokens, sequences)
+        sums: Sums = defaultdict(float)
+        weights: Sums = defaultdict(float)
+        for micro, row in zip(micros, read_rows(rows), strict=True):
+            if not math.isfinite(row["loss"][0]):
+                self.optimizer.discard()
+                raise diverged(f"loss is {row['loss'][0]}: {label_of(self.loss, 'loss')}", micro)
+            add(sums, weights, row)
+        weights["loss"] = 1.0 / self.strategy.world_size
+        sums["loss"] += 0.0
+        return {k: (sums[k], weights[k]) for k in sums}
+
+    def _idle(self, spare: Any, tokens: float, sequences: float) -> None:
+        """A zero-loss micro-batch of a rank that has nothing left, so that ranks stay in step."""
+        batch = self.module([spare])
+        self.strategy.backward(self.reduce(self._loss(batch).loss, batch, tokens, sequences) * 0.0)
+
+    def _micro(
+        self, micro: Sequence[Any], tokens: float, sequences: float, observe: Observe | None
+    ) -> Mapping[str, Any]:
+        """Forward and backward of one micro-batch; its metrics stay on the device, for which nothing waits here."""
+        batch = self.module(micro)
+        out = self._loss(batch)
+        if observe is not None:
+            observe(micro, batch, out)
+        value = self.reduce(out.loss, batch, tokens, sequences)
+        self.strategy.backward(value)
+        rows = {"loss": (value, 0.0), **core_metrics(batch), **out.metrics}
+        return {k: (_detached(total), _detached(weight)) for k, (total, weight) in rows.items()}
+
+    def _loss(self, batch: Any) -> LossOutput:
+        return call_loss(self.loss, batch, label_of(self.loss, "loss"))
+
+    def reduce(self, loss: torch.Tensor, batch: Any, tokens: float, sequences: float) -> torch.Tensor:
+        """Mask and divide by the global denominator (see :mod:`rlhf_core.training.functional.reduce`)."""
+        if loss.ndim == 1:
+            weights_B = getattr(batch, "weights_B", None)
+            return (loss if weights_B is None else loss * weights_B).sum() / sequences
+        mode = self.settings.reduction
+        denominator = {
+            "token_mean": tokens,
+            "sequence_mean": sequences,
+            "constant": sequences * self._constant_length,
+        }[mode]
+        return reduce_loss(loss, batch.mask_BT, mode, denominator)
+
+    @torch.no_grad()
+    def measure(self, samples: Sequence[Any], advance: Advance = lambda count: None) -> dict[str, float]:
+        """Loss and metrics of this rank's samples without an update, reduced like a batch over all ranks.
+
+        Args:
+            samples: this rank's.
+            advance: called with the size of every micro-batch that is measured.
+        """
+        local = [float(sum(i.tokens for i in samples)), float(len(samples))]
+        tokens, sequences = self.strategy.sum_over_ranks(local)
+        sums: Sums = defaultdict(float)
+        weights: Sums = defaultdict(float)
+
+        def measured(module: Any, micro: Sequence[Any]) -> Mapping[str, Any]:
+            batch = module(micro)
+            out = self._loss(batch)
+            loss = self.reduce(out.loss, batch, tokens, sequences)
+            advance(len(micro))
+            return {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics}
+
+        for _, rows in self.no_grad.parts(samples, self.micro_batcher, measured):
+            add(sums, weights, rows)
+        sums["loss"] += 0.0  # a rank without samples takes part too
+        weights["loss"] = 1.0 / self.strategy.world_size
+        return means([self._over_ranks({k: (sums[k], weights[k]) for k in sums})])
+
+    def _over_ranks(self, sums: MetricSums) -> MetricSums:
+        total: MetricSums = {}
+        for rank in self.strategy.gather_objects(sums):
+            for key, (s, w) in rank.items():
+                a, b = total.get(key, (0.0, 0.0))
+                total[key] = (a + s, b + w)
+        return dict(sorted(total.items()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer, schedule position and policy version."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "version": self.version,
+            "critic_only_updates": self.critic_only_updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore them."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.version, self.critic_only_updates = state["version"], state["critic_only_updates"]
+
+
+def means(updates: Sequence[MetricSums]) -> dict[str, float]:
+    """Weighted mean of each metric over updates; :data:`COUNTS` are added."""
+    sums: Sums = defaultdict(float)
+    weights: Sums = defaultdict(float)
+    for rows in updates:
+        add(sums, weights, rows)
+    kept = {k: s for k, s in sums.items() if weights[k] and not k.startswith("_")}
+    return {k: s if k in COUNTS else s / weights[k] for k, s in kept.items()}
+
+
+def read_rows(rows: Sequence[Mapping[str, tuple[Any, Any]]]) -> list[dict[str, tuple[float, float]]]:
+    """(Sum, weight) rows as numbers: those on another device than the CPU come from it together, in one wait."""
+    values = [value for row in rows for pair in row.values() for value in pair]
+    far = [value.reshape(()).double() for value in values if _is_far(value)]
+    read = iter(torch.stack(far).cpu().tolist() if far else ())
+    numbers = iter([next(read) if _is_far(value) else float(value) for value in values])
+    return [{key: (next(numbers), next(numbers)) for key in row} for row in rows]
+
+
+def _is_far(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
+
+
+def _detached(value: Any) -> Any:
+    """A copy without its graph: what a loss reports may be a buffer of its own that it goes on to change."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
+    """Add (sum, weight) rows."""
+    for key, (total, weight) in rows.items():
+        sums[key] += float(total)  # pyright: ignore[reportArgumentType]
+        weights[key] += float(weight)  # pyright: ignore[reportArgumentType]
+
+
+def core_metrics(batch: Any) -> dict[str, tuple[Any, Any]]:
+    """What the core measures on every token batch, as (sum, weight), tensors of one number on the batch's device:
+    entropy, drift from the engine, and KL(policy that sampled || policy), estimated by k3 without importance weights
+    (``approx_kl``)."""
+    mask = getattr(batch, "mask_BT", None)
+    if mask is None:
+        return {}
+    weight = mask.sum()
+    rows: dict[str, tuple[Any, Any]] = {}
+    if batch.old_logprobs_BT is not None:
+        gap_BT = batch.logprobs_BT.detach() - batch.old_logprobs_BT
+        rows["approx_kl"] = (((bounded_ratio(gap_BT)[0] - 1 - gap_BT) * mask).sum(), weight)
+    if batch.entropy_BT is not None:
+        rows["entropy"] = ((batch.entropy_BT.detach() * mask).sum(), weight)
+    if batch.behaviour_logprobs_BT is not None:
+        gap = ((batch.behaviour_logprobs_BT - batch.logprobs_BT.detach()) * mask).abs()
+        rows["drift/mean_abs"] = (gap.sum(), weight)
+        rows["drift/sequence_max_abs"] = (gap.amax(-1).sum(), len(gap))
+        gap_B, tokens_B = gap.sum(-1).double(), mask.sum(-1).double()
+        spread = (gap_B @ gap_B, gap_B @ tokens_B, tokens_B @ tokens_B)
+        rows |= {name: (total, 1.0) for name, total in zip(DRIFT_SPREAD, spread)}
+    return rows
+
+
+def diverged(what: str, samples: Sequence[Any]) -> TrainingDiverged:
+    """The error for a loss or gradient that is not finite, naming the batch."""
+    names = ", ".join(i.name for i in samples[:8]) + (f" and {len(samples) - 8} more" if len(samples) > 8 else "")
+    return TrainingDiverged(
+        what,
+        where=f"batch of {len(samples)}: {names}",
+        why="no update was made; the last complete checkpoint is kept",
+        fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl",
+    )
+
+
+def lr_factor(settings: OptimizerSettings, total: int) -> Callable[[int], float]:
+    """Return update number (from 0) -> factor on the learning rate.
+
+    The first update already has a rate above 0: ``(n + 1) / warmup_steps``.
+    """
+
+    def factor(n: int) -> float:
+        if n < settings.warmup_steps:
+            return (n + 1) / settings.warmup_steps
+        if settings.schedule == "constant":
+            return 1.0
+        left = max(1, total - settings.warmup_steps)
+        done = min(1.0, (n - settings.warmup_steps) / left)
+        return 1.0 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+    return factor

@@ -1,0 +1,57 @@
+"""Settings of trainers that learn from data. An algorithm subclasses one and changes defaults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from rlhf_core.training.config import ModelLoopSettings, SamplingSettings
+from rlhf_core.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.context import BuildContext
+
+
+class OfflineTrainerConfig(ModelLoopSettings):
+    """The offline loop: demonstrations or pairs, one update per batch."""
+
+    epochs: float = Field(default=1.0, gt=0)
+    """Passes over the data; fractions are fine. Of a mixture: as many draws, by weight, as all sources have rows."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Stop after at most this many updates; ``epochs`` may end the run earlier."""
+    batch_size: int = Field(default=32, ge=1)
+    """Examples per optimizer update over all ranks; the last update of the run may have fewer."""
+    max_length: int = Field(default=1024, ge=2)
+    """Longer examples (prompt + completion tokens) are dropped, counted and summarised."""
+
+    def sequences_per_update(self) -> int:
+        """Examples of a full batch."""
+        return self.batch_size
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse settings that only an on-policy run has a use for."""
+        from rlhf_core.training.offline.preflight import check_offline
+
+        check_offline(self, ctx)
+
+
+class PolicyTrainerConfig(OfflineTrainerConfig):
+    """An offline trainer whose model can be sampled from."""
+
+    sample_prompts: int = Field(default=0, ge=0)
+    """Held-out prompts on which every evaluation samples the policy: lengths, KL from the start, the run's reward if
+    there is one, and the gold score where the dataset has one. 0 samples nothing."""
+    sampling: SamplingSettings = SamplingSettings()
+    """How they are sampled."""
+    track_kl: bool = True
+    """Measure the KL of the samples; without LoRA this keeps a frozen copy of the model."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a reward that would score nothing, besides what every offline run refuses."""
+        super().preflight(ctx)
+        if ctx.config.reward is not None and not self.sample_prompts:
+            raise ConfigError(
+                f"reward '{ctx.config.reward.name}' would score nothing: nothing is sampled",
+                fix="--set trainer.sample_prompts=64, or leave the reward out",
+            )

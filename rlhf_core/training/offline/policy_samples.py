@@ -1,0 +1,229 @@
+"""What a policy that learns from data then writes: sampled on held-out prompts, with gold score, reward and KL.
+
+Suffix: ``_T`` completion tokens of one rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rlhf_core.data.datasets import Datasets
+from rlhf_core.data.length_filter import admit
+from rlhf_core.data.mixture import interleave
+from rlhf_core.distributed.engine_loss import engine_on_every_rank
+from rlhf_core.distributed.exchange import gather_on_first, scatter_from_first
+from rlhf_core.models.load import LoadedModel
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.models.reference import Reference
+from rlhf_core.models.sampler_policy import trained_names
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.training.functional.kl import kl_value
+from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.offline.config import PolicyTrainerConfig
+from rlhf_core.training.policy_evaluator import (
+    Evaluation,
+    before_and_after,
+    for_each_rank,
+    gold_metrics,
+    gold_rows,
+    interleave_ranks,
+    sample_rows,
+)
+from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
+from rlhf_core.training.rewards import RewardManager, score_metrics
+from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.weight_sync import WeightSync, weights_to_sample
+from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout, Score
+
+
+class PolicyTask(Protocol):
+    """The part of an offline task that can be sampled from."""
+
+    policy: LoadedModel
+    formatter: Formatter
+    datasets: Datasets
+
+
+class SampledRow(NamedTuple):
+    """One held-out completion."""
+
+    rollout: Rollout
+    score: Score | None
+    gold: Mapping[str, Any] | None
+    reference_T: npt.NDArray[np.float32] | None
+    """Logprobs under the reference policy; None where nothing asks for them."""
+
+
+class RankSamples(NamedTuple):
+    """What one rank sampled: a completion per prompt, and its score where something scores."""
+
+    prompts: Sequence[Prompt]
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score | None]
+
+
+References = Sequence[npt.NDArray[np.float32] | None]
+"""Reference logprobs ``[T]`` of each completion."""
+
+
+class PolicySamples:
+    """Samples one completion per held-out prompt, the same seeds every time.
+
+    Args:
+        config: how many prompts, and how to sample.
+        ctx: session, strategy and components.
+        task: its policy is not trained yet.
+    """
+
+    def __init__(self, config: PolicyTrainerConfig, ctx: BuildContext, task: PolicyTask) -> None:
+        self.config, self.strategy, self.session = config, ctx.strategy, ctx.session
+        self.policy, self.datasets = task.policy, task.datasets
+        self.sampling = config.sampling.params()
+        self.groups = self._groups(task)
+        self.generator, self.rewards = self._build(ctx.with_(policy=task.policy, datasets=task.datasets))
+        self.reference = Reference.of(task.policy.model) if config.track_kl else None
+        self.trained = trained_names(task.policy.model)
+        self.frozen: ReferencePolicy | None = None
+        """The reference where it is a copy; None where it is the policy's adapter switched off, or nothing asks."""
+        self.before: Evaluation | None = None
+        self.after: Evaluation | None = None
+
+    def start(self, module: torch.nn.Module) -> None:
+        """Take the policy's prepared module, and let the strategy shard the reference too; all ranks call it."""
+        self.module = module
+        if self.reference is not None and not self.reference.adapter:
+            self.frozen = ReferencePolicy(self.reference, self.policy.model, module, self.strategy, sync_every=0)
+
+    def _groups(self, task: PolicyTask) -> list[PromptGroup]:
+        """The held-out prompts that fit, sources in turn."""
+        settings = task.datasets.settings
+        prompts, dropped = admit(
+            task.datasets.prompts("heldout"),
+            task.formatter.encode_prompt,
+            limit=settings.max_prompt_tokens,
+            context=task.policy.context,
+            max_tokens=self.sampling.max_tokens,
+            max_dropped_fraction=settings.max_dropped_fraction,
+        )
+        task.datasets.counts.update(dropped)
+        order = interleave([p.source for p in prompts], task.datasets.weights)[: self.config.sample_prompts]
+        return [PromptGroup(prompts[i], task.formatter.encode_prompt(prompts[i]), 1) for i in order]
+
+    def _build(self, ctx: BuildContext) -> tuple[RolloutGenerator, RewardManager | None]:
+        run, components = ctx.config, ctx.session.components
+        assert run.rollout is not None, "the defaults name a rollout engine"
+        assert run.agent is not None, "the defaults name an agent"
+        agent = components.build("agent", run.agent, ctx)
+        engine = components.build("rollout", run.rollout, ctx)
+        generator = RolloutGenerator(agent, engine, ctx.seed, components.label)
+        if run.reward is None:
+            return generator, None
+        reward = components.build("reward", run.reward, ctx)
+        return generator, RewardManager(reward, {}, self.config.max_missing_fraction, components.label)
+
+    def run(self, step: int, version: int) -> dict[str, float]:
+        """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it.
+
+        Raises:
+            EngineUnavailable: on every rank, if the engine of one is gone.
+        """
+        if not self.groups:
+            return {}
+        whole_weights = partial(self.strategy.gathered, self.module)
+        engine = self.generator.engine
+        with engine_on_every_rank(self.strategy):
+            WeightSync(self.policy.model, whole_weights, None, engine, self.trained, self.strategy).sync(version)
+        of_policy = self.reference is not None and self.frozen is None
+        with (whole_weights if of_policy else weights_to_sample(engine, whole_weights))():
+            sampled = self._sample(version)
+            references = self._references_without_adapter(sampled.rollouts)
+        if self.frozen is not None:
+            references = self._references_on_shards(self.frozen, sampled.rollouts)
+        shards = gather_on_first(self.strategy, self._rows(sampled, references))
+        evaluation = scatter_from_first(
+            self.strategy, lambda: for_each_rank(evaluation_of(interleave_ranks(shards)), self.strategy)
+        )
+        self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
+        self.before, self.after = (evaluation if step == 0 else self.before), evaluation
+        self.session.samples(step, sample_rows(self.groups, evaluation))
+        return dict(evaluation.metrics)
+
+    def _sample(self, version: int) -> RankSamples:
+        """This rank's completions, with their scores."""
+        share = self.groups[self.strategy.rank :: self.strategy.world_size]
+        prompts = [g.prompt for g in share]
+        work = self.session.work("sampling held-out prompts", len(share))
+        with engine_on_every_rank(self.strategy), work as advance:
+            rollouts = (
+                self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
+            )
+        scores = [None] * len(share) if self.rewards is None else self.rewards.score(prompts, rollouts)
+        return RankSamples(prompts, rollouts, scores)
+
+    def _rows(self, sampled: RankSamples, references: References) -> list[SampledRow]:
+        """One row per prompt of this rank."""
+        golds = gold_rows(self.datasets, sampled.prompts, sampled.rollouts)
+        return [SampledRow(*row) for row in zip(sampled.rollouts, sampled.scores, golds, references, strict=True)]
+
+    def _references_without_adapter(self, rollouts: Sequence[Rollout]) -> References:
+        """Logprobs under the policy without its adapter, whose weights are whole; None each where it has none."""
+        if self.reference is None or self.frozen is not None or not rollouts or self.sampling.temperature == 0:
+            return [None] * len(rollouts)
+        samples = [TrainingSample.from_rollout(r) for r in rollouts]
+        with self.reference.active() as model:
+            module = PolicyModule(model, self.sampling.temperature)
+            return module.logprobs(samples, micro_batches_of_size(self.config.micro_batch_size))
+
+    def _references_on_shards(self, frozen: ReferencePolicy, rollouts: Sequence[Rollout]) -> References:
+        """Logprobs under the frozen copy; all ranks call it, maybe without rollouts."""
+        if self.sampling.temperature == 0:
+            return [None] * len(rollouts)
+        samples = [TrainingSample.from_rollout(r) for r in rollouts]
+        module = PolicyModule(self.policy.model, self.sampling.temperature)
+        return frozen.logprobs(samples, module, micro_batches_of_size(self.config.micro_batch_size))
+
+    def summary(self) -> dict[str, Any]:
+        """Win rate by the gold score over the start, and examples, as of an on-policy run."""
+        return before_and_after(self.groups, self.before, self.after)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The evaluation before training."""
+        return {"before": None if self.before is None else self.before.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore it."""
+        self.before = Evaluation.from_state(state["before"])
+
+
+def evaluation_of(rows: Sequence[SampledRow]) -> Evaluation:
+    """What the completions of all held-out prompts, in their order, come to."""
+    rollouts = [row.rollout for row in rows]
+    metrics = {**rollout_metrics(rollouts), **gold_metrics(rows, "gold"), **kl_metrics(rows)}
+    metrics |= score_metrics([row.score for row in rows if row.score is not None])
+    golds = [float(row.gold["value"]) for row in rows if row.gold is not None]
+    return Evaluation(
+        {f"eval/{k}": v for k, v in metrics.items()},
+        [r.text for r in rollouts],
+        golds if len(golds) == len(rows) else None,
+        media=[r.media for r in rollouts],
+    )
+
+
+def kl_metrics(rows: Sequence[SampledRow]) -> dict[str, float]:
+    """KL(policy || reference) of sampled completions, in nats: ``kl`` per token by k3, ``kl_completion`` summed by k1.
+
+    Empty where nobody asked for reference logprobs.
+    """
+    pairs = [(row.rollout.logprobs_T, row.reference_T) for row in rows if row.reference_T is not None]
+    if not rows or len(pairs) < len(rows):
+        return {}
+    k3 = np.concatenate([kl_value(logprobs_T, reference_T) for logprobs_T, reference_T in pairs])
+    k1 = [float((logprobs_T - reference_T).sum()) for logprobs_T, reference_T in pairs]
+    return {"kl": float(k3.mean()), "kl_completion": float(np.mean(k1))}

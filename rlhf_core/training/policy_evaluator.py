@@ -1,0 +1,261 @@
+"""Held-out evaluation during training: fixed prompts, fixed seeds, one completion each; and the run's benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import zip_longest
+from typing import Any
+
+from rlhf_core.data.datasets import Datasets
+from rlhf_core.data.mixture import by_source
+from rlhf_core.distributed.alone import alone
+from rlhf_core.distributed.engine_loss import engine_on_every_rank
+from rlhf_core.distributed.exchange import gather_on_first, scatter_from_first
+from rlhf_core.plugins.protocols import Benchmark, Collectives
+from rlhf_core.runs.comparison import win_rate
+from rlhf_core.runs.session import RunSession
+from rlhf_core.runs.statistics import mean
+from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
+from rlhf_core.training.rewards import RewardManager, score_metrics
+from rlhf_core.training.trace import messages_of
+from rlhf_core.types.errors import EngineUnavailable
+from rlhf_core.types.rollouts import Media, Prompt, PromptGroup, Rollout, SamplingParams, ScoreStatus
+
+SAMPLES_KEPT = 8
+"""Completions per evaluation in ``samples.jsonl``."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Result of one evaluation; ``golds`` (None without a gold score) and ``scores`` are aligned with ``texts``, which
+    are with ``media`` on rank 0 alone."""
+
+    metrics: Mapping[str, float]
+    texts: list[str]
+    golds: list[float] | None
+    scores: list[float | None] | None = None
+    """The run's reward, None where it is missing."""
+    media: Sequence[tuple[Media, ...]] = ()
+    """Sounds of completions that have some, aligned with ``texts``; their places in ``samples.jsonl``."""
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Status -> how many completions have no score because of it."""
+        counts = {s.value: int(self.metrics.get(f"eval/reward/{s.value}", 0)) for s in ScoreStatus}
+        return {status: count for status, count in counts.items() if count}
+
+    def state(self) -> dict[str, Any]:
+        """JSON values for a checkpoint."""
+        sounds = {"media": [[asdict(one) for one in media] for media in self.media]} if self.media else {}
+        return {"metrics": dict(self.metrics), "texts": self.texts, "golds": self.golds, "scores": self.scores} | sounds
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any] | None) -> Evaluation | None:
+        """Undo :meth:`state`; None stays None."""
+        if not state:
+            return None
+        media = [tuple(Media(**one) for one in of_text) for of_text in state.get("media", ())]
+        return cls(**{**state, "media": media})
+
+
+def for_each_rank(evaluation: Evaluation, ranks: Collectives) -> list[Evaluation]:
+    """What rank 0 sends to each: texts and sounds, which it writes, stay with it."""
+    return [evaluation, *[replace(evaluation, texts=[], media=())] * (ranks.world_size - 1)]
+
+
+class PolicyEvaluator:
+    """Samples the held-out prompts and scores them; every rank takes its share.
+
+    Args:
+        generator: samples.
+        rewards: score what was sampled.
+        datasets: for gold scores.
+        groups: held-out prompts, group size 1.
+        sampling: of held-out completions.
+        benchmarks: of the run; on rank 0 only.
+        whole_weights: context in which the weights that are sampled from are whole on every rank.
+        session: records.
+        has_benchmarks: whether there are any on any rank.
+    """
+
+    def __init__(
+        self,
+        generator: RolloutGenerator,
+        rewards: RewardManager,
+        datasets: Datasets,
+        groups: Sequence[PromptGroup],
+        sampling: SamplingParams,
+        benchmarks: Sequence[Benchmark],
+        whole_weights: Callable[[], AbstractContextManager[None]],
+        session: RunSession,
+        *,
+        has_benchmarks: bool,
+    ) -> None:
+        self.generator, self.rewards, self.datasets = generator, rewards, datasets
+        self.groups, self.sampling, self.benchmarks = list(groups), sampling, list(benchmarks)
+        self.whole_weights, self.session, self.has_benchmarks = whole_weights, session, has_benchmarks
+
+    def has_work(self, count: int) -> bool:
+        """Whether an evaluation on ``count`` prompts measures anything."""
+        return bool(count and self.groups) or self.has_benchmarks
+
+    def evaluate(
+        self,
+        step: int,
+        version: int,
+        count: int,
+        more: Callable[[Evaluation], Mapping[str, float]] = lambda evaluation: {},
+    ) -> Evaluation | None:
+        """Evaluate the policy and record the result; all ranks call it together.
+
+        Args:
+            step: the last step made.
+            version: of the policy.
+            count: held-out prompts; 0 runs the benchmarks only.
+            more: further metrics of the evaluation, recorded with it.
+
+        Raises:
+            EngineUnavailable: on every rank, if the engine of one is gone.
+        """
+        with self.whole_weights():
+            evaluation = self.run(version, count) if count and self.groups else None
+            benchmark_metrics = self._benchmarks_on_first(version)
+        if evaluation is None:
+            self.session.metrics.log_eval(step, benchmark_metrics)
+            return None
+        self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
+        self.session.samples(step, sample_rows(self.groups, evaluation))  # before hooks hear of the evaluation
+        self.session.metrics.log_eval(step, {**evaluation.metrics, **benchmark_metrics, **more(evaluation)})
+        return evaluation
+
+    def run(self, version: int, count: int) -> Evaluation:
+        """Evaluate on the first ``count`` prompts; the same seeds every time, so that runs can be compared.
+
+        Of a mixture, each source's scores are reported as well, under ``eval/LABEL/``.
+        """
+        strategy = self.session.strategy
+        share = self.groups[:count][strategy.rank :: strategy.world_size]
+        with engine_on_every_rank(strategy), self.session.work("evaluation", len(share)) as advance:
+            rollouts = (
+                self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
+            )
+        prompts = [g.prompt for g in share]
+        scores = self.rewards.score(prompts, rollouts)
+        golds = gold_rows(self.datasets, prompts, rollouts)
+        shards = gather_on_first(strategy, list(zip(rollouts, scores, golds)))
+        return scatter_from_first(strategy, lambda: for_each_rank(self._result(interleave_ranks(shards)), strategy))
+
+    def _result(self, rows: Sequence[Any]) -> Evaluation:
+        """What the (rollout, score, gold) rows of all prompts come to."""
+        metrics = {**score_metrics([r[1] for r in rows], "reward"), **rollout_metrics([r[0] for r in rows])}
+        metrics |= gold_metrics(rows, "gold") | self._by_source(rows)
+        have_gold = bool(rows) and all(r[2] is not None for r in rows)
+        return Evaluation(
+            {f"eval/{k}": v for k, v in metrics.items()},
+            [r[0].text for r in rows],
+            [float(r[2]["value"]) for r in rows] if have_gold else None,
+            [r[1].value if r[1].ok else None for r in rows],
+            [r[0].media for r in rows],
+        )
+
+    def _by_source(self, rows: Sequence[Any]) -> dict[str, float]:
+        """Scores and gold scores of each source, where there are several."""
+        places_by_source = by_source([g.prompt.source for g in self.groups[: len(rows)]])
+        metrics: dict[str, float] = {}
+        for source, places in places_by_source.items() if len(places_by_source) > 1 else ():
+            source_rows = [rows[place] for place in places]
+            metrics |= score_metrics([r[1] for r in source_rows], f"{source}/reward")
+            metrics |= gold_metrics(source_rows, f"{source}/gold")
+        return metrics
+
+    def _benchmarks_on_first(self, version: int) -> dict[str, float]:
+        """What rank 0's benchmarks give, on rank 0; if its engine is gone in one, all ranks say so."""
+        metrics: dict[str, float] = {}
+        lost: EngineUnavailable | None = None
+        with alone(self.session.strategy, "benchmarks"):
+            try:
+                metrics = self._run_benchmarks(version)
+            except EngineUnavailable as error:  # raised where the others hear of it, who wait for rank 0 here
+                lost = error
+        if self.has_benchmarks:
+            with engine_on_every_rank(self.session.strategy):
+                if lost is not None:
+                    raise lost
+        return metrics
+
+    def _run_benchmarks(self, version: int) -> dict[str, float]:
+        """Metrics of every benchmark, ``eval/NAME/...``; one that fails is counted and left out."""
+        metrics: dict[str, float] = {}
+        for benchmark in self.benchmarks:
+            entry = self.session.components.of(benchmark)
+            evaluate = partial(benchmark.evaluate, self.generator.engine, version)
+            label, key = f"evaluate() of {entry.label}", f"{entry.key}:evaluate"
+            result = self.session.hooks.call(label, key, evaluate, through=EngineUnavailable) or {}
+            name = entry.key.removeprefix("benchmark/")
+            metrics |= {f"eval/{name}/{key}": float(value) for key, value in result.items()}
+        return metrics
+
+
+def sample_rows(groups: Sequence[PromptGroup], evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Rows for ``samples.jsonl``: the first prompts with their completions, and ``messages`` and
+    ``media`` of those that have sounds."""
+    rows: list[dict[str, Any]] = [
+        {"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": text}
+        for g, text in zip(groups[:SAMPLES_KEPT], evaluation.texts)
+    ]
+    for row, group, media in zip(rows, groups, evaluation.media):
+        if media:
+            row |= {"messages": messages_of(group), "media": [asdict(one) for one in media]}
+    return rows
+
+
+def before_and_after(
+    groups: Sequence[PromptGroup], before: Evaluation | None, after: Evaluation | None
+) -> dict[str, Any]:
+    """For the summary: win rate by the gold score over the start of the run, and examples.
+
+    A completion that is a sound is told by its file.
+    """
+    if before is None or after is None:
+        return {}
+    rows = list(zip(groups, _shown(before), _shown(after)))[:3]
+    examples = [{"prompt": g.prompt.text, "before": text_before, "after": text} for g, text_before, text in rows]
+    if before.golds is None or after.golds is None:
+        return {"examples": examples}
+    wins = win_rate(after.golds, before.golds)
+    return {
+        "gold_win_rate": wins.rate,
+        "gold_win_rate_interval": [wins.low, wins.high],
+        "gold_win_rate_prompts": wins.n,
+        "examples": examples,
+    }
+
+
+def _shown(evaluation: Evaluation) -> list[str]:
+    sounds = [", ".join(one.path for one in media) for media in evaluation.media]
+    return [sound or text for text, sound in zip_longest(evaluation.texts, sounds, fillvalue="")]
+
+
+def gold_rows(
+    datasets: Datasets, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]
+) -> list[Mapping[str, Any] | None]:
+    """The dataset's gold score of each completion, None where it has none."""
+    return [datasets.gold(r.sample(p)) for p, r in zip(prompts, rollouts)]
+
+
+def gold_metrics(rows: Sequence[Any], prefix: str) -> dict[str, float]:
+    """Means of the gold score and its parts; nothing unless every one of the (rollout, score, gold) rows has one."""
+    golds = [r[2] for r in rows]
+    if not golds or any(g is None for g in golds):
+        return {}
+    return {
+        f"{prefix}/{name}": mean([float(g[name]) for g in golds]) for name in golds[0] if all(name in g for g in golds)
+    }
+
+
+def interleave_ranks(shards: Sequence[Sequence[Any]]) -> list[Any]:
+    """Undo ``rows[rank::world_size]``."""
+    return [shards[i % len(shards)][i // len(shards)] for i in range(sum(len(s) for s in shards))]

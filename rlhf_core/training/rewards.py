@@ -1,0 +1,83 @@
+"""Scores of rollouts, each by the reward of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rlhf_core.plugins.component_errors import label_of
+from rlhf_core.plugins.contracts import Label, score_samples
+from rlhf_core.plugins.protocols import RewardModel
+from rlhf_core.runs.statistics import mean
+from rlhf_core.types.errors import ScoreError
+from rlhf_core.types.rollouts import Prompt, Rollout, Score, ScoreStatus
+
+
+class RewardManager:
+    """Scores rollouts; a source may have its own reward.
+
+    Args:
+        default: reward for every source that names none.
+        by_source: source label -> its own reward.
+        max_missing: the run fails when more than this share of a batch has no score.
+        label: component -> how to name it in errors.
+    """
+
+    def __init__(
+        self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float, label: Label = label_of
+    ) -> None:
+        self.default, self.by_source, self.max_missing, self.label = default, dict(by_source), max_missing, label
+
+    def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[Score]:
+        """One score per rollout; a reward that raises gives status ``error``, never 0.0.
+
+        An episode whose environment broke has no score, and no reward is asked about it.
+
+        Raises:
+            PluginError: a reward returned something else than one ``Score`` per sample.
+        """
+        rows_by_reward: dict[int, list[int]] = {}
+        scores: dict[int, Score] = {}
+        for row, (prompt, rollout) in enumerate(zip(prompts, rollouts, strict=True)):
+            if rollout.score is not None and not rollout.score.ok:
+                scores[row] = rollout.score
+            else:
+                rows_by_reward.setdefault(id(self._reward_of(prompt)), []).append(row)
+        for rows in rows_by_reward.values():
+            reward = self._reward_of(prompts[rows[0]])
+            samples = [rollouts[row].sample(prompts[row]) for row in rows]
+            scores |= zip(rows, score_samples(reward, samples, self.label(reward)))
+        return [scores[row] for row in range(len(rollouts))]
+
+    def _reward_of(self, prompt: Prompt) -> RewardModel:
+        return self.by_source.get(prompt.source, self.default)
+
+    def check(self, scores: Sequence[Score]) -> None:
+        """Fail loudly when too many scores are missing (deliberate gating does not count).
+
+        Raises:
+            ScoreError: with the commonest reason.
+        """
+        bad = [s for s in scores if not s.ok and s.status is not ScoreStatus.GATED]
+        all_missing = not any(s.ok for s in scores)
+        if scores and (all_missing or len(bad) > self.max_missing * len(scores)):
+            first = bad[0] if bad else scores[0]
+            rewards = dict.fromkeys(self.label(r) for r in (self.default, *self.by_source.values()))
+            raise ScoreError(
+                f"{len(bad)} of {len(scores)} scores are missing",
+                where=", ".join(rewards),
+                why=f"first: {first.status}: {first.detail}",
+                fix="fix the reward, or raise trainer.max_missing_fraction",
+            )
+
+
+def score_metrics(scores: Sequence[Score], prefix: str = "reward") -> dict[str, float]:
+    """Mean and spread of the scores that exist (left out if none does), parts' means, and counts of the missing."""
+    good = [float(s.value) for s in scores if s.ok and s.value is not None]
+    centre = mean(good)
+    rows = {f"{prefix}/mean": centre, f"{prefix}/std": mean([(v - centre) ** 2 for v in good]) ** 0.5} if good else {}
+    names = sorted({n for s in scores for n in s.parts})
+    rows |= {f"{prefix}/part/{n}": mean([s.parts[n] for s in scores if n in s.parts]) for n in names}
+    for status in ScoreStatus:
+        if status is not ScoreStatus.OK and any(s.status is status for s in scores):
+            rows[f"{prefix}/{status.value}"] = float(sum(s.status is status for s in scores))
+    return rows

@@ -1,0 +1,147 @@
+"""Brings the policy's weights to what samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+from rlhf_core.distributed.whole_weights import Weights, use_whole_weights
+from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
+from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.plugins.construct import import_component
+from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy
+
+WholeWeights = Callable[[], AbstractContextManager[None]]
+"""Context in which the policy's weights are whole on every rank."""
+
+
+class Written(NamedTuple):
+    """A version that rank 0 has written for an engine.
+
+    Example:
+        Written(engine.write_weights(3, weights))
+    """
+
+    record: Any
+    """What the engine says of it, the same on every rank."""
+
+
+Snapshot = Mapping[str, Any] | Written
+"""Name -> tensor of every trained weight, or where the engine finds them."""
+
+
+class WeightSync:
+    """Copies the policy's trained weights to the sampler's copy, or hands them to an engine that keeps its own.
+
+    An engine may have ``update_weights(version, tensors)``; it is called before the first batch of each version. One
+    that samples from the policy itself needs nothing. With ``in_flight`` the engine takes weights at any time, while it
+    samples too (ADR 0020).
+
+    Where the strategy divides the weights, an engine that has ``write_weights`` and ``take_weights`` as well is never
+    handed them whole: ``write_weights(version, weights)`` is called on rank 0 alone, with weights that are gathered
+    when they are looked up, and what it returns is given to ``take_weights(version, record)`` on every rank (ADR 0022).
+
+    One that has ``needs_ranks`` exchanges values with the engines of other ranks while it is handed weights: before, it
+    is given collectives of the thread that does it, by ``use_ranks(ranks)``.
+
+    Args:
+        policy: being trained.
+        whole_weights: context in which its weights are whole on every rank.
+        sampler: a copy to sample from while the policy is trained; None samples from the policy itself.
+        engine: the rollout engine.
+        names: of the trained weights, before a strategy wrapped the policy.
+        strategy: the run's; None where every process has the policy whole.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        whole_weights: WholeWeights,
+        sampler: SamplerPolicy | None,
+        engine: Any,
+        names: Sequence[str],
+        strategy: Strategy | None = None,
+    ) -> None:
+        self.policy, self.whole_weights, self.sampler = policy, whole_weights, sampler
+        self._names = list(names)
+        self._update_weights = getattr(engine, "update_weights", None)
+        self._engine = engine
+        self._shards = strategy if isinstance(strategy, ShardedForward) and hasattr(engine, "write_weights") else None
+        """Gives rank 0 the weights one by one; None where the engine is handed all of them."""
+        self.in_flight = bool(getattr(engine, "in_flight", False))
+        self._strategy = strategy
+        self.needs_ranks = strategy is not None and bool(getattr(engine, "needs_ranks", False))
+        """Every thread that calls :meth:`load` needs collectives."""
+        self._release_memory = getattr(engine, "release_memory", None)
+        self._published: int | None = None
+        self._written: tuple[int, Written] | None = None
+
+    def snapshot(self, version: int) -> Snapshot:
+        """The trained weights as they are now, cloned, or written by rank 0; all ranks call it.
+
+        Raises:
+            OtherRankFailed: on the other ranks, where rank 0 could not write them.
+        """
+        if self._shards is not None:
+            return self._write(version, self._shards)
+        with self.whole_weights():
+            return snapshot(self.policy, self._names)
+
+    def _write(self, version: int, strategy: Strategy) -> Written:
+        """The version in the engine's own form, once."""
+        if self._written is None or self._written[0] != version:
+            records: list[Any] = []
+
+            def write(weights: Weights) -> None:
+                records.append(self._engine.write_weights(version, weights))
+
+            use_whole_weights(strategy, self.policy, write)
+            record = strategy.gather_objects(records[0] if records else None)[0]
+            self._written = version, Written(record)
+        return self._written[1]
+
+    def load(self, version: int, weights: Snapshot, ranks: Collectives | None = None) -> None:
+        """Let what samples have the weights of :meth:`snapshot`.
+
+        Args:
+            version: of the policy.
+            weights: of that version.
+            ranks: collectives of a thread beside the main one.
+        """
+        if self.needs_ranks:
+            self._engine.use_ranks(self._strategy if ranks is None else ranks)
+        if isinstance(weights, Written):
+            if version != self._published:
+                self._engine.take_weights(version, weights.record)
+                self._published = version
+            return
+        if self.sampler is not None:
+            self.sampler.load(weights)
+        if self._update_weights is not None and version != self._published:
+            self._update_weights(version, weights)
+            self._published = version
+
+    def sync(self, version: int) -> None:
+        """Let what samples have the policy's weights as they are now; nothing where it has them already."""
+        if self.sampler is not None or (self._update_weights is not None and version != self._published):
+            self.load(version, self.snapshot(version))
+
+    def release_memory(self) -> None:
+        """Let an engine that shares the policy's device give memory back; weights that it gave up are sent again."""
+        if self._release_memory is not None and self._release_memory():
+            self._published = None
+
+
+def weights_to_sample(engine: Any, whole_weights: WholeWeights) -> WholeWeights:
+    """Context of sampling: the policy's weights whole, unless the engine keeps its own."""
+    return nullcontext if hasattr(engine, "update_weights") else whole_weights
+
+
+def keeps_own_weights(engine: Any) -> bool:
+    """Whether the rollout engine that a Config names has ``update_weights``, without building it.
+
+    False where the Config builds its engine in a method of its own, which cannot be known before.
+    """
+    named = type(engine).build is ComponentConfig.build
+    return named and hasattr(import_component(type(engine)), "update_weights")

@@ -1,0 +1,313 @@
+"""The trainer's handle on one worker process: start, call with a deadline, kill with all its descendants."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.types.errors import DeadlineExceeded, PluginError, RlhfError
+from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
+from rlhf_core.workers.codec import pack, sample_to_json, score_from_json
+
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from rlhf_core.workers.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+"""Not ``multiprocessing``: that would import the trainer's main module, and with it torch, in every worker."""
+SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|CREDENTIALS|PASS|PASSWD)$|PASSWORD$", re.IGNORECASE)
+"""Names of variables that a worker does not inherit: it reads what a model wrote."""
+EXIT_GRACE_S = 5.0
+"""A SIGKILLed process is gone within milliseconds; after this long an error says that it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recycling:
+    """When a worker is replaced though it answers: libraries leak, and caches grow."""
+
+    after_calls: int | None = None
+    """Calls of one process; None: no limit."""
+    above_mb: int | None = None
+    """Resident memory after a call (Linux); None: no limit."""
+
+    def due(self, calls: int, pid: int) -> bool:
+        """Whether the process has done its share."""
+        if self.after_calls is not None and calls >= self.after_calls:
+            return True
+        return self.above_mb is not None and resident_mb(pid) > self.above_mb
+
+
+class WorkerProcess:
+    """One verifier in one killable process. Used by one thread at a time.
+
+    The process that imports and builds the verifier forks the one that answers, where it can (``worker.forks_safely``):
+    a call that must be killed, or that crashes, then costs the next one a fork and not the imports.
+
+    Args:
+        spec: what the worker builds: ``component`` (kind, name, distribution, version, value), ``config``,
+            ``only_core``, ``disabled``, ``memory_mb``, ``secrets`` (see :func:`without_secrets`).
+        start_timeout_s: seconds a worker may take to import and build its verifier.
+        recycling: when a worker that answers is replaced; by default never.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], start_timeout_s: float, recycling: Recycling | None = None) -> None:
+        self.recycling = recycling or Recycling()
+        self.spec, self.start_timeout_s = dict(spec), start_timeout_s
+        self.name = str(spec["component"]["name"])
+        made_by = " ".join(str(spec["component"].get(k, "")) for k in ("distribution", "version")).strip()
+        self.label = f"{spec['component']['kind']} '{self.name}'" + (f" ({made_by})" if made_by else "")
+        self.process: subprocess.Popen[bytes] | None = None
+        self.starts = self.recycled = self.lost = 0
+        self.closed = False
+        self.pid = 0
+        """The process that answers; that of :attr:`process`, or its child."""
+        self._channel: socket.socket | None = None
+        self._calls = self._fresh = self._heard = 0
+        self._buffer = b""
+
+    def start(self) -> None:
+        """Start the process and wait until its verifier is built.
+
+        Raises:
+            PluginError: the worker cannot build the verifier; says why.
+            DeadlineExceeded: it is not ready in time.
+        """
+        if self.closed:
+            raise RuntimeError(f"the pool of {self.label} is closed")
+        ours, theirs = socket.socketpair()
+        self._control, self._stderr = ours, tempfile.TemporaryFile()  # noqa: SIM115
+        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+                env={**without_secrets(os.environ, self.spec.get("secrets", ())), "OMP_NUM_THREADS": "1"},
+            )
+        deadline = time.monotonic() + self.start_timeout_s
+        try:
+            self._control.settimeout(self.start_timeout_s)
+            self._control.sendall(pack(self.spec))
+            reply = self._adopt(deadline)
+        except TimeoutError as error:
+            self.kill()
+            late = f"the worker of {self.label} was not ready after {self.start_timeout_s:g} s"
+            raise DeadlineExceeded(late) from error
+        except (OSError, ValueError) as error:
+            why = self._last_words()
+            self.kill()
+            raise PluginError(f"the worker of {self.label} died while starting", why=why) from error
+        if "ready" not in reply:
+            self.kill()
+            why = str(reply.get("failed"))
+            raise PluginError(f"{self.label} cannot be built in a worker process", why=why)
+
+    def _adopt(self, deadline: float) -> dict[str, Any]:
+        """Read the next announcement: a process is ready, its channel comes along, and how the one before it ended.
+
+        Raises:
+            OSError, ValueError: there is none, or it is not one.
+        """
+        data, descriptors = b"", list[int]()
+        while not data.endswith(b"\n"):
+            self._control.settimeout(max(deadline - time.monotonic(), 1e-3))
+            chunk, received, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
+            if not chunk:
+                raise ConnectionResetError("the worker closed its channel")
+            data, descriptors = data + chunk, descriptors + list(received)
+        reply = json.loads(data)
+        if not isinstance(reply, dict) or not ({"failed"} <= reply.keys() or isinstance(reply.get("ready"), int)):
+            raise ValueError(f"the worker announced {str(reply)[:80]!r}, expected that it is ready")
+        if "ready" in reply:
+            self.pid, self._buffer, self._fresh = int(reply["ready"]), b"", self._calls
+            self._heard = os.fstat(self._stderr.fileno()).st_size
+            self._channel = socket.socket(fileno=descriptors[0]) if descriptors else self._control
+            self.starts += 1
+        return reply
+
+    @property
+    def _forked(self) -> bool:
+        return self.process is not None and self.pid != self.process.pid
+
+    def call(self, sample: Sample, timeout_s: float) -> Score:
+        """Return the verdict; status ``timeout`` or ``error`` when there is none. The next call finds a live worker."""
+        try:
+            if self.process is None:
+                self.start()
+            elif self._channel is None:
+                self._renew()
+            self._calls += 1
+            request = pack({"call": self._calls, "sample": sample_to_json(sample)})
+        except (RlhfError, RuntimeError, OSError, TypeError, ValueError) as error:
+            return Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")
+        try:
+            score = self._ask(request, time.monotonic() + timeout_s)
+            self._recycle()
+            return score
+        except TimeoutError:
+            self.lost += 1
+            self.drop()
+            late = f"{self.label} gave no verdict on {sample.prompt.id} in {timeout_s:g} s"
+            return Score.failed(ScoreStatus.TIMEOUT, late)
+        except OSError:
+            self.lost += 1
+            what = f"{self.label} died on {sample.prompt.id}: {self._last_words()}"
+            return Score.failed(ScoreStatus.ERROR, what)
+        except (ValueError, KeyError, TypeError) as error:
+            self.lost += 1
+            self.drop()
+            return Score.failed(ScoreStatus.ERROR, f"{self.label} sent no readable verdict: {error}")
+
+    def _ask(self, request: bytes, deadline: float) -> Score:
+        self._send(request, deadline)
+        reply = self._receive(deadline)
+        if reply["call"] != self._calls:
+            raise ValueError(f"answer to call {reply['call']}, expected {self._calls}")
+        return score_from_json(reply["score"])
+
+    def _recycle(self) -> None:
+        if self.process is not None and self.recycling.due(self._calls - self._fresh, self.pid):
+            self.recycled += 1
+            self.drop()
+
+    def _renew(self) -> int | None:
+        """Take the process forked in place of the last one and return how that one ended, or start from nothing."""
+        try:
+            reply = self._adopt(time.monotonic() + EXIT_GRACE_S)
+            if self._channel in (None, self._control):
+                raise ValueError("the worker announced a process without its channel")
+            return reply.get("ended")
+        except (OSError, ValueError):
+            self.kill()
+            self.start()
+            return None
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        assert self._channel is not None
+        self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
+        self._channel.sendall(data)
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        assert self._channel is not None
+        while b"\n" not in self._buffer:
+            self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
+            data = self._channel.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError("the worker closed its channel")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return json.loads(line)
+
+    def _last_words(self) -> str:
+        """How the worker ended, and what it wrote: the first line of a crash, else the last line."""
+        if self.process is None:
+            return "the pool was closed"
+        output_start, output = self._heard, ""
+        if self._forked:
+            self.drop()
+            code = None
+            with contextlib.suppress(RlhfError, RuntimeError, OSError):  # the next call tries again, and says so
+                code = self._renew()
+        else:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(EXIT_GRACE_S)
+            code = self.process.returncode
+        with contextlib.suppress(ValueError, OSError):
+            output = os.pread(self._stderr.fileno(), 1 << 20, output_start).decode(errors="replace")
+        lines = output.strip().splitlines()
+        if not self._forked:
+            self.kill()
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}" + (f": {lines[0]}" if lines else "")
+        how = "closed its channel" if code is None else f"exit code {code}"
+        return how + (f": {lines[-1]}" if lines else "")
+
+    def drop(self) -> None:
+        """SIGKILL the process that answers and everything below it; the one that forked it starts another."""
+        if self.process is None or not self._forked:
+            return self.kill()
+        below = descendants(self.process.pid)
+        if self.pid in below:
+            for pid in (*descendants(self.pid), self.pid):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        return None
+
+    def kill(self) -> None:
+        """SIGKILL the worker and everything it started, and reap it; idempotent."""
+        if self.process is None:
+            return
+        process, self.process = self.process, None
+        for pid in (*descendants(process.pid), process.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for channel in (self._channel, self._control):
+            if channel is not None:
+                channel.close()
+        self._channel, self.pid = None, 0
+        self._stderr.close()
+        try:
+            process.wait(EXIT_GRACE_S)
+        except subprocess.TimeoutExpired as error:
+            late = f"verifier worker {process.pid} still runs {EXIT_GRACE_S:g} s after SIGKILL"
+            raise DeadlineExceeded(late) from error
+
+
+def without_secrets(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
+    """The environment without keys, tokens and passwords, except those that a verifier names.
+
+    Example:
+        >>> without_secrets({"PATH": "/bin", "HF_TOKEN": "hf_1", "JUDGE_API_KEY": "k"}, keep=["JUDGE_API_KEY"])
+        {'PATH': '/bin', 'JUDGE_API_KEY': 'k'}
+    """
+    return {name: value for name, value in environment.items() if name in keep or not SECRET.search(name)}
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process; 0 where there is no /proc."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def parent_of(pid: int) -> int:
+    """Parent's process id; 0 if there is no such process."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids below ``pid``, deepest last; empty where there is no /proc (the process group is killed anyway)."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    pids, queue = [], [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        pids += below
+        queue += below
+    return pids
