@@ -61,6 +61,7 @@ lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check . || { echo "fix: $(BIN)/ruff format ."; exit 1; }
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m scripts.check
 	$(BIN)/python -m scripts.reference --check || { echo "fix: make docs, and commit what it writes"; exit 1; }
 

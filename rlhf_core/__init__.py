@@ -1,13 +1,15 @@
 """A toolkit to post-train language models: one small core, everything else an installable plugin.
 
 The functions here are the commands for Python; importing the package imports none of what they need. What plugins
-import is in :mod:`rlhf_core.api`.
+import stands in a module for each topic: :mod:`rlhf_core.losses`, :mod:`rlhf_core.rewards`, and so on.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from rlhf_core._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from rlhf_core.python_api.inference import evaluate as evaluate
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from rlhf_core.python_api.run import load_run as load_run
     from rlhf_core.python_api.train import train as train
 
-__version__ = "0.1.0"
 __all__ = ["Run", "evaluate", "generate", "load_run", "score", "train"]
 
 _HOMES = {"train": "train", "Run": "run", "load_run": "run", "generate": "inference", "score": "inference"}

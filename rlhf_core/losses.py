@@ -1,17 +1,15 @@
-"""Plain functions on tensors and figures; the same code the trainers run. Importing it does not import torch."""
+"""Losses and advantages: what they are given, what they return, and the maths that the trainers run."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.runs.comparison import WinRate as WinRate
-    from rlhf_core.runs.comparison import win_rate as win_rate
-    from rlhf_core.runs.rank_correlation import spearman as spearman
-    from rlhf_core.runs.shares import percentile_tails as percentile_tails
-    from rlhf_core.runs.shares import t_quantile as t_quantile
-    from rlhf_core.runs.shares import wilson as wilson
+    from rlhf_core.plugins.protocols import Advantage as Advantage
+    from rlhf_core.plugins.protocols import CriticAdvantage as CriticAdvantage
+    from rlhf_core.plugins.protocols import Loss as Loss
     from rlhf_core.training.functional.groups import centred as centred
     from rlhf_core.training.functional.groups import (
         compute_group_normalized_rewards as compute_group_normalized_rewards,
@@ -37,32 +35,12 @@ if TYPE_CHECKING:
         compute_naive_policy_gradient_loss as compute_naive_policy_gradient_loss,
     )
     from rlhf_core.training.functional.surrogate import compute_policy_gradient_loss as compute_policy_gradient_loss
+    from rlhf_core.types.batches import JudgedBatch as JudgedBatch
+    from rlhf_core.types.batches import LossOutput as LossOutput
+    from rlhf_core.types.batches import PairBatch as PairBatch
+    from rlhf_core.types.batches import TokenBatch as TokenBatch
+    from rlhf_core.types.batches import UnpairedBatch as UnpairedBatch
+    from rlhf_core.types.rollouts import Advantages as Advantages
+    from rlhf_core.types.rollouts import TokenValues as TokenValues
 
-_HOMES = {
-    "groups": ("centred", "compute_group_normalized_rewards", "group_normalize", "rounding", "spread"),
-    "importance": ("bounded_ratio",),
-    "kl": ("kl_value",),
-    "preference": ("compute_per_instance_dpo_loss", "dpo_loss"),
-    "rank_correlation": ("spearman",),
-    "reduce": ("masked_mean", "masked_normalize", "masked_sum"),
-    "responses": ("compute_entropy", "get_response_log_probs", "tokenize_prompt_and_output"),
-    "shares": ("percentile_tails", "t_quantile", "wilson"),
-    "steps": ("grpo_microbatch_train_step", "sft_microbatch_train_step"),
-    "surrogate": (
-        "clipped_surrogate",
-        "compute_grpo_clip_loss",
-        "compute_naive_policy_gradient_loss",
-        "compute_policy_gradient_loss",
-    ),
-    "comparison": ("WinRate", "win_rate"),
-}
-_WHERE = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    home = _WHERE.get(name)
-    if home is None:
-        raise AttributeError(f"rlhf_core.training.functional has no '{name}'")
-    return getattr(import_module(f"rlhf_core.training.functional.{home}"), name)
+__getattr__, __dir__ = surface(__name__)

@@ -75,7 +75,7 @@ def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "a" / "rlhf_plugin_a"
     folder.mkdir(parents=True)
     (folder.parent / "pyproject.toml").write_text(PLUGIN)
-    public = "from rlhf_core.api import Score\nfrom rlhf_core.sdk import load_policy\n"
+    public = "from rlhf_core.rewards import Score\nfrom rlhf_core.models import load_policy\n"
     (folder / "x.py").write_text(public + "from rlhf_plugin_a.y import z\nimport torch\n")
     assert run("imports", root=tmp_path).returncode == 0
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.rewards import Sample
-from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, request_seed
-
 from rlhf_core.cli import context_of
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_core.models import Formatter
+from rlhf_core.rewards import Sample
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, request_seed
 from rlhf_eval.grading import Grader, reward_of
 from rlhf_eval.items import Item, encode, items, rows, section, worked_examples
 from rlhf_eval.judging import BatchedJudge

@@ -11,18 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.rewards import Sample, Score
-from rlhf_core.rollouts import Rollout, SamplingParams, request_seed
-
 from rlhf_core.cli import component_of, context_of, load_sampler, open_component
 from rlhf_core.config import BuildContext, ConfigError, merge_settings, parse_settings
 from rlhf_core.data import DatasetError, Prompt, PromptGroup, json_values
 from rlhf_core.models import Formatter, ModelConfig, resolve_model, weights_digest
+from rlhf_core.rewards import Sample, Score
+from rlhf_core.rollouts import Rollout, SamplingParams, request_seed
 from rlhf_eval.grading import category
 from rlhf_eval.harness import conclude
 from rlhf_eval.selectors import Say, Selector
 from rlhf_eval.store import ResultFolder
-from rlhf_plugin_episodes import EnvironmentConfig
+from rlhf_plugin_episodes.config import EnvironmentConfig
 
 SECTIONS = ("environment", "agent", "dataset", "reward")
 CHUNK = 64

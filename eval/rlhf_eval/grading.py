@@ -6,14 +6,13 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from rlhf_core.rewards import Sample, Score, ScoreStatus, VerifierConfig
-
 from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
+from rlhf_core.rewards import Sample, Score, ScoreStatus, VerifierConfig
 
 if TYPE_CHECKING:
     from rlhf_eval.suites import SuiteConfig
-    from rlhf_plugin_verifiers import VerifierRewardConfig
+    from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 LENIENT = ("lenient", "loose")
 NOT_JUDGED = "not judged"

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rewards import Score, ScoreStatus
-from rlhf_core.rollouts import FinishReason, Rollout, Turn
 
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.data import DatasetError, Prompt
 from rlhf_core.models import ModelConfig, load_policy
+from rlhf_core.rewards import Score, ScoreStatus
+from rlhf_core.rollouts import FinishReason, Rollout, Turn
 from rlhf_eval import episodes
 from rlhf_eval.episodes import judged
 from rlhf_eval.selectors import _question, _sample

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
 
 from rlhf_core.cli import component_of, context_of, load_sampler, open_registry
 from rlhf_core.models import ModelConfig
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_eval.harness import context
 
 from .conftest import gsm8k_rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rlhf_core.rewards import Score, ScoreStatus
 
 from rlhf_core.cli import open_registry
+from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_eval.compare import compare
 from rlhf_eval.grading import category, modes_of, stated
 from rlhf_eval.report import report, warnings

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 
 from rlhf_core.cli import open_registry
 from rlhf_core.config import ComponentConfig, RlhfError
+from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 from rlhf_eval.harness import context
 from rlhf_eval.report import report
 from rlhf_eval.selectors import Selector, score

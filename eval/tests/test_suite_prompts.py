@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
 
 from rlhf_core.cli import component_of, load_sampler, open_registry
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelConfig
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
 from rlhf_eval.benchmark import check_rows
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import context

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
 
 from rlhf_core.cli import component_of, load_sampler, open_registry
 from rlhf_core.data import Prompt
 from rlhf_core.models import ModelConfig
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
 from rlhf_eval.harness import context
 
 

@@ -186,11 +186,11 @@ def sample_completions(
     """
     import torch
 
+    from rlhf_core.cli.components import component_of, context_of, open_registry
     from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.training.seeds import request_seed
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import RolloutRequest
-    from rlhf_plugin_native.engine import NativeEngine
 
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
     formatter = Formatter(policy.tokenizer, prompt_format)
@@ -204,7 +204,8 @@ def sample_completions(
                 fix="lower --max-tokens, or shorten the prompt",
             )
         requests += [RolloutRequest(prompt.id, ids, i, request_seed(seed, "generate", at, i)) for i in range(n)]
-    engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
+    registry = open_registry()
+    engine = component_of(registry, "rollout", "native").build(context_of(registry, policy=policy))
     return engine.generate(requests, sampling, 0)
 
 

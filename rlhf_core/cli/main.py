@@ -7,7 +7,7 @@ import traceback
 
 import click
 
-from rlhf_core import __version__
+from rlhf_core._version import __version__
 from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.plugins import time_limit as deadline
 from rlhf_core.runs.launch.leave import has_to_leave, leave
@@ -16,17 +16,11 @@ COMMANDS = {
     "train": ("rlhf_core.cli.train:train", "Train a model: any algorithm, reward and loss that is installed."),
     "generate": ("rlhf_core.cli.generate:generate", "Sample completions from a model."),
     "reward": ("rlhf_core.cli.reward:reward", "Score completions with a reward, and test rewards."),
-    "data": ("rlhf_plugin_preflight.cli.data:data", "Check, make and filter training data."),
+    "data": ("rlhf_core.cli.data:data", "Check, make and filter training data."),
     "plugins": ("rlhf_core.cli.plugins:plugins", "List, inspect, check, create or switch off plugins."),
     "config": ("rlhf_core.cli.config:config", "Show, validate or document configurations."),
     "runs": ("rlhf_core.cli.runs:runs", "List, show and compare runs."),
-    "memory": (
-        "rlhf_plugin_preflight.cli.memory:memory",
-        "Plan what a run needs in memory, before anything is loaded.",
-    ),
-    "study": ("rlhf_study.cli:study", "List, run and show reproducible studies."),
     "trace": ("rlhf_core.cli.trace:trace", "Replay what happened to one prompt."),
-    "doctor": ("rlhf_plugin_preflight.cli.doctor:doctor", "Check this machine and its plugins."),
 }
 
 

@@ -175,3 +175,10 @@ def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = 
     hooks = load_hooks(enabled=enabled, disabled=disabled_distributions(), strict=strict, reports=reports)
     hooks.fire("rlhf_register", registry)
     return registry, hooks
+
+
+def resolve_here(*args: Any, **kwargs: Any) -> Any:
+    """The configuration that :func:`resolve_options` returns, for this machine."""
+    from rlhf_core.config.precision import with_precision
+
+    return with_precision(resolve_options(*args, **kwargs))

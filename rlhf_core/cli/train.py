@@ -58,7 +58,8 @@ def train(
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.common import set_up_logging
-    from rlhf_core.config.precision import resolve_here, with_precision
+    from rlhf_core.cli.options import resolve_here
+    from rlhf_core.config.precision import with_precision
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
     from rlhf_core.runs.launch.started import end_with_launcher, started_rank, world_size
 
@@ -92,7 +93,7 @@ def train(
         if dry_run:
             _dry_run(plan, config, registry, resolved, as_json)
             return
-        _check_memory(plan, config, registry, force)
+        _last_checks(plan, config, registry, hooks, force)
         _run(plan, config, registry, hooks, run_dir, resume is not None, as_json, rank_0)
 
 
@@ -107,12 +108,12 @@ def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | 
     return rank_0
 
 
-def _check_memory(plan: Any, config: Any, registry: Any, force: bool) -> None:
+def _last_checks(plan: Any, config: Any, registry: Any, hooks: Any, force: bool) -> None:
     from rlhf_core.plugins.context import BuildContext
-    from rlhf_plugin_preflight.memory.check import check_memory
+    from rlhf_core.plugins.hooks import Preflight
 
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
-    check_memory(ctx, force=force)
+    hooks.fire("rlhf_preflight", Preflight(ctx, force))
 
 
 def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:

@@ -30,8 +30,7 @@ def train_rank(
         RlhfError: the run failed, or could not begin.
     """
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.options import open_plugins
-    from rlhf_core.config.precision import resolve_here
+    from rlhf_core.cli.options import open_plugins, resolve_here
     from rlhf_core.runs.launch.joined import OwnCommand, end_quietly, take_plan
     from rlhf_core.runs.launch.process import run_plan
     from rlhf_core.runs.launch.run import preflight

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rlhf_core import __version__
+from rlhf_core._version import __version__
 from rlhf_core.config.load import validate
 from rlhf_core.config.precision import as_planned
 from rlhf_core.config.run import RunConfig
@@ -163,9 +163,7 @@ def check_environment_fit(config: RunConfig) -> None:
             why="only an agent that plays in environments calls it",
             fix="--set agent.name=multi_turn, or leave the environment out",
         )
-    from rlhf_core.training.offline.config import OfflineTrainerConfig
-
-    samples = not isinstance(config.trainer, OfflineTrainerConfig) or getattr(config.trainer, "sample_prompts", 0)
+    samples = not config.trainer.learns_from_rows or getattr(config.trainer, "sample_prompts", 0)
     if config.environment is not None and not samples:
         raise ConfigError(
             f"environment '{config.environment.name}' would not be played in by algorithm '{config.trainer.name}'",

@@ -21,13 +21,6 @@ def with_precision(run: Any) -> Any:
     return run.model_copy(update={"trainer": run.trainer.model_copy(update={"precision": resolved(run)})})
 
 
-def resolve_here(*args: Any, **kwargs: Any) -> Any:
-    """The configuration that :func:`rlhf_core.cli.options.resolve_options` returns, for this machine."""
-    from rlhf_core.cli.options import resolve_options
-
-    return with_precision(resolve_options(*args, **kwargs))
-
-
 def precision_of(run: Any) -> Literal["fp32", "bf16"]:
     """What a run's model computes in: what its trainer says, ``auto`` as on this machine; ``fp32`` of a trainer without
     the setting.
@@ -86,7 +79,6 @@ __all__ = [
     "as_planned",
     "cuda_has_bfloat16",
     "precision_of",
-    "resolve_here",
     "resolved",
     "with_planned_precision",
     "with_precision",

@@ -1,8 +1,8 @@
-"""Dataset components of the core: files, the hub, and the built-in pocket world."""
+"""Dataset components of the core: files and the hub."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from rlhf_core.plugins.component import ComponentConfig
 
@@ -50,14 +50,3 @@ class HubConfig(ComponentConfig):
     heldout_split: str | None = None
     """For example ``test``; without it rows of ``split`` are set aside."""
     revision: str | None = None
-
-
-class PocketConfig(ComponentConfig):
-    """The built-in world; see docs/pocket.md."""
-
-    name: str = "pocket"
-    component: ClassVar[str] = "rlhf_core.data.sources:PocketSource"
-    downloads: ClassVar[bool] = False
-    subset: Literal["assistant", "arithmetic", "two_digit_sums"] = "assistant"
-    """``assistant`` has a gold score and preference pairs, ``arithmetic`` reference answers; so has ``two_digit_sums``,
-    which is for larger models."""

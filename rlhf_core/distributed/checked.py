@@ -30,7 +30,8 @@ def checked_strategy(strategy: Any, label: str, world_size: int) -> Any:
         world_size: of the plan.
 
     Raises:
-        PluginError: a method or attribute of :class:`~rlhf_core.plugins.strategy_protocols.Strategy` is missing or wrong.
+        PluginError: a method or attribute of :class:`~rlhf_core.plugins.strategy_protocols.Strategy` is missing or
+        wrong.
     """
     missing = [f"{m}()" for m in METHODS if not callable(getattr(strategy, m, None))]
     missing += [a for a in ATTRIBUTES if not hasattr(strategy, a)]

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 
 from rlhf_core.distributed.alone import alone
+from rlhf_core.models.weights_on_demand import Weights, WeightsOnDemand
 from rlhf_core.plugins.strategy_protocols import Collectives, Strategy, TensorGathering
 from rlhf_core.types.errors import OtherRankFailed
 
-Weights = Mapping[str, torch.Tensor]
 WORK = "using the whole weights"
 """What rank 0 does alone, for messages."""
 
@@ -26,8 +25,8 @@ def use_whole_weights(strategy: Strategy, module: torch.nn.Module, use: Callable
     """Let rank 0 use the whole weights of a prepared module, or of a part of it; all ranks call it.
 
     Args:
-        strategy: with :class:`~rlhf_core.plugins.strategy_protocols.TensorGathering` the weights that ``use`` is given are
-            gathered one by one, whenever one is looked up; of any other all are gathered before.
+        strategy: with :class:`~rlhf_core.plugins.strategy_protocols.TensorGathering` the weights that ``use`` is
+        given are gathered one by one, whenever one is looked up; of any other all are gathered before.
         module: as ``Strategy.full_state`` takes it.
         use: called on rank 0 alone. It may call no collective operation.
 
@@ -93,7 +92,7 @@ class Ended(NamedTuple):
     """Empty where there was none."""
 
 
-class GatheredWeights(Mapping[str, torch.Tensor]):
+class GatheredWeights(WeightsOnDemand):
     """Name -> whole weight in the host's memory. Each look-up is a collective operation: keep what is needed twice.
 
     Args:
@@ -148,55 +147,3 @@ class GatheredWeights(Mapping[str, torch.Tensor]):
         """A tensor of the weight's shape and type, without its values: nothing is gathered."""
         value = self._gathering.state[name]
         return torch.empty(self._gathering.strategy.whole_shape(value), dtype=value.dtype, device="meta")
-
-
-class ComputedWeights(Mapping[str, torch.Tensor]):
-    """Name -> weight that is computed when it is looked up.
-
-    Args:
-        values: compute them.
-        shapes: tensors of each one's shape and type, where computing one means gathering it; None elsewhere.
-    """
-
-    def __init__(
-        self, values: Mapping[str, Callable[[], torch.Tensor]], shapes: Mapping[str, torch.Tensor] | None
-    ) -> None:
-        self._values, self.shapes = values, shapes
-
-    @classmethod
-    def of(cls, weights: Weights, stored: Mapping[str, str], value: Callable[[str, str], torch.Tensor]) -> Self:
-        """Weights each of which has the shape and the type of one that is there.
-
-        Args:
-            weights: by their own names.
-            stored: name of a computed weight -> name of the one in ``weights``.
-            value: of both names, the computed weight.
-        """
-        shapes = {name: like(weights, place) for name, place in stored.items()} if on_demand(weights) else None
-        return cls({name: partial(value, name, place) for name, place in stored.items()}, shapes)
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._values[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
-
-
-def on_demand(weights: Weights) -> bool:
-    """Whether a weight is gathered when it is looked up, so that looking up all of them would hold the model whole."""
-    return isinstance(weights, GatheredWeights) or (isinstance(weights, ComputedWeights) and weights.shapes is not None)
-
-
-def like(weights: Weights, name: str) -> torch.Tensor:
-    """A tensor of a weight's shape and type, not gathered for it where that can be avoided."""
-    if isinstance(weights, GatheredWeights):
-        return weights.like(name)
-    if isinstance(weights, ComputedWeights) and weights.shapes is not None:
-        return weights.shapes[name]
-    return weights[name]

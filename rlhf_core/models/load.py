@@ -208,7 +208,7 @@ def check_causal(model: Any, path: str) -> None:
     Raises:
         ModelError: it is an encoder.
     """
-    from rlhf_plugin_native.token_by_token import looks_ahead
+    from rlhf_core.models.layers.look_ahead import looks_ahead
 
     if looks_ahead(model):
         raise ModelError(

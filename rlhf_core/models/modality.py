@@ -18,6 +18,8 @@ from rlhf_core.types.rollouts import Media, Message
 
 MODALITY_FILE = "modality.json"
 GROUP = "rlhf.modality"
+SHIPPED = {"pocket": "rlhf-plugin-pocket", "pocket-tools": "rlhf-plugin-episodes"}
+"""Model -> the distribution that brings it."""
 _ATTRIBUTE = "rlhf_modality"
 
 
@@ -96,13 +98,20 @@ def _find(file: Path) -> Any:
 
 
 def embedded_model(name: str) -> str | None:
-    """The folder of a model that an installed plugin brings under a name (entry-point group ``rlhf.model``)."""
+    """The folder of a model that an installed plugin brings under a name (entry-point group ``rlhf.model``).
+
+    Raises:
+        ModelError: the name is that of a model whose plugin is not installed.
+    """
     if "/" in name or not name:
         return None
     point = next(iter(metadata.entry_points(group="rlhf.model", name=name)), None)
+    if point is None and name in SHIPPED:
+        raise ModelError(f"the model '{name}' is not installed", fix=f"pip install {SHIPPED[name]}")
     return None if point is None else str(point.load()())
 
 
 def embedded_names() -> list[str]:
-    """Names of the models that come with the core and with installed plugins, ``pocket`` first."""
-    return list(dict.fromkeys(["pocket", *sorted(point.name for point in metadata.entry_points(group="rlhf.model"))]))
+    """Names of the models that installed plugins bring, ``pocket`` first."""
+    names = {point.name for point in metadata.entry_points(group="rlhf.model")}
+    return sorted(names, key=lambda name: (name != "pocket", name))

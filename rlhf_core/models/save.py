@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.distributed.whole_weights import ComputedWeights, on_demand
 from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
 from rlhf_core.models.tensor_files import can_write, entries, write_model_files
+from rlhf_core.models.weights_on_demand import ComputedWeights, on_demand
 from rlhf_core.types.errors import ModelError
 
 ADAPTER = "adapter"
@@ -33,7 +33,8 @@ def save_model(
 
     Args:
         weights: the model's whole state dict; None takes the model's own. What computes or gathers each weight when it
-            is looked up (:class:`rlhf_core.distributed.whole_weights.GatheredWeights`) is asked for one after the other.
+            is looked up (:class:`rlhf_core.distributed.whole_weights.GatheredWeights`) is asked for one after the
+            other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict() if weights is None else weights

@@ -222,11 +222,11 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
         options: of ``from_pretrained``.
     """
     from accelerate import init_empty_weights
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import AutoConfig, DynamicCache, GenerationConfig
 
+    from rlhf_core.models.layers.caches import keys_and_values_only
     from rlhf_core.models.layers.trunk_and_head import take_apart
-    from rlhf_core.runs.checkpoint import preserved_rng
-    from rlhf_plugin_native.kv_cache import keys_and_values_only, make_cache
+    from rlhf_core.models.random_state import preserved_rng
 
     described: Any = AutoConfig.from_pretrained(str(place), **options)
     if getattr(described, "quantization_config", None) is not None:
@@ -243,7 +243,7 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
         return None
     missing = remember(model, stored_in(weight_files(place)))
     parts = take_apart(model)
-    if parts is None or not keys_and_values_only(make_cache(parts.trunk.config)):
+    if parts is None or not keys_and_values_only(DynamicCache(config=parts.trunk.config)):
         return None  # such a model is tried with its weights before the engine is built
     if missing:
         log.info("the model is loaded whole on every rank: its files do not hold %s by that name", missing[0])

@@ -53,11 +53,11 @@ def resolve_model(path: str) -> Source:
         ModelError: a file or folder that does not exist or lacks something; the missing file is named.
     """
     path = model_place(path)
-    if path == "pocket":
-        return _pocket()
     place = Path(path).expanduser()
-    if not place.exists() and (embedded := embedded_model(path)) is not None:
-        place = check_folder(Path(embedded))
+    if path == "pocket" or not place.exists():
+        embedded = embedded_model(path)
+        if embedded is not None:
+            return Source(str(check_folder(Path(embedded))))
     if path.endswith(".gguf"):
         return _gguf(place)
     if place.is_dir():
@@ -106,21 +106,6 @@ def _adapter(folder: Path) -> Source:
             f"the model '{base}', which adapter '{folder}' was trained on, cannot be found", why=str(error)
         ) from error
     return replace(source, adapter=str(folder), revision=revision)
-
-
-def _pocket() -> Source:
-    from importlib import import_module
-
-    try:
-        folder = Path(import_module("rlhf_plugin_pocket").weights_path())
-    except ModuleNotFoundError as error:
-        raise ModelError(
-            "this build of rlhf-core carries no pocket model",
-            why=str(error),
-            fix="reinstall rlhf-core, or set model.path to another model",
-        ) from error
-    check_folder(folder)
-    return Source(str(folder))
 
 
 def _gguf(file: Path) -> Source:
@@ -206,3 +191,17 @@ def weights_digest(path: str) -> str:
 
 def _incomplete(folder: Path, missing: str, fix: str) -> ModelError:
     return ModelError(f"model folder '{folder}' has no {missing}", where=str(folder), fix=fix)
+
+
+def weight_file_bytes(path: str) -> int | None:
+    """Of a local model's weights; None where they are not here. A quantised file is counted as float32."""
+    try:
+        source = resolve_model(path)
+    except ModelError:  # a component's path need not be a model's
+        return None
+    if not source.local:
+        return None
+    place = Path(source.place)
+    if source.gguf:
+        return 8 * (place / source.gguf).stat().st_size
+    return sum(file.stat().st_size for file in place.glob("*.safetensors")) or None

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from rlhf_core.distributed.whole_weights import like
+from rlhf_core.models.weights_on_demand import like
 
 TYPES = {
     torch.bool: "BOOL",

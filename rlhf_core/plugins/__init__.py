@@ -1,0 +1,1 @@
+"""Components: kinds, contracts, entry points, registry, hooks."""

@@ -109,6 +109,12 @@ class ComponentConfig(Config):
     has_critic: ClassVar[bool] = False
     """For advantages: it brings a critic (``CriticAdvantage``)."""
 
+    learns_from_rows: ClassVar[bool] = False
+    """For trainers: it learns from rows of a data set, and need not sample."""
+
+    has_workers: ClassVar[bool] = False
+    """For rewards: it scores in worker processes of its own."""
+
     downloads: ClassVar[bool] = True
     """For datasets: reading the rows may need the network, so a dry run does not read them."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import NamedTuple
 
-from rlhf_core import __version__
+from rlhf_core._version import __version__
 from rlhf_core.plugins.disabled import normalise
 from rlhf_core.types.errors import PluginError
 

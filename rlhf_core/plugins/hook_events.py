@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.types.rollouts import Rollout, Score
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.context import BuildContext
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,16 @@ class PlanResolved:
 
     plan: Mapping[str, Any]
     """What ``plan.json`` will hold."""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Every component has checked its settings; nothing is loaded or started yet."""
+
+    context: BuildContext
+    """Configuration, registry and world size of the run."""
+    force: bool
+    """The user wants the run to start although it may not fit (``--force``): a listener warns instead of raising."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
 from rlhf_core.plugins.hook_events import EvalEnd as EvalEnd
 from rlhf_core.plugins.hook_events import Launch as Launch
 from rlhf_core.plugins.hook_events import PlanResolved as PlanResolved
+from rlhf_core.plugins.hook_events import Preflight as Preflight
 from rlhf_core.plugins.hook_events import RewardsReady as RewardsReady
 from rlhf_core.plugins.hook_events import RolloutsReady as RolloutsReady
 from rlhf_core.plugins.hook_events import RunClosed as RunClosed
@@ -26,7 +27,7 @@ from rlhf_core.plugins.hook_events import RunStart as RunStart
 from rlhf_core.plugins.hook_events import StepEnd as StepEnd
 from rlhf_core.plugins.registry import Entry, check_core_range
 from rlhf_core.plugins.time_limit import watched
-from rlhf_core.types.errors import PluginError, RlhfError, StopRun
+from rlhf_core.types.errors import PluginError, RlhfError, StopRun, UserError
 from rlhf_core.types.frozen import frozen
 
 GROUP = "rlhf"
@@ -46,6 +47,10 @@ class Specs:
     @hookspec
     def rlhf_plan_resolved(self, event: PlanResolved) -> None:
         """The plan is final."""
+
+    @hookspec
+    def rlhf_preflight(self, event: Preflight) -> None:
+        """The run is about to start; a ``UserError`` refuses it."""
 
     @hookspec(firstresult=True)
     def rlhf_launch(self, event: Launch) -> int | None:
@@ -89,7 +94,7 @@ class Specs:
 
 
 HOOK_NAMES: tuple[str, ...] = tuple(n for n in vars(Specs) if n.startswith("rlhf_"))
-BEFORE_THE_RUN = ("rlhf_register", "rlhf_plan_resolved")
+BEFORE_THE_RUN = ("rlhf_register", "rlhf_plan_resolved", "rlhf_preflight")
 
 
 @dataclass
@@ -125,6 +130,7 @@ class HookBus:
 
         Raises:
             RlhfError: one raised ``StopRun`` before there was a run to stop.
+            UserError: one refused the run in ``rlhf_preflight``.
             PluginError: one raised anything else, and the bus is strict.
         """
         key = "registry" if hook == "rlhf_register" else "event"
@@ -135,7 +141,8 @@ class HookBus:
         for impl in reversed(listeners):
             plugin, given = impl.plugin_name, {key: event} if impl.argnames else {}
             call: Callable[[], Any] = partial(impl.function, **given)
-            results.append(self.call(f"hook {hook} of {plugin_label(plugin)}", f"{plugin}:{hook}", call))
+            refusal = UserError if hook == "rlhf_preflight" else ()
+            results.append(self.call(f"hook {hook} of {plugin_label(plugin)}", f"{plugin}:{hook}", call, refusal))
         if hook in BEFORE_THE_RUN and self.stop_reason is not None:
             raise RlhfError(
                 f"a plugin stopped the run before it began: {self.stop_reason}",

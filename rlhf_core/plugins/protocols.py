@@ -106,7 +106,8 @@ class Advantage(Protocol):
 class CriticAdvantage(Protocol):
     """Optional for an advantage: it has a critic, which is trained beside the policy (ADR 0008).
 
-    Its ``estimate`` takes a fourth argument, one :class:`~rlhf_core.types.rollouts.TokenValues` per rollout, subtracts the
+    Its ``estimate`` takes a fourth argument, one :class:`~rlhf_core.types.rollouts.TokenValues` per rollout,
+    subtracts the
     KL penalty that ``trainer.kl`` puts into the reward, and returns token advantages and ``Advantages.returns``.
     """
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import torch
 
-    from rlhf_core.distributed.optimizer import NormPart, OptimizerPlan
+    from rlhf_core.plugins.optimizer_plan import NormPart, OptimizerPlan
 
 
 class Collectives(Protocol):

@@ -43,7 +43,6 @@ from rlhf_core.training.structure import base_model
 from rlhf_core.training.timer import Timer
 from rlhf_core.training.weight_sync import WeightSync, keeps_own_weights, weights_to_sample
 from rlhf_core.workers.reward_workers import RewardWorkers
-from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ def build_sampling(
 def build_reward(config: RolloutTrainerConfig, ctx: BuildContext, chosen: Any, source: str = "") -> Any:
     """A reward in this process, or in worker processes; that of a verifier has its own."""
     components = ctx.session.components
-    if not config.reward_workers or isinstance(chosen, VerifierRewardConfig):
+    if not config.reward_workers or chosen.has_workers:
         return components.build("reward", chosen, ctx, source)
     workers = RewardWorkers(chosen, ctx, config.reward_workers, config.reward_timeout_s)
     return components.add("reward", workers, chosen, ctx, source)

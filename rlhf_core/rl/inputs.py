@@ -16,13 +16,13 @@ from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
+from rlhf_core.models.random_state import seed_everything
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.prompts import PromptLoader
-from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.training.forward_options import ForwardOptions, allowed
 from rlhf_core.types.rollouts import Prompt

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from rlhf_core.data.atomic import whole_folder
 from rlhf_core.data.manifest import find_damage, truncation
@@ -117,43 +113,3 @@ def _damage(path: Path) -> list[str]:
     log.warning("'%s' has no manifest, as an earlier version wrote it: its files are not checked", path)
     files = sorted(path.rglob("*.safetensors"))
     return [f"{file.relative_to(path)}: {cut}" for file in files if (cut := truncation(file))]
-
-
-def rng_state() -> dict[str, Any]:
-    """State of every global random generator."""
-    kind, keys, pos, has_gauss, cached = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "python": random.getstate(),
-        "numpy": (str(kind), np.asarray(keys), int(pos), int(has_gauss), float(cached)),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    return state
-
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Restore :func:`rng_state`."""
-    torch.set_rng_state(state["torch"])
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    if "cuda" in state and torch.cuda.is_available():
-        for card, of_card in enumerate(state["cuda"][: torch.cuda.device_count()]):  # saved where there were more
-            torch.cuda.set_rng_state(of_card, card)
-
-
-@contextlib.contextmanager
-def preserved_rng() -> Iterator[None]:
-    """What runs inside leaves every global random generator as it was."""
-    before = rng_state()
-    try:
-        yield
-    finally:
-        set_rng_state(before)
-
-
-def seed_everything(seed: int) -> None:
-    """Seed the global generators of Python, numpy and torch."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)

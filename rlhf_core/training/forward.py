@@ -93,7 +93,8 @@ def completion_logprobs(
 
     Raises:
         ValueError: lists or masks of different lengths, an empty prompt, no completion token at all, temperature <= 0,
-            or a sequence beyond the length from which on rotary frequencies change (:mod:`rlhf_core.models.layers.rotary`).
+            or a sequence beyond the length from which on rotary frequencies change
+            (:mod:`rlhf_core.models.layers.rotary`).
     """
     _check(prompts, completions, temperature)
     check_length(model, max(len(p) + len(c[:-1]) for p, c in zip(prompts, completions)))

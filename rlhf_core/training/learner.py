@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import torch
 
 from rlhf_core.distributed.exchange import lent
-from rlhf_core.distributed.optimizer import NormPart, optimizer_of
+from rlhf_core.distributed.optimizer import optimizer_of
 from rlhf_core.plugins.component_errors import label_of
 from rlhf_core.plugins.loss_contract import call_loss
+from rlhf_core.plugins.optimizer_plan import NormPart
 from rlhf_core.plugins.protocols import Loss, Strategy
 from rlhf_core.plugins.strategy_protocols import RunOptimizer
 from rlhf_core.runs.work import Advance

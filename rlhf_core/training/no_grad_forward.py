@@ -1,6 +1,7 @@
 """Forwards without gradient, in which ranks may have different numbers of micro-batches.
 
-A strategy that implements :class:`rlhf_core.plugins.strategy_protocols.ShardedForward` keeps its shards: every rank makes as
+A strategy that implements :class:`rlhf_core.plugins.strategy_protocols.ShardedForward` keeps its shards: every rank
+makes as
 many forwards as the one with the most. With any other the weights are whole meanwhile, and a rank makes its own only.
 """
 

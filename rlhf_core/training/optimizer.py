@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_core.distributed.optimizer import OptimizerGroup, OptimizerPlan, prepare_training
+from rlhf_core.distributed.optimizer import prepare_training
+from rlhf_core.plugins.optimizer_plan import OptimizerGroup, OptimizerPlan
 from rlhf_core.plugins.protocols import Strategy
 from rlhf_core.plugins.strategy_protocols import RunOptimizer
 from rlhf_core.training.config import OptimizerSettings

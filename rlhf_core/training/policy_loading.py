@@ -13,8 +13,8 @@ from rlhf_core.plugins.protocols import ShardedLoading
 def load_trained_policy(ctx: BuildContext, *, whole: bool = False) -> LoadedModel:
     """Load the model that the run trains, on the strategy's device; it computes in the run's ``trainer.precision``.
 
-    With a strategy that shards it before it has weights (:class:`rlhf_core.plugins.protocols.ShardedLoading`) its parameters
-    have none yet, if they lie in a local folder as the model has them: each rank reads its part once
+    With a strategy that shards it before it has weights (:class:`rlhf_core.plugins.protocols.ShardedLoading`) its
+    parameters have none yet, if they lie in a local folder as the model has them: each rank reads its part once
     :func:`rlhf_core.training.optimizer.prepare_to_learn` has prepared the module. Until then no forward can run.
     The module's ``forward(samples, compute)`` must then return ``compute(module, samples)``, in which
     :class:`~rlhf_core.training.offline.trainer.OfflineTrainer` tries the model.

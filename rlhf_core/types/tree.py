@@ -21,7 +21,8 @@ SHARDED = "sharded"
 
 @dataclass(frozen=True)
 class Stored:
-    """Stands in a tree for a tensor whose parts lie in files of their own (:mod:`rlhf_core.distributed.sharded_tensors`).
+    """Stands in a tree for a tensor whose parts lie in files of their own
+    (:mod:`rlhf_core.distributed.sharded_tensors`).
 
     Example:
         Stored("learner/optimizer/state/3/exp_avg", Path("checkpoints/step-000010/sharded"))

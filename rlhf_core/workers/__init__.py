@@ -1,0 +1,1 @@
+"""The one host of killable processes."""

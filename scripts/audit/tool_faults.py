@@ -34,7 +34,8 @@ from scripts.bench._processor import processor
 MODULE = """
 import ctypes, time
 from typing import ClassVar
-from rlhf_plugin_episodes import EnvironmentConfig, tool_spec
+from rlhf_plugin_episodes.config import EnvironmentConfig
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 class FaultyConfig(EnvironmentConfig):
     name: str = "faulty"

@@ -36,7 +36,7 @@ FAULTS = (("hang", 0.01), ("memory", 0.005), ("segfault", 0.001))
 EXPECTED = {"": "ok", "hang": "timeout", "memory": "error", "segfault": "error"}
 MODULE = """
 import ctypes
-from rlhf_plugin_verifiers.reward_config import VerifierConfig
+from rlhf_core.rewards import VerifierConfig
 from rlhf_core.types.rollouts import Score
 
 class FaultyConfig(VerifierConfig):

@@ -24,7 +24,7 @@ from transformers.utils.chat_template_utils import get_json_schema
 
 from rlhf_core.config import ComponentConfig
 from rlhf_core.rewards import Score
-from rlhf_plugin_episodes import EnvironmentConfig
+from rlhf_plugin_episodes.config import EnvironmentConfig
 from scripts.bench._grpo_work import variety
 from scripts.bench._tool_work import search
 

@@ -3,7 +3,8 @@
     RLHF_SMOLLM2_GGUF=SmolLM2-135M-Instruct.Q4_1.gguf python -m scripts.bench memory_plan
 
 Each row is a training run of two updates in processes of its own, its tensors counted by
-:class:`rlhf_plugin_preflight.memory.live.LiveBytes` (not resident memory, of which libraries and the allocator are a part), and the
+:class:`rlhf_plugin_preflight.memory.live.LiveBytes` (not resident memory, of which libraries and the allocator are a
+part), and the
 plan of its configuration, made before. Completions get all their tokens (``min_tokens``), as the plan assumes, and rows
 of SFT and DPO are equally long: the plan is for the heaviest of 200 micro-batches, of which so short a run sees a few.
 The 135M model is written as safetensors first, which sharded ranks read

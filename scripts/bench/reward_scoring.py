@@ -98,10 +98,9 @@ class Contest:
 
     def score(self, kind: Any = "auto", without_padding: bool = True, warm_up: bool = False) -> list[float]:
         """Our scores, from texts; ``warm_up``: of one pair, so that what is found out once per model is."""
-        from rlhf_core.rewards import Sample
-
         from rlhf_core.data import Prompt
         from rlhf_core.models.layers.matmul import use_matmul_backend
+        from rlhf_core.rewards import Sample
 
         use_matmul_backend(kind)
         self.ours.net.without_padding = without_padding

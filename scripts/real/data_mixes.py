@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rlhf_core.rewards import Sample
 
 from rlhf_core.config import RlhfError
 from rlhf_core.data import Prompt
 from rlhf_core.data.atomic import write_json
+from rlhf_core.rewards import Sample
 from rlhf_core.runs import wilson
 from rlhf_plugin_agents.compare import compare
 from rlhf_plugin_episodes.lookup.demonstrations import TOOLS, demonstration

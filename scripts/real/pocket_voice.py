@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rlhf_core.rewards import Sample, score_samples
 
 from rlhf_core.cli import open_component
 from rlhf_core.data import Media, Prompt
 from rlhf_core.data.atomic import write_json
+from rlhf_core.rewards import Sample, score_samples
 from rlhf_plugin_tts.speech_data.compare import REWARDS, interval, measure
 from rlhf_plugin_tts.speech_data.unseen import UNSEEN
 from rlhf_plugin_tts.validate_cli import select

@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rlhf_core.rewards import Sample
 
 from rlhf_core.data import Media, Prompt
 from rlhf_core.data.atomic import write_json
+from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.features import FEATURES
 from rlhf_plugin_tts.speech_data.catalogue import DESCRIPTIONS, sentences
 from rlhf_plugin_tts.speech_data.compare import score_with, speak

@@ -21,11 +21,11 @@ from typing import Any
 
 import librosa
 import numpy as np
-from rlhf_core.rewards import Sample
 
 from rlhf_core.data import Media, Prompt
 from rlhf_core.data.atomic import write_json
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.rewards import Sample
 from rlhf_core.workers.reward_workers import RewardWorkers
 from rlhf_plugin_tts.audio import Clip, read_clip
 from rlhf_plugin_tts.features import measure

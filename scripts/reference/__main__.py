@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reference import algorithms, api, cli, components, contracts, run_config, sdk, studies
+from scripts.reference import algorithms, api, cli, components, contracts, run_config, studies
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 HEAD = "<!-- Written by `make docs` from the code; changes made here are lost. -->\n\n"
@@ -16,7 +16,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": cli.page,
     "config.md": run_config.page,
     "contracts.md": contracts.page,
-    "sdk.md": sdk.page,
     "studies.md": studies.page,
 }
 

@@ -1,25 +1,30 @@
-"""docs/reference/api.md: the promised names, each with the first line of its docstring."""
+"""docs/reference/api.md: the public names by topic, each with the first paragraph of its docstring."""
 
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from typing import Any
 
-import rlhf_core.api as promised
+from scripts.check.imports import TOPICS
 
-INTRO = """# Public API
+INTRO = """# Public names
 
-Import these from `rlhf_core.api`. They follow semantic versioning: a name that goes away was deprecated for two minor
-releases. Everything else may change.
-
-| name | what |
-|---|---|
+A topic is a module: `from rlhf_core.losses import LossOutput`. Public names follow semantic versioning: a name that is
+removed was deprecated for two minor releases. Everything below a topic may change.
 """
 
 
 def page() -> str:
     """Return the page."""
-    return INTRO + "".join(row(name, getattr(promised, name)) for name in sorted(promised.__all__))
+    return INTRO + "".join(section(topic) for topic in TOPICS)
+
+
+def section(topic: str) -> str:
+    """One topic."""
+    module = import_module(topic)
+    rows = "".join(row(name, getattr(module, name)) for name in dir(module))
+    return f"\n## `{topic}`\n\n{module.__doc__}\n\n| name | what |\n|---|---|\n{rows}"
 
 
 def row(name: str, thing: Any) -> str:

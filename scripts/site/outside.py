@@ -39,7 +39,8 @@ def target(folder: str, link: str) -> str:
 def site_path(path: str) -> str:
     """Where a repository path is in the site.
 
-    Examples: ``docs/update.md`` -> ``update.md``; ``rlhf_core/config/plan.py`` -> ``repository/rlhf_core/config/plan.py.md``
+    Examples: ``docs/update.md`` -> ``update.md``; ``rlhf_core/config/plan.py`` ->
+    ``repository/rlhf_core/config/plan.py.md``
     """
     if path.startswith("docs/"):
         return path.removeprefix("docs/")

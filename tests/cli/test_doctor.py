@@ -75,7 +75,7 @@ def test_what_only_an_extra_installs_may_be_absent(
     )
     (info / "entry_points.txt").write_text(f"[rlhf.loss]\nmore = {package}:Config\n")
     (folder / "__init__.py").write_text(
-        "from rlhf_core.api import ComponentConfig\nclass Config(ComponentConfig):\n    name: str = 'more'\n"
+        "from rlhf_core.config import ComponentConfig\nclass Config(ComponentConfig):\n    name: str = 'more'\n"
     )
     (folder / "special.py").write_text("import absent_thing.part\n")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))

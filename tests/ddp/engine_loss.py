@@ -13,17 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.rollouts import EngineUnavailable, Rollout, RolloutRequest, SamplingParams
-
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.config.load import merge_settings, validate
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.plugins.hooks import HookBus, new_manager
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.rollouts import EngineUnavailable, Rollout, RolloutRequest, SamplingParams
 from rlhf_core.runs.launch.leave import leave
 from rlhf_core.runs.launch.run import plan_run, run_plan
 from rlhf_core.types.errors import RlhfError
-from rlhf_plugin_native import NativeEngine
+from rlhf_plugin_native.engine import NativeEngine
 
 GONE: dict[str, int] = {}
 """Of this process: in which ``call`` or ``update`` its engine is gone, counted from 1."""

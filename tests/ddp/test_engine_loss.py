@@ -24,7 +24,7 @@ ENGINE = '''
 import os
 from rlhf_core.config import ComponentConfig
 from rlhf_core.rollouts import EngineUnavailable
-from rlhf_plugin_native import NativeEngine
+from rlhf_plugin_native.engine import NativeEngine
 
 class Failing:
     """The native engine; the one of rank 1 is gone in its N-th call."""

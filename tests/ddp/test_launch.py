@@ -191,7 +191,8 @@ def test_who_only_starts_the_ranks_loads_no_model_library(tmp_path: Path) -> Non
 def test_the_first_reason_wins_while_another_rank_is_busy(tmp_path: Path) -> None:
     """torchrun ends the busy rank; neither its signal nor its exit code is the run's."""
     code = (
-        "import os, time, sys\nfrom rlhf_core.types.errors import DatasetError\nfrom rlhf_core.runs.launch.ranks import report\n"
+        "import os, time, sys\nfrom rlhf_core.types.errors import DatasetError\n"
+        "from rlhf_core.runs.launch.ranks import report\n"
         "if os.environ['RANK'] == '0':\n    time.sleep(60)\n"
         "time.sleep(0.5)\nreport(DatasetError('the real reason'))\nsys.exit(2)\n"
     )

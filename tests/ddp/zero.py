@@ -25,11 +25,12 @@ import torch
 from rlhf_core.distributed import ShardedLoading, decoder_layers
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.distributed.local import LocalStrategy
-from rlhf_core.distributed.whole_weights import like, on_demand, use_whole_weights
+from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.reference import Reference
+from rlhf_core.models.weights_on_demand import like, on_demand
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.forward_options import ForwardOptions
 from rlhf_core.training.learner import Learner

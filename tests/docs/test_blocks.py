@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from rlhf_core.plugins.registry import KINDS
+from scripts.check.imports import TOPICS
 from tests.docs.blocks import ALL, ROOT, Block, Command, blocks, commands
 from tests.docs.place import reward_models, write_inputs
 from tests.docs.rules import KEYS, NOT_RUN, TUTORIAL, small, way
@@ -24,7 +25,8 @@ PYTHON = [block for block in ALL if block.language == "python" and block.page no
 """Those of the first loss are in tests/test_readme.py, those of the tutorial in test_tutorial.py."""
 ELSEWHERE = [c for c in COMMANDS if c.words[0] == "rlhf" and way(c).kind not in ("run", "tutorial")]
 FRAGMENTS = {
-    "docs/plugin-authors.md": "from typing import ClassVar\nfrom pydantic import Field\nfrom rlhf_core.api import *\n",
+    "docs/plugin-authors.md": "from typing import ClassVar\nfrom pydantic import Field\n"
+    + "".join(f"from {topic} import *\n" for topic in TOPICS),
     "docs/studies.md": "from collections.abc import Mapping\nfrom typing import Any, ClassVar\n",
 }
 """Imports of pages whose blocks are parts of files."""

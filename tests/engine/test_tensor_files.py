@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load, save_file
 
-from rlhf_core.distributed.whole_weights import ComputedWeights
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
 from rlhf_core.models.tensor_files import SHARD_BYTES, TYPES, entries, write_model_files, write_tensors
+from rlhf_core.models.weights_on_demand import ComputedWeights
 
 TENSORS = {
     **{f"of {name}": torch.arange(5).to(dtype) for dtype, name in TYPES.items()},

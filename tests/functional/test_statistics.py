@@ -1,17 +1,12 @@
-"""Intervals of shares and rank correlation by their definitions, and what importing them brings."""
+"""Intervals of shares and rank correlation by their definitions."""
 
 from __future__ import annotations
 
-import ast
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import rlhf_core.training.functional
 from rlhf_core.runs import percentile_tails, spearman, t_quantile, wilson
 from rlhf_core.runs.rank_correlation import ranks
 
@@ -39,16 +34,6 @@ def test_spearman_averages_ties_and_is_nan_where_nothing_varies() -> None:
     assert spearman(a, -a) == pytest.approx(-1)
     assert math.isnan(spearman(a, np.ones(60)))
     assert math.isnan(spearman(a[:1], b[:1]))
-
-
-def test_names_for_type_checkers_are_the_names_at_run_time_and_bring_no_torch() -> None:
-    tree = ast.parse(Path(rlhf_core.training.functional.__file__).read_text())
-    block = next(n for n in tree.body if isinstance(n, ast.If))
-    shown = {alias.asname for n in block.body if isinstance(n, ast.ImportFrom) for alias in n.names}
-    assert shown == set(rlhf_core.training.functional.__all__)
-    assert all(callable(getattr(rlhf_core.training.functional, name)) for name in shown)
-    code = "import sys; from rlhf_core.training.functional import spearman, wilson; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_t_quantiles_and_the_tails_that_make_a_bootstrap_as_wide() -> None:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pytest
-from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, delimited
 
 from rlhf_core.data import Message, Prompt
+from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, delimited
 from rlhf_eval import selectors
 from rlhf_plugin_datagen.demonstrations import critique_request, revision_request
 from rlhf_plugin_datagen.grades import grade_request

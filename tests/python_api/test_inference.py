@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from rlhf_core.rewards import Score
 
 import rlhf_core
 from rlhf_core.config import ConfigError, PluginError
 from rlhf_core.data import DatasetError, Prompt
 from rlhf_core.models import ModelConfig
+from rlhf_core.rewards import Score
 
 
 def test_generate_takes_texts_rows_and_prompts_and_gives_the_same_whatever_its_form() -> None:

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rlhf_core.rewards import Score
 
 import rlhf_core
 from rlhf_core.config import ConfigError, PluginError
 from rlhf_core.data import DatasetError
 from rlhf_core.losses import LossOutput
 from rlhf_core.python_api.held import splits_of
+from rlhf_core.rewards import Score
 from rlhf_core.types.errors import RunDirError
 
 SMALL = {

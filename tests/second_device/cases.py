@@ -17,12 +17,13 @@ from torch.nn.attention.flex_attention import BlockMask
 from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.distributed import optimizer as optimizer_module
 from rlhf_core.distributed.local import LocalStrategy
-from rlhf_core.distributed.optimizer import NormPart, OptimizerGroup, OptimizerPlan, TorchOptimizer, fuses
+from rlhf_core.distributed.optimizer import TorchOptimizer, fuses
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers.row_attention import WAYS, Way
 from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.optimizer_plan import NormPart, OptimizerGroup, OptimizerPlan
 from rlhf_core.rl.token_record import TokenRecorder
 from rlhf_core.training.forward import completion_logprobs
 from rlhf_core.training.forward_options import PLAIN, ForwardOptions

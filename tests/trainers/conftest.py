@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_core.hooks import StopRun, hookimpl
 
 from rlhf_core.config.load import merge_settings, validate
 from rlhf_core.config.plan import Plan, reload
+from rlhf_core.hooks import StopRun, hookimpl
 from rlhf_core.plugins.hooks import HookBus, new_manager
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch.run import plan_run, preflight, run_plan

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rlhf_core.rewards import Sample, Score
 
 from rlhf_core.config import ComponentConfig
+from rlhf_core.rewards import Sample, Score
 from rlhf_core.types.errors import ComponentError, RunDirError
 
 from .conftest import OFFLINE, ONLINE, Train
@@ -59,10 +59,10 @@ class Base(ComponentConfig):
 
 
 def make(kind: str) -> type[Base]:
-    from rlhf_core.data.config import PocketConfig
     from rlhf_core.rl.single_turn import SingleTurnConfig
     from rlhf_plugin_grpo.config import GroupNormConfig, GrpoClipConfig
     from rlhf_plugin_native.config import NativeRolloutConfig
+    from rlhf_plugin_pocket.config import PocketConfig
     from rlhf_plugin_sft.config import CrossEntropyConfig
 
     inner = {

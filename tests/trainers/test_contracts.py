@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from rlhf_core.rewards import Sample, Score
-from rlhf_core.rollouts import Rollout
 
 from rlhf_core.config import ComponentConfig, PluginError
 from rlhf_core.losses import Advantages, LossOutput, TokenBatch
 from rlhf_core.plugins.contracts import ValidatedEngine, check_advantages, check_rollouts, score_samples
+from rlhf_core.rewards import Sample, Score
+from rlhf_core.rollouts import Rollout
 from rlhf_core.types.rollouts import FinishReason, Prompt, RolloutRequest, SamplingParams
 
 from .conftest import ONLINE, Train

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rlhf_core.hooks import hookimpl
-from rlhf_core.rewards import Sample, Score
 
 from rlhf_core.config import ComponentConfig
+from rlhf_core.hooks import hookimpl
 from rlhf_core.plugins.deadlines import DeadlineSettings
 from rlhf_core.plugins.time_limit import Watchdog, watched
+from rlhf_core.rewards import Sample, Score
 from rlhf_core.types.errors import DeadlineExceeded
 
 from .conftest import OFFLINE, ONLINE, Train

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from rlhf_core.rollouts import EngineUnavailable, Rollout, RolloutRequest, SamplingParams
 
 from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.rollouts import EngineUnavailable, Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
 
 from .conftest import ONLINE, Train, largest_difference, with_trainer

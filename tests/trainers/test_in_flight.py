@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams, VersionSpan
 
 from rlhf_core.cli.trace import _versions
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams, VersionSpan
 
 from .conftest import ONLINE, Train
 from .test_weight_sync import OwnWeights

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_core.hooks import StopRun, hookimpl
 
 from rlhf_core.config import ComponentConfig, PluginError, RlhfError
 from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.hooks import StopRun, hookimpl
 
 from .conftest import OFFLINE, ONLINE, Train
 

@@ -13,18 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.rewards import Sample
 from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
+from rlhf_core.cli.options import resolve_here
 from rlhf_core.config import precision
 from rlhf_core.config.load import validate
 from rlhf_core.config.plan import Plan, make_plan, reload
-from rlhf_core.config.precision import resolve_here, with_precision
+from rlhf_core.config.precision import with_precision
 from rlhf_core.data import PreferencePair, Prompt
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.models import Formatter, ModelConfig, load_policy
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.rewards import Sample
 from rlhf_core.runs.launch.resume import planned_resume
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.training.learner import Learner

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.hooks import hookimpl
 from safetensors.torch import load_file
 
 from rlhf_core.config.load import validate
 from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.hooks import hookimpl
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 
 from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.forward import completion_logprobs
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_pocket import weights_path

@@ -15,7 +15,7 @@ from rlhf_testing import make_context
 
 MODULE = '''
 import ctypes, os, signal, stat, subprocess, sys, threading, time
-from rlhf_plugin_verifiers.reward_config import VerifierConfig
+from rlhf_core.rewards import VerifierConfig
 from rlhf_core.types.rollouts import Score
 
 class NaughtyConfig(VerifierConfig):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
-from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams, request_seed
 
 from rlhf_core.models import Formatter, encode_raw_prompt
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams, request_seed
 
 
 class EngineLM(TemplateLM):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.config import Registry
     from rlhf_study.config import StudyConfig
 
 
@@ -44,8 +44,8 @@ def study() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_(as_json: bool) -> None:
     """Studies that are installed, and what they ask. Reads metadata and texts only; imports no study."""
-    from rlhf_core.cli.common import emit_json, table
-    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.cli import emit_json, table
+    from rlhf_core.config import Registry
     from rlhf_study.record import recorded
 
     rows: list[dict[str, Any]] = []
@@ -67,8 +67,8 @@ def list_(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The recorded figures.")
 def show(name: str, as_json: bool) -> None:
     """What a study asks, what was found, and the recorded table."""
-    from rlhf_core.plugins.registry import Registry
-    from rlhf_core.types.errors import RunDirError
+    from rlhf_core.config import Registry
+    from rlhf_core.runs import RunDirError
     from rlhf_study.record import recorded
 
     record = recorded(Registry().find("study", name))
@@ -103,7 +103,7 @@ def run(
 
     Results go to OUT/NAME/result.json and result.md; OUT is runs/studies, or runs/studies-smoke with --smoke.
     """
-    from rlhf_core.cli.common import quiet_libraries, set_up_logging
+    from rlhf_core.cli import quiet_libraries, set_up_logging
     from rlhf_core.cli.options import open_plugins
     from rlhf_study.runner import run_studies
 
@@ -130,8 +130,8 @@ def configured(
     """
     from typing import cast
 
-    from rlhf_core.cli.components import component_of
-    from rlhf_core.types.errors import PluginError
+    from rlhf_core.cli import component_of
+    from rlhf_core.config import PluginError
     from rlhf_study.config import StudyConfig
 
     cls = registry.load("study", name)

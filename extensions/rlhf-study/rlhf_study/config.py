@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 
 class StudyConfig(ComponentConfig):

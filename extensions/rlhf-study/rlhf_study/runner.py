@@ -14,14 +14,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.atomic import write_json
-from rlhf_core.plugins.registry import check_component
+from rlhf_core.config import RlhfError, UserError, check_component
+from rlhf_core.data import write_json
+from rlhf_core.runs import RunDirError
 from rlhf_core.runs.launch.ranks import die_with_parent
-from rlhf_core.types.errors import RlhfError, RunDirError, UserError
 from rlhf_study.record import machine
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import Study
+    from rlhf_core.runs import Study
     from rlhf_study.config import StudyConfig
 
 Figures = Mapping[str, Any]
@@ -121,7 +121,7 @@ def measure(config: StudyConfig, seed: int, folder: Path, study: Study | None = 
 
 def built(config: StudyConfig) -> Study:
     """The study that a Config stands for."""
-    from rlhf_core.cli.components import context_of, open_registry
+    from rlhf_core.cli import context_of, open_registry
 
     study = config.build(context_of(open_registry()))
     check_component("study", study, config.name)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.rollouts import request_seed
-
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Prompt, json_values, write_json
+from rlhf_core.rollouts import request_seed
 from rlhf_plugin_agents.agents.base import Agent
 from rlhf_plugin_agents.agents.config import AgentConfig
 from rlhf_plugin_agents.backends.base import Backend, BackendFault

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
-from rlhf_core.rollouts import ToolError, TurnStatus
 
 from rlhf_core.data import ToolCall
+from rlhf_core.rollouts import ToolError, TurnStatus
 from rlhf_plugin_agents.agents.config import (
     AgentConfig,
     CodeExecutorConfig,
@@ -23,7 +23,8 @@ from rlhf_plugin_agents.backends.base import ModelReply, ModelRequest
 from rlhf_plugin_agents.backends.config import check_form
 from rlhf_plugin_agents.tools.box import TaskDone, ToolBox
 from rlhf_plugin_agents.trajectory import GAVE_UP
-from rlhf_plugin_episodes import Conversation, EpisodeAgentConfig
+from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
+from rlhf_plugin_episodes.program import Conversation
 
 
 class PolicyBackend:

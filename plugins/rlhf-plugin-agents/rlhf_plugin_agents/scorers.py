@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_plugin_agents.gaia_score import gaia_match
-from rlhf_plugin_verifiers import find_numbers, stated_number
+from rlhf_plugin_verifiers.numeric import find_numbers, stated_number
 
 _WHAT = "information|records?|results?|evidence|data|document|file|mention|entry|details?"
 _HOW = r"find|found|locate|exist|available|verif\w+|known|listed|determine|answer"

@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 import pytest
-from rlhf_core.rollouts import ToolError
 
 from rlhf_core.config import ConfigError
+from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.code_executor import code_in
 from rlhf_plugin_agents.agents.config import AGENTS, CodeExecutorConfig
 from rlhf_plugin_agents.backends.config import ScriptedConfig

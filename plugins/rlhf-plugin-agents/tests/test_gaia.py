@@ -11,11 +11,11 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from rlhf_core.rollouts import ToolError
 
 from rlhf_core.cli import component_of
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError, ToolCall
+from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.config import AGENTS
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.backends.config import ScriptedConfig

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rlhf_core.rollouts import ToolError
 
 from rlhf_core.cli import component_of
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt, ToolCall
+from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.config import AGENTS, ReactConfig
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.backends.scripted import ScriptedBackend

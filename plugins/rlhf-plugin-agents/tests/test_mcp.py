@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_core.rollouts import ToolError
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import ToolCall
+from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.tools.mcp_config import McpEnvironment, McpServer, McpToolConfig, ServerTools
 
 pytest.importorskip("mcp")

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt, PromptGroup
 from rlhf_core.models import Formatter, ModelConfig, load_tokenizer
+from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams
 from rlhf_eval.episodes import job_of
 from rlhf_plugin_agents.agents.base import FINAL
 from rlhf_plugin_agents.play import MultiAgentPlay, ReactPlay

@@ -6,20 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
-
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Message
 from rlhf_core.models import ModelConfig
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_chat.toolbox import lines_of, play
 
 if TYPE_CHECKING:
-    from rlhf_core.rollouts import Rollout, Turn
-
     from rlhf_core.data import Tool
     from rlhf_core.models import Formatter, LoadedModel
+    from rlhf_core.rollouts import Rollout, Turn
     from rlhf_plugin_chat.toolbox import Toolbox
-    from rlhf_plugin_native import NativeEngine
+    from rlhf_plugin_native.engine import NativeEngine
 
 Say = Callable[[str], None]
 UNFINISHED = "\ufffd"

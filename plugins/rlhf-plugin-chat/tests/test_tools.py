@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rollouts import FinishReason, Rollout
 
 from rlhf_core.models import ModelConfig, load_tokenizer
+from rlhf_core.rollouts import FinishReason, Rollout
 from rlhf_plugin_chat.conversation import Conversation
 from rlhf_plugin_chat.screen import Screen
 from rlhf_plugin_chat.talker import Settings, Talker

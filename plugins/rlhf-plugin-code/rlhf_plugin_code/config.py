@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
-from rlhf_core.rewards import VerifierConfig
 
 from rlhf_core.config import Config, component
+from rlhf_core.rewards import VerifierConfig
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_core.config import component
 from rlhf_plugin_code.config import AppsConfig, AssertsConfig, HumanEvalConfig, MBPPConfig, ProgramConfig
-from rlhf_plugin_verifiers import VerifierRewardConfig
+from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 
 class AssertsRewardConfig(VerifierRewardConfig):

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-
 from rlhf_plugin_code.compare import same_output
 from rlhf_plugin_code.extract import program
 from rlhf_plugin_code.rows import Asserted, BrokenTests, calls, cases

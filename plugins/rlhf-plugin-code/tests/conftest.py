@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import Prompt
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.rewards import Sample
 from rlhf_plugin_code.sandbox import Limits, Sandbox
 
 if sys.platform != "linux":

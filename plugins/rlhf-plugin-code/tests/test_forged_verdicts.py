@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample, ScoreStatus
 
+from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_code.config import AssertsConfig
 from rlhf_plugin_code.sandbox import Sandbox
 

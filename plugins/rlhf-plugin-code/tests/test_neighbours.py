@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample, ScoreStatus
 
+from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_code import results
 from rlhf_plugin_code.config import AssertsConfig
 from rlhf_plugin_code.inside.clock import OwnClock
 from rlhf_plugin_code.inside.tasks import Look, Task
 from rlhf_plugin_code.sandbox import Limits, Sandbox, SandboxError
-from rlhf_plugin_verifiers import VerifierRewardConfig
+from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 HOSTILE = """
 import os

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample, ScoreStatus
 
 from rlhf_core.config import BuildContext, Registry
 from rlhf_core.data import Datasets, DatasetSettings
+from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_code.config import AppsConfig, AssertsConfig, HumanEvalConfig, MBPPConfig, ProgramConfig
 from rlhf_plugin_code.sandbox import Sandbox
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.rewards import Sample, Score, ScoreStatus
-
 from rlhf_core.config import BuildContext
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 MakeSample = Callable[..., Sample]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rlhf_core.rewards import Sample, Score, score_samples
 
 from rlhf_core.config import BuildContext
+from rlhf_core.rewards import Sample, Score, score_samples
 from rlhf_plugin_composite.config import RandomConfig, ShuffledConfig
 from rlhf_plugin_composite.reward import keeps_state
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.rewards import Sample, Score, ScoreStatus, score_samples
-
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import DatasetError
+from rlhf_core.rewards import Sample, Score, ScoreStatus, score_samples
 from rlhf_plugin_composite.config import CompositeConfig, needs_calibration
 from rlhf_plugin_composite.normalise import Normaliser
 

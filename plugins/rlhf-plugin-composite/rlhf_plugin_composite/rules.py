@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.rewards import Sample, Score, ScoreStatus
-
 from rlhf_core.config import BuildContext
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 
 if TYPE_CHECKING:
     from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from rlhf_core.rewards import Sample, Score, ScoreStatus
 
 from rlhf_core.data import Message, Prompt
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_composite.config import RandomConfig, ShuffledConfig
 from rlhf_plugin_composite.control import ShuffledReward, build_random
 from rlhf_testing import make_context

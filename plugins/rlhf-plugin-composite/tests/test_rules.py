@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample, ScoreStatus
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_composite.config import ProgrammaticConfig
 from rlhf_plugin_composite.rules import ProgrammaticReward
 from rlhf_testing import check_reward

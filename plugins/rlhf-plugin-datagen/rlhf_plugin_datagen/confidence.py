@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from rlhf_core.data import DatasetError, PreferencePair, Prompt
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import request_seed
-
-from rlhf_core.data import DatasetError, PreferencePair, Prompt
 from rlhf_core.runs import WinRate, win_rate
 
 By = Literal["absolute", "signed", "random"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.rewards import JudgeRequest, Sample
-
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import JudgeRequest, Sample
 from rlhf_plugin_datagen.items import (
     FRAME,
     Item,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf_core.rewards import JudgeReply
-
 from rlhf_plugin_datagen.items import FRAME, Item, ItemResult, Settings, length, reply_text, response_request, was_cut
 from rlhf_plugin_datagen.principles import numbered
 from rlhf_plugin_datagen.usage import Estimate, Meter

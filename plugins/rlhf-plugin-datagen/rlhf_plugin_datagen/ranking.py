@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.rollouts import Rollout
-
     from rlhf_core.config import BuildContext, ComponentConfig, Registry
     from rlhf_core.data import Datasets, Prompt
+    from rlhf_core.rollouts import Rollout
 
 
 @click.command()
@@ -112,10 +111,9 @@ def ranking(
 
 def sample(registry: Registry, prompts: Sequence[Prompt], options: dict[str, Any]) -> list[Rollout]:
     """``n`` answers to each prompt, prompt by prompt."""
-    from rlhf_core.rollouts import SamplingParams
-
     from rlhf_core.cli import load_sampler, sample_completions
     from rlhf_core.models import ModelConfig
+    from rlhf_core.rollouts import SamplingParams
 
     policy, _ = load_sampler(registry, ModelConfig(path=options["model"]))
     params = SamplingParams(max_tokens=options["max_tokens"], temperature=options["temperature"])
@@ -126,9 +124,8 @@ def score(
     chosen: ComponentConfig | None, ctx: BuildContext, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], n: int
 ) -> list[float | None]:
     """A number for each answer; None where there is none."""
-    from rlhf_core.rewards import score_samples
-
     from rlhf_core.cli import open_component
+    from rlhf_core.rewards import score_samples
 
     of_rollout = [prompt for prompt in prompts for _ in range(n)]
     samples = [r.sample(p) for p, r in zip(of_rollout, rollouts, strict=True)]

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.rewards import JudgeReply, JudgeRequest
-
 from rlhf_core.config import ComponentConfig
+from rlhf_core.rewards import JudgeReply, JudgeRequest
 
 CHARACTERS = 4
 """Characters that one token stands for, about, in an estimate."""

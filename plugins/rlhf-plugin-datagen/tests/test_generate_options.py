@@ -21,7 +21,7 @@ def test_a_judge_that_a_hook_registers_can_be_asked(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late-judge\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[rlhf]\nfinder = late_judge_for_tests:hooks\n")
     (rule_judge / "late_judge_for_tests.py").write_text(
-        "from rlhf_core.api import hookimpl\nclass Hooks:\n    @hookimpl\n    def rlhf_register(self, registry):\n"
+        "from rlhf_core.hooks import hookimpl\nclass Hooks:\n    @hookimpl\n    def rlhf_register(self, registry):\n"
         "        registry.add('judge', 'late', 'acme_judge_for_tests:RuleConfig', distribution='late-judge')\n"
         "hooks = Hooks()\n"
     )

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_core.rewards import Sample, Score
-
 from rlhf_core.config import ConfigError
+from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_discover.kissing.search import search
 from rlhf_plugin_discover.tasks import Task
 

@@ -184,7 +184,7 @@ def isolation(task: Task) -> str:
 def make_verifier(task: Task, registry: Registry, workers: int) -> Any:
     """The verifier in worker processes that are killed when late."""
     from rlhf_core.cli import context_of
-    from rlhf_plugin_verifiers import VerifierRewardConfig
+    from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
     return VerifierRewardConfig.model_validate(
         {"verifier": task.verifier, "workers": workers}, context={"registry": registry}

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, Score
-
 from rlhf_core.config import RlhfError
+from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, Score
 from rlhf_plugin_discover.archive import START, Archive, Journal, Proposal, Verdict
 from rlhf_plugin_discover.config import DiscoverConfig
 from rlhf_plugin_discover.conversation import SYSTEM, Conversation, messages

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample
 
 from rlhf_core.config import Registry
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample
 from rlhf_plugin_discover.archive import Archive, Journal, Verdict
 from rlhf_plugin_discover.conversation import again, messages, verdict_text
 from rlhf_plugin_discover.kissing.check import check_kissing

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rewards import Sample, Score
 
 from rlhf_core.config import BuildContext, ConfigError, Registry
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_code.config import SandboxSettings
 from rlhf_plugin_discover.baseline import program_of
 from rlhf_plugin_discover.config import KissingConfig

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from rlhf_core.rewards import Score
-from rlhf_core.rollouts import Rollout
 
 from rlhf_core.config import PluginError
 from rlhf_core.data import PromptGroup
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import Rollout
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair
 
 TIE = 1e-12

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rlhf_core.hooks import BatchReady
-from rlhf_core.rewards import Score
-from rlhf_core.rollouts import Rollout, RolloutBatch
-
 from rlhf_core.config import BuildContext
 from rlhf_core.data import read_jsonl
+from rlhf_core.hooks import BatchReady
+from rlhf_core.rewards import Score
 from rlhf_core.rl import (
     RolloutTrainingParts,
     build_rollout_training,
@@ -24,6 +22,7 @@ from rlhf_core.rl import (
     measure_kl,
     summarize_online_run,
 )
+from rlhf_core.rollouts import Rollout, RolloutBatch
 from rlhf_core.runs import Checkpoint, win_rate
 from rlhf_core.training import (
     Evaluation,

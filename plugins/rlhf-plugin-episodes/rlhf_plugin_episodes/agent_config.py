@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_plugin_episodes.program import Conversation
 
 

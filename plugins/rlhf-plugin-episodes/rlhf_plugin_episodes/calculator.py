@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlhf_core.types.turns import ToolError
+from rlhf_core.rollouts import ToolError
 
 LIMIT = 10**30
 """Larger numbers are refused before they are computed: ``9 ** 9 ** 9`` would never end."""

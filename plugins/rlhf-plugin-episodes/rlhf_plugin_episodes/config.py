@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.slots import component
-from rlhf_core.types.errors import ConfigError, DatasetError
+from rlhf_core.config import ComponentConfig, ConfigError, component
+from rlhf_core.data import DatasetError
 from rlhf_core.types.messages import Tool, tool_name
 from rlhf_plugin_episodes.tool_spec import tool_spec
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
-    from rlhf_core.types.rollouts import Prompt
+    from rlhf_core.config import BuildContext
+    from rlhf_core.data import Prompt
 
 ToolField = component("tool")
 
@@ -131,7 +130,7 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
         samples = hasattr(getattr(config, "trainer", None), "rollout_batch_size")
         if not samples or (ctx.dry_run and any(s.source.downloads for s in config.dataset.sources)):
             return
-        from rlhf_core.data.datasets import Datasets
+        from rlhf_core.data import Datasets
 
         datasets = ctx.datasets or Datasets(config.dataset, ctx)
         self.check_prompts([p for split in ("train", "heldout") for p in datasets.prompts(split)], datasets.where)

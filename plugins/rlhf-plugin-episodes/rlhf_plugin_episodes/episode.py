@@ -8,10 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.training.seeds import request_seed
+from rlhf_core.data import Prompt, PromptGroup
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import (
+    FinishReason,
+    Rollout,
+    RolloutRequest,
+    Segment,
+    Turn,
+    TurnStatus,
+    VersionSpan,
+    request_seed,
+)
 from rlhf_core.types.messages import Message, Tool
-from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, Score
-from rlhf_core.types.turns import POLICY, Segment, Turn, TurnStatus, VersionSpan
+from rlhf_core.types.turns import POLICY
 from rlhf_plugin_episodes.host import EpisodeProcess
 
 STOPPED = "stopped"

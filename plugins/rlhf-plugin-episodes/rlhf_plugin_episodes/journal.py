@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.atomic import write_text
+from rlhf_core.data import write_text
 
 
 class Journal:

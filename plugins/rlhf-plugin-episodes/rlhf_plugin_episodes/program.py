@@ -13,20 +13,21 @@ from queue import Empty, SimpleQueue
 from threading import Semaphore, Thread
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.jsonl import json_values
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.types.errors import ConfigError, PluginError
+from rlhf_core.config import ConfigError, PluginError
+from rlhf_core.data import Prompt, PromptGroup, json_values
+from rlhf_core.models import Formatter
+from rlhf_core.rewards import Score, ScoreStatus
+from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn, TurnStatus
 from rlhf_core.types.messages import Message, Tool, ToolCall, content_of
-from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams, Score, ScoreStatus
-from rlhf_core.types.turns import POLICY, ToolResult, Turn, TurnStatus
+from rlhf_core.types.turns import POLICY
 from rlhf_plugin_episodes.agent import opened
 from rlhf_plugin_episodes.answers import Answers
 from rlhf_plugin_episodes.episode import STOPPED, Episode, episodes_of
 from rlhf_plugin_episodes.schedules import Turns
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
-    from rlhf_core.plugins.protocols import RolloutEngine
+    from rlhf_core.config import BuildContext
+    from rlhf_core.rollouts import RolloutEngine
     from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 
 if TYPE_CHECKING:
     from rlhf_plugin_episodes.config import EnvironmentRewardConfig

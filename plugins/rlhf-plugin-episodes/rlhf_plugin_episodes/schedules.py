@@ -10,11 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
-from rlhf_core.types.rollouts import Rollout, SamplingParams
+from rlhf_core.rollouts import Rollout, SamplingParams
 from rlhf_plugin_episodes.episode import STOPPED, Episode
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import RolloutEngine, TurnStream
+    from rlhf_core.plugins.protocols import TurnStream
+    from rlhf_core.rollouts import RolloutEngine
     from rlhf_plugin_episodes.agent import MultiTurnAgent, Written
 
 STEPS = 4

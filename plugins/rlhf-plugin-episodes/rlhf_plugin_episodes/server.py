@@ -19,9 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.registry import check_component
-from rlhf_core.types.errors import PluginError
+from rlhf_core.config import BuildContext, PluginError, check_component
 from rlhf_core.workers.codec import pack
 from rlhf_core.workers.worker import (
     children,

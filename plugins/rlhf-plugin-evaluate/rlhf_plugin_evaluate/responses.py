@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from rlhf_core.rewards import Score, score_samples
-from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams, request_seed
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Datasets, JsonlFile, Prompt, read_jsonl
 from rlhf_core.losses import kl_value
 from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy
+from rlhf_core.rewards import Score, score_samples
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams, request_seed
 from rlhf_core.training import completion_logprobs
-from rlhf_plugin_native import NativeEngine
+from rlhf_plugin_native.engine import NativeEngine
 
 CHUNK = 64
 """Prompts between two writes: the most that an interruption costs."""

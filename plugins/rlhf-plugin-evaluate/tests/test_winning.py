@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 from rlhf_plugin_evaluate.judging import compare, summary
 from rlhf_plugin_evaluate.report import against, gaps
 from rlhf_plugin_evaluate.winning import length_controlled, plain, wins

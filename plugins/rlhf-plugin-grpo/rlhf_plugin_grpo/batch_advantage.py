@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rlhf_core.rewards import Score
-from rlhf_core.rollouts import Rollout
 
 from rlhf_core.losses import Advantages, centred, spread
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import Rollout
 from rlhf_plugin_grpo.groups import one_each, rows_by_group, values
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rlhf_core.rewards import Score
-from rlhf_core.rollouts import Rollout
 
 from rlhf_core.config import ConfigError
 from rlhf_core.losses import Advantages, centred, rounding, spread
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import Rollout
 from rlhf_plugin_grpo.groups import Array, one_each, rows_by_group
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
 from rlhf_core.rewards import Score
 
 Array = npt.NDArray[np.float64]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from rlhf_core.rewards import Score
-from rlhf_core.rollouts import Rollout
 
 from rlhf_core.config import BuildContext
 from rlhf_core.losses import Advantages, spread
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import Rollout
 from rlhf_plugin_grpo.groups import Array, rows_by_group
 
 if TYPE_CHECKING:

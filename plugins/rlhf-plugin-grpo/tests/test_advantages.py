@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rewards import Score, ScoreStatus
 
 from rlhf_core.config import ConfigError, Registry
+from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_testing import make_context, make_rollouts
 
 REGISTRY = Registry(disabled=())

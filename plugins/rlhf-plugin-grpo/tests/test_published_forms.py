@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.rewards import Score
 
 from rlhf_core.config import Registry
 from rlhf_core.config.load import validate
 from rlhf_core.losses import TokenBatch
+from rlhf_core.rewards import Score
 from rlhf_core.rl.loss_terms import KLTerm
 from rlhf_core.training.functional.reduce import reduce_loss
 from rlhf_testing import make_context, make_rollouts

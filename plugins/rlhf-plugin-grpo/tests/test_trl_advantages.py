@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rewards import Score
 
 from rlhf_core.config import Registry
 from rlhf_core.models import ModelConfig, load_policy
+from rlhf_core.rewards import Score
 from rlhf_testing import make_context, make_rollouts
 
 pytest.importorskip("trl")

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rlhf_core.rewards import Score, ScoreStatus
-from rlhf_core.rollouts import FinishReason, Rollout, Turn
 
 from rlhf_core.config import ComponentConfig, ConfigError, Registry
 from rlhf_core.losses import TokenBatch
+from rlhf_core.rewards import Score, ScoreStatus
+from rlhf_core.rollouts import FinishReason, Rollout, Turn
 from rlhf_plugin_grpo.loss import GrpoClip
 from rlhf_testing import make_context
 

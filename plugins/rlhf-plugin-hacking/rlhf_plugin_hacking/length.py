@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
-
 from rlhf_plugin_hacking.config import LengthConfig
 from rlhf_plugin_hacking.sequential import Shift, rises, student_limit
 from rlhf_plugin_hacking.signals import Change, Finding, Readings, Row, gain, number, second_reward, spread

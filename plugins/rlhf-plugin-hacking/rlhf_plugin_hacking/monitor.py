@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from rlhf_core.config import BuildContext
 from rlhf_core.hooks import StopRun, hookimpl
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
-
-from rlhf_core.config import BuildContext
 from rlhf_plugin_hacking.config import HackingConfig
 from rlhf_plugin_hacking.distribution import Distribution
 from rlhf_plugin_hacking.divergence import Divergence

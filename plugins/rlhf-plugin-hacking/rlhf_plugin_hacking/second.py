@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from rlhf_core.rewards import Score, score_samples
-from rlhf_core.rollouts import Rollout
-
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Datasets, Prompt
+from rlhf_core.rewards import Score, score_samples
+from rlhf_core.rollouts import Rollout
 from rlhf_plugin_hacking.config import DivergenceConfig
 
 

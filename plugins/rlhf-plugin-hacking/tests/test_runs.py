@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample, Score
 
 from rlhf_core.config import BuildContext, ComponentConfig, Registry
 from rlhf_core.config.load import validate
 from rlhf_core.config.plan import Plan, make_plan
 from rlhf_core.data import read_jsonl
 from rlhf_core.plugins.hooks import HookBus, new_manager
+from rlhf_core.rewards import Sample, Score
 from rlhf_core.runs.launch.run import preflight, run_plan
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.hooks import StopRun
-from rlhf_core.rewards import Score, ScoreStatus
-from rlhf_core.rollouts import FinishReason
 
 from rlhf_core.config import ConfigError, Registry
 from rlhf_core.config.load import validate
+from rlhf_core.hooks import StopRun
+from rlhf_core.rewards import Score, ScoreStatus
+from rlhf_core.rollouts import FinishReason
 from rlhf_plugin_hacking.config import DivergenceConfig, HackingConfig, LengthConfig
 from rlhf_plugin_hacking.distribution import normal_kl
 from rlhf_plugin_hacking.length import length_slope

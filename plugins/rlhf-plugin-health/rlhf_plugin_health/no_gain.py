@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_core.hooks import StopRun, hookimpl
-
 from rlhf_core.config import BuildContext
+from rlhf_core.hooks import StopRun, hookimpl
 from rlhf_plugin_health.config import NoGainConfig
 
 

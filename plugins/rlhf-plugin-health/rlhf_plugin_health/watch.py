@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.hooks import StopRun
-
 from rlhf_core.config import BuildContext
+from rlhf_core.hooks import StopRun
 
 if TYPE_CHECKING:
     from rlhf_plugin_health.config import WatchConfig

@@ -7,10 +7,10 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from rlhf_core.hooks import EvalEnd, StopRun
 
 from rlhf_core.config import ComponentConfig, Registry
 from rlhf_core.config.load import validate
+from rlhf_core.hooks import EvalEnd, StopRun
 from rlhf_plugin_health import config as c
 from rlhf_testing import check_monitor, make_context
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rollouts import FinishReason, Rollout
 
+from rlhf_core.rollouts import FinishReason, Rollout
 from rlhf_core.training.generation import repeat_metrics
 
 

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlhf_core.rewards import Judge
-
 from rlhf_core.data import PreferencePair
+from rlhf_core.rewards import Judge
 from rlhf_core.runs import wilson
 from rlhf_plugin_judge.pairwise import compare, matches_of
 from rlhf_plugin_judge.rewards import Asking

@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import anthropic
-from rlhf_core.rewards import ScoreStatus
 
+from rlhf_core.rewards import ScoreStatus
 from rlhf_plugin_judge.background import together
 from rlhf_plugin_judge.prices import NANO
 from rlhf_plugin_judge.replies import ServiceReply, failed

@@ -45,15 +45,15 @@ def agreement(
     rlhf judge agreement --dataset pairs.jsonl --pairs 200 --dry-run
     rlhf judge agreement --judge local --set model.path=Qwen/Qwen3-4B --dataset pairs.jsonl
     """
-    from rlhf_core import sdk
+    from rlhf_core.cli import component_of, context_of, emit_json, open_registry, quiet_libraries, set_up_logging
     from rlhf_plugin_judge.agreement import pair_agreement
     from rlhf_plugin_judge.pairwise import matches_of, questions
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 
-    sdk.set_up_logging()
-    registry = sdk.open_registry()
-    config = sdk.component_of(registry, "judge", name, settings=settings)
-    ctx = sdk.context_of(registry, seed=seed, dataset={"name": dataset})
+    set_up_logging()
+    registry = open_registry()
+    config = component_of(registry, "judge", name, settings=settings)
+    ctx = context_of(registry, seed=seed, dataset={"name": dataset})
     pairs = ctx.datasets.pairs(split)[:count]
     text = criterion or str(JudgeRewardConfig.model_fields["criterion"].default)
     asking = Asking(max_tokens=max_tokens, seed=seed)
@@ -62,12 +62,12 @@ def agreement(
         most_usd = getattr(config, "most_usd", lambda requests: 0.0)(requests)
         estimate = {"judge": name, "pairs": len(pairs), "questions": len(requests), "most_usd": most_usd}
         if as_json:
-            sdk.emit_json(estimate)
+            emit_json(estimate)
         else:
             show_estimate(estimate)
         return
     config.preflight(ctx)
-    sdk.quiet_libraries()
+    quiet_libraries()
     judge = config.build(ctx)
     try:
         if callable(listed := getattr(judge, "listed", None)):
@@ -77,7 +77,7 @@ def agreement(
         if callable(close := getattr(judge, "close", None)):
             close()
     if as_json:
-        sdk.emit_json(result)
+        emit_json(result)
     else:
         show(result)
     raise SystemExit(0 if result["judged"] else 1)

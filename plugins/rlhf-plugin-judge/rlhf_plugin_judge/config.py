@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
-from rlhf_core.rewards import JudgeRequest
 
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.models import ModelConfig
+from rlhf_core.rewards import JudgeRequest
 from rlhf_plugin_judge.paid_config import PaidConfig
 from rlhf_plugin_judge.prices import PRICES, TAKE_TEMPERATURE, Price, is_version
 

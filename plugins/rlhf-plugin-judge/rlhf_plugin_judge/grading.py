@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.rewards import JudgeRequest, Sample, Score, delimited
-
 from rlhf_core.data import message_text
+from rlhf_core.rewards import JudgeRequest, Sample, Score, delimited
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Verdict, ask_json, number
 
 if TYPE_CHECKING:
     from rlhf_core.rewards import Judge
-
     from rlhf_plugin_judge.rewards import JudgeRewardConfig
 
 SYSTEM = """You grade the response of an assistant. {criterion}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
-from rlhf_core.rewards import JudgeRequest
 
 from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.rewards import JudgeRequest
 from rlhf_plugin_judge.paid_config import PaidConfig
 from rlhf_plugin_judge.prices import Price, price_of
 

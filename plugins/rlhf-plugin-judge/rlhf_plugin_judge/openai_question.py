@@ -16,7 +16,6 @@ from rlhf_plugin_judge.tool_blocks import TOOLS_ADD
 
 if TYPE_CHECKING:
     from rlhf_core.rewards import JudgeRequest
-
     from rlhf_plugin_judge.openai_config import OpenAIConfig
 
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
-from rlhf_core.rewards import JudgeRequest, ScoreStatus
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import cache_folder
+from rlhf_core.rewards import JudgeRequest, ScoreStatus
 from rlhf_plugin_judge.answers import Answers
 from rlhf_plugin_judge.background import Background, together
 from rlhf_plugin_judge.ledger import Budget, Ledger

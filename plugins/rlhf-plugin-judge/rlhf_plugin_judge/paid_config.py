@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
-from rlhf_core.rewards import JudgeRequest
 
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, PluginError
 from rlhf_core.data import cache_folder
+from rlhf_core.rewards import JudgeRequest
 from rlhf_plugin_judge.prices import NANO, Price, price_of
 
 if TYPE_CHECKING:

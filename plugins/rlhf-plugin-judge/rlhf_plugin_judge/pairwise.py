@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.rewards import JudgeRequest, Sample, Score, ScoreStatus, delimited
-
 from rlhf_core.data import Message, PreferencePair
+from rlhf_core.rewards import JudgeRequest, Sample, Score, ScoreStatus, delimited
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
 
 if TYPE_CHECKING:
     from rlhf_core.rewards import Judge
-
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 
 SYSTEM = """You compare two responses of an assistant to the same conversation. {criterion}

@@ -15,7 +15,6 @@ from rlhf_plugin_judge.tool_blocks import TOOLS_ADD, definitions, turns_of
 
 if TYPE_CHECKING:
     from rlhf_core.rewards import JudgeRequest
-
     from rlhf_plugin_judge.config import AnthropicConfig
 
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
-
 from rlhf_core.data import Tool
+from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
-from rlhf_core.rewards import VerifierConfig
 
 from rlhf_core.config import BuildContext, ComponentConfig, Config, ConfigError, component
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import VerifierConfig
 from rlhf_plugin_judge.config import AnthropicConfig
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import anthropic
 from pydantic import SecretStr
-from rlhf_core.rewards import ScoreStatus
 
 from rlhf_core.config import BuildContext
+from rlhf_core.rewards import ScoreStatus
 from rlhf_plugin_judge.paid import PaidService
 from rlhf_plugin_judge.prices import NANO, Tokens, cost
 from rlhf_plugin_judge.replies import ServiceReply

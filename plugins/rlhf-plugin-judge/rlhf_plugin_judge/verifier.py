@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.rewards import JudgeRequest, Sample, Score, delimited
-
 from rlhf_plugin_judge.grading import close_judge, response_of
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 
 if TYPE_CHECKING:
-    from rlhf_core.rewards import Judge
-
     from rlhf_core.config import BuildContext
+    from rlhf_core.rewards import Judge
     from rlhf_plugin_judge.rewards import JudgeVerifierConfig
 
 SYSTEM = """You check the response of an assistant. {criterion}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import JudgeRequest
 
+from rlhf_core.rewards import JudgeRequest
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.stand_in import Service, StandIn, by_question
 

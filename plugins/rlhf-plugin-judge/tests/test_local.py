@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from rlhf_core.rewards import JudgeRequest, ScoreStatus
 
 from rlhf_core.models import ModelConfig
+from rlhf_core.rewards import JudgeRequest, ScoreStatus
 from rlhf_plugin_judge.config import LocalConfig
 from rlhf_testing import check_judge, make_context
 

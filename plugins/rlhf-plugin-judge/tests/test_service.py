@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from rlhf_core.rewards import JudgeRequest, ScoreStatus
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import read_jsonl
+from rlhf_core.rewards import JudgeRequest, ScoreStatus
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO, Price

@@ -6,18 +6,18 @@ import json
 from dataclasses import replace
 
 import pytest
-from rlhf_core.rewards import JudgeReply, Sample, ScoreStatus
 
 from rlhf_core.config import Registry
 from rlhf_core.data import Media, PreferencePair, Prompt
 from rlhf_core.models import ModelConfig, load_policy, save_model
+from rlhf_core.rewards import JudgeReply, Sample, ScoreStatus
 from rlhf_plugin_judge import texts
 from rlhf_plugin_judge.agreement import pair_agreement
 from rlhf_plugin_judge.config import AnthropicConfig, LocalConfig
 from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare, ring
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig, JudgeVerifierConfig
 from rlhf_plugin_judge.verdict import Unusable, find_object, number
-from rlhf_plugin_verifiers import VerifierRewardConfig
+from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 from rlhf_testing import check_reward, check_verifier, make_context
 
 

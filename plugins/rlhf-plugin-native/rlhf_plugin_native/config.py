@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 
 class NativeRolloutConfig(ComponentConfig):

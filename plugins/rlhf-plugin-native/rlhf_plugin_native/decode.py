@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_native.decode_state import DecodeState, Drawn, Mask, new_rows
 from rlhf_plugin_native.kv_cache import growing, join_caches, make_cache, select_rows, select_sequences
 from rlhf_plugin_native.sampling import draw

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.types.rollouts import FinishReason
+from rlhf_core.rollouts import FinishReason
 from rlhf_plugin_native.sampling import uniforms
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

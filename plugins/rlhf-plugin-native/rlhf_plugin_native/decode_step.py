@@ -27,9 +27,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from rlhf_core.models.layers.agreement import rounding_tolerance
-from rlhf_core.models.layers.split import has_linear_head
-from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, base_model, compute_dtype, take_apart
+from rlhf_core.models import base_model, has_linear_head, rounding_tolerance, take_apart
+from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, compute_dtype
 from rlhf_plugin_native.kv_cache import growing, make_cache
 
 log = logging.getLogger(__name__)

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlhf_core.config import ConfigError
+from rlhf_core.models import ModelError, base_model, take_apart
 from rlhf_core.models.layers.rotary import length_limit
-from rlhf_core.models.layers.trunk_and_head import base_model, quiet, take_apart
+from rlhf_core.models.layers.trunk_and_head import quiet
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.structure import structure
-from rlhf_core.types.errors import ConfigError, ModelError
-from rlhf_core.types.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_native.decode import Decoder, limit_of
 from rlhf_plugin_native.decode_state import Drawn
 from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, plain_step
@@ -26,7 +27,7 @@ from rlhf_plugin_native.stream_decode import StreamDecoder
 from rlhf_plugin_native.token_by_token import decodes
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_plugin_native.config import NativeRolloutConfig
 
 

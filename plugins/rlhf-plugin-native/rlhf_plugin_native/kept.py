@@ -7,12 +7,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.models.layers.trunk_and_head import base_model, compute_dtype
-from rlhf_core.types.errors import ConfigError
+from rlhf_core.config import ConfigError
+from rlhf_core.models import base_model
+from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_plugin_native.kv_cache import Kept
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_plugin_native.config import NativeRolloutConfig
 
 log = logging.getLogger("rlhf")

@@ -132,11 +132,6 @@ def growing(cache: Any) -> bool:
     return all(getattr(layer, "rows_may_enter", False) for layer in cache.layers)
 
 
-def keys_and_values_only(cache: Any) -> bool:
-    """Whether no layer has a recurrent state."""
-    return all(isinstance(layer, DynamicLayer) and not hasattr(layer, "recurrent_states") for layer in cache.layers)
-
-
 def select_sequences(cache: Any, indices: torch.Tensor) -> None:
     """Keep, repeat or reorder sequences, in recurrent states too."""
     for layer in cache.layers:

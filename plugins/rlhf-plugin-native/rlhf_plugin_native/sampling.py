@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from rlhf_core.types.rollouts import SamplingParams
+from rlhf_core.rollouts import SamplingParams
 
 BLOCK = 256
 """Vocabulary entries summed together before the cumulative sum; a draw reads the vocabulary once."""

@@ -10,7 +10,7 @@ import torch
 
 from rlhf_core.models.layers.trunk_and_head import quiet
 from rlhf_core.models.precision import cast_once
-from rlhf_core.types.rollouts import Rollout, RolloutRequest
+from rlhf_core.rollouts import Rollout, RolloutRequest
 from rlhf_plugin_native.decode_state import Drawn
 from rlhf_plugin_native.stream_decode import StreamDecoder
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class NativeStream:
-    """The native engine's :class:`~rlhf_core.plugins.protocols.TurnStream`; the model's weights must not change while it is
-    open, which is why they are packed once.
+    """The native engine's :class:`~rlhf_core.plugins.protocols.TurnStream`; the model's weights must not change
+    while it is open, which is why they are packed once.
 
     Args:
         engine: whose model samples.

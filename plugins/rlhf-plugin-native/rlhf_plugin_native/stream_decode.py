@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.types.rollouts import RolloutRequest
+from rlhf_core.rollouts import RolloutRequest
 from rlhf_plugin_native.decode import Decoder, limit_of
 from rlhf_plugin_native.decode_state import Drawn, Mask
 from rlhf_plugin_native.kept import KeptTurns

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from rlhf_core.models import base_model, take_apart
 from rlhf_core.models.layers.agreement import agree
+from rlhf_core.models.layers.caches import keys_and_values_only
 from rlhf_core.models.layers.split import probe_ids
-from rlhf_core.models.layers.trunk_and_head import base_model, quiet, take_apart
+from rlhf_core.models.layers.trunk_and_head import quiet
 from rlhf_plugin_native.decode_step import UNSUPPORTED, cache_argument, plain_step
-from rlhf_plugin_native.kv_cache import keys_and_values_only, make_cache, select_sequences
+from rlhf_plugin_native.kv_cache import make_cache, select_sequences
 
 log = logging.getLogger(__name__)
 _known: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
@@ -32,20 +34,6 @@ def decodes(model: Any) -> bool:
         usual = keys_and_values_only(cache) and cache_argument(base) == "past_key_values"
         _known[base] = usual or _agrees(model, cache)
     return _known[base]
-
-
-def looks_ahead(model: Any) -> bool:
-    """Whether a token's output depends on the tokens after it, as in an encoder; runs one short forward.
-
-    Args:
-        model: a language model, or a trunk alone.
-    """
-    first = probe_ids(model)[0]
-    ids_BL = torch.tensor([first, [*first[:-1], first[0]]], device=next(model.parameters()).device)
-    with torch.no_grad(), quiet(model):
-        out = base_model(model)(input_ids=ids_BL, use_cache=False)
-        one_LX, other_LX = (out.logits if "logits" in out else out.last_hidden_state)[:, :-1]
-    return not agree(one_LX, other_LX, model)
 
 
 def _agrees(model: Any, cache: Any) -> bool:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rlhf_core.rewards import Score, ScoreStatus
-from rlhf_core.rollouts import FinishReason, Rollout, Turn
 
 from rlhf_core.config import BuildContext
 from rlhf_core.losses import LossOutput, TokenBatch, TokenValues
+from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.rl import KLSettings
+from rlhf_core.rollouts import FinishReason, Rollout, Turn
 from rlhf_plugin_ppo.advantage import Gae
 from rlhf_plugin_ppo.config import CriticSettings, GaeConfig, PpoKL
 from rlhf_plugin_ppo.loss import WithValues

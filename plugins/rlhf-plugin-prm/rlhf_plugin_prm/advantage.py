@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from rlhf_core.rewards import Score
-from rlhf_core.rollouts import Rollout
 
 from rlhf_core.config import BuildContext
 from rlhf_core.losses import Advantages
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import Rollout
 
 if TYPE_CHECKING:
     from rlhf_plugin_prm.reward_config import StepAdvantageConfig

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from rlhf_core.rewards import Sample, Score, ScoreStatus
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Message, Tool
 from rlhf_core.models import ModelConfig, context_length
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_prm.net import Ids, StepEncoder, step_probabilities
 from rlhf_plugin_prm.steps import Step, split_steps
 from rlhf_plugin_prm.store import load_model

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rewards import Score
-from rlhf_core.rollouts import FinishReason, Rollout
 
 from rlhf_core.models import ModelConfig, load_tokenizer
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import FinishReason, Rollout
 from rlhf_plugin_prm.advantage import credited, token_ends
 from rlhf_plugin_prm.reward_config import StepAdvantageConfig
 from rlhf_plugin_prm.steps import split_steps

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample
 
 from rlhf_core.data import DatasetError, Datasets, DatasetSettings, JsonlConfig, Prompt
+from rlhf_core.rewards import Sample
 from rlhf_plugin_prm.data.chains import check, gold, read_question
 from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig, ProcessBenchConfig
 from rlhf_plugin_prm.data.perturb import NotWorked, evaluate, perturb, untouched

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rewards import Sample, Score
-from rlhf_core.rollouts import Turn
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt
 from rlhf_core.models import ModelConfig, ModelError, load_policy, load_tokenizer
+from rlhf_core.rewards import Sample, Score
+from rlhf_core.rollouts import Turn
 from rlhf_plugin_prm.examples import read_solutions
 from rlhf_plugin_prm.net import StepEncoder, encode_solutions
 from rlhf_plugin_prm.reward import StepReward

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rlhf_core.rewards import Sample, ScoreStatus
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_core.data import Prompt
 from rlhf_core.models import ModelConfig, ModelError, load_policy
+from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_prm.net import StepEncoder
 from rlhf_plugin_prm.reward import StepReward, aggregate
 from rlhf_plugin_prm.reward_config import PrmRewardConfig

@@ -93,7 +93,6 @@ def test_a_page_that_cannot_be_written_is_said_once_and_fails_nothing(
     monkeypatch: pytest.MonkeyPatch, run: Path
 ) -> None:
     from rlhf_core.hooks import RunClosed
-
     from rlhf_core.plugins.hooks import HookBus, new_manager
 
     def full(*args: Any) -> None:

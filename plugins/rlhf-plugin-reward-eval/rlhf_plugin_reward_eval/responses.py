@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf_core.rewards import Sample
-
 from rlhf_core.data import DatasetError, Datasets, Prompt, RawRow, RowReader, message_text, read_rows
+from rlhf_core.rewards import Sample
 from rlhf_plugin_reward_eval.cases import Case, Text, prompt_key, row_of
 
 

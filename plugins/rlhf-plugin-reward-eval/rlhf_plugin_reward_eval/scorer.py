@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from rlhf_core.rewards import Sample, ScoreStatus, score_samples
 
 from rlhf_core.config import RlhfError
+from rlhf_core.rewards import Sample, ScoreStatus, score_samples
 from rlhf_plugin_reward_eval.cases import Text
 from rlhf_plugin_reward_eval.stats import Floats
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from rlhf_core.rewards import Sample, Score, ScoreStatus
 
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_reward_eval import stats
 from rlhf_plugin_reward_eval.cases import Case, Text
 from rlhf_plugin_reward_eval.measures import SECTIONS, Scored, accuracy, agreement, best_of_n, by_subset, rm_bench

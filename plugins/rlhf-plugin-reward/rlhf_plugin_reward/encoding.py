@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.rewards import Sample
-
 from rlhf_core.data import Message, Tool, write_json
 from rlhf_core.models import Formatter, ModelError
+from rlhf_core.rewards import Sample
 
 FILE = "reward.json"
 """Beside a reward model's weights; without it the model is from elsewhere."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rlhf_core.rewards import Sample, Score, ScoreStatus
 
 from rlhf_core.config import BuildContext
 from rlhf_core.models import ModelConfig, ModelError, context_length
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_reward.aggregate import Floats, aggregate, quality, standardise
 from rlhf_plugin_reward.config import device_of
 from rlhf_plugin_reward.encoding import Encoder, View, read_view

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.rewards import Sample
-from rlhf_core.rollouts import FinishReason
 
 from rlhf_core.data import DatasetError, PreferencePair, Prompt
 from rlhf_core.distributed import LocalStrategy
 from rlhf_core.models import ModelConfig, ModelError, load_policy
+from rlhf_core.rewards import Sample
+from rlhf_core.rollouts import FinishReason
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import fresh_net, save_classifier

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rlhf_core.rewards import Sample, ScoreStatus
-from rlhf_core.rollouts import FinishReason
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_core.data import PreferencePair, Prompt
 from rlhf_core.distributed import LocalStrategy
 from rlhf_core.models import ModelConfig, ModelError, load_policy
+from rlhf_core.rewards import Sample, ScoreStatus
+from rlhf_core.rollouts import FinishReason
 from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder

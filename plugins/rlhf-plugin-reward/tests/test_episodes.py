@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample
-from rlhf_core.rollouts import Turn
 
 from rlhf_core.data import PreferencePair, Prompt
 from rlhf_core.models import ModelConfig, ModelError, load_tokenizer
+from rlhf_core.rewards import Sample
+from rlhf_core.rollouts import Turn
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.pairs import encode_pairs
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from rlhf_core.rewards import Sample, Score
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import write_json
 from rlhf_core.losses import LossOutput
 from rlhf_core.models import ModelError
+from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_reward.config import device_of
 from rlhf_plugin_reward.encoding import Encoder, read_view
 from rlhf_plugin_reward.reward import as_score, encoder_of

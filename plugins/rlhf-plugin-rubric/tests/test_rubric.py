@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_core.rewards import Sample, ScoreStatus
-from rlhf_core.rollouts import Turn
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample, ScoreStatus
+from rlhf_core.rollouts import Turn
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.stand_in import Service, StandIn
 from rlhf_plugin_rubric.config import RubricRewardConfig

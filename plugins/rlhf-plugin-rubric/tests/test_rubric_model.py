@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rlhf_core.rewards import Sample
-from rlhf_core.rollouts import Turn
 
 from rlhf_core.data import Prompt, read_jsonl
 from rlhf_core.models import ModelConfig, ModelError, load_policy
+from rlhf_core.rewards import Sample
+from rlhf_core.rollouts import Turn
 from rlhf_plugin_pocket.data import load_pairs
 from rlhf_plugin_pocket.gold import is_hollow, words
 from rlhf_plugin_reward.net import fresh_net

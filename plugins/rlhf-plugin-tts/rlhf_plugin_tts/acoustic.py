@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 from rlhf_core.rewards import Sample
-
 from rlhf_plugin_tts.audio import Clip, ClipError
 from rlhf_plugin_tts.clip_reward import ClipReward
 from rlhf_plugin_tts.config import PROXY_SCALES, AcousticProxyConfig

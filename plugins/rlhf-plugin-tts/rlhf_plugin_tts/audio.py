@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from rlhf_core.rewards import Sample
 
 Samples = npt.NDArray[np.float32]

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
-from rlhf_core.rewards import Sample, Score, ScoreStatus
 
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_tts.audio import Clip, ClipError, read_clip
 
 log = logging.getLogger("rlhf.tts")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rlhf_core.rewards import Sample
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rlhf_core.models import ModelError
+from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip
 from rlhf_plugin_tts.clip_reward import ClipReward
 from rlhf_plugin_tts.config import DistillMosConfig

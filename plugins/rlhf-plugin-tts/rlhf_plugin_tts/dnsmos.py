@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rlhf_core.rewards import Sample
 
+from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip
 from rlhf_plugin_tts.clip_reward import ClipReward
 from rlhf_plugin_tts.config import DnsmosConfig

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlhf_core.rewards import Sample, Score, ScoreStatus, score_samples
-
 from rlhf_core.config import BuildContext
+from rlhf_core.rewards import Sample, Score, ScoreStatus, score_samples
 from rlhf_plugin_composite.reward import CompositeReward, build_composite, keeps_state
 from rlhf_plugin_tts.audio import MOST_SECONDS, ClipError, read_clip
 from rlhf_plugin_tts.duration import Duration

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_core.rewards import Sample, Score, ScoreStatus
-
 from rlhf_core.data import DatasetError
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_tts.clip_reward import spoken_text
 from rlhf_plugin_tts.config import PhonesConfig
 from rlhf_plugin_tts.pocket_voice.frontend import PHONES, phones_of

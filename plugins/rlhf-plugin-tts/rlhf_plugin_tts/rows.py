@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.rewards import Sample
-
 from rlhf_core.data import DatasetError, Media, Prompt, read_rows
+from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import ClipError, read_clip
 
 REFERENCES = ("reference", "mos", "rating", "mushra_mean")

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rlhf_core.rewards import Sample
 from torch import Tensor
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError
+from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip, ClipError, read_clip
 from rlhf_plugin_tts.clip_reward import ClipReward, check_clip
 from rlhf_plugin_tts.config import SpeakerSimilarityConfig

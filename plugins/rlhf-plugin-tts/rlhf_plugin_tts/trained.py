@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from rlhf_core.rewards import Sample
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rlhf_core.models import ModelError
+from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip, ClipError
 from rlhf_plugin_tts.clip_reward import ClipReward
 from rlhf_plugin_tts.config import AudioEncoderConfig, AudioModelConfig

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rlhf_core.rewards import Sample
 from torch import Tensor, nn
 
 from rlhf_core.models import ModelError
+from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip
 from rlhf_plugin_tts.clip_reward import ClipReward
 from rlhf_plugin_tts.config import Utmos22Config

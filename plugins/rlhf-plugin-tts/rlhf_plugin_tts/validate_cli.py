@@ -139,9 +139,9 @@ def measure_columns(
 ) -> dict[str, Floats]:
     """Name -> values of all clips, NaN where missing: features, each reward, and its parts as ``reward/part``."""
     import numpy as np
-    from rlhf_core.rewards import score_samples
 
     from rlhf_core.cli import open_component
+    from rlhf_core.rewards import score_samples
     from rlhf_plugin_tts.audio import ClipError, read_clip
     from rlhf_plugin_tts.features import FEATURES, measure
     from rlhf_plugin_tts.rows import sample_of

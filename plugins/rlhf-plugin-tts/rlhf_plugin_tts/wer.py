@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from rlhf_core.rewards import Sample
 
 from rlhf_core.models import ModelError
+from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip, ClipError
 from rlhf_plugin_tts.clip_reward import ClipReward, spoken_text
 from rlhf_plugin_tts.config import WerConfig

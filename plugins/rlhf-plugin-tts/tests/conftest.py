@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from rlhf_core.rewards import Sample
 
 from rlhf_core.data import Media, Prompt
+from rlhf_core.rewards import Sample
 
 RATE = 16000
 Voice = Callable[..., Path]

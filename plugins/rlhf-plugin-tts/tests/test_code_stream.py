@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from transformers import CsmForConditionalGeneration, DiaForConditionalGeneration, DiaProcessor, DynamicCache
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError
 from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy, save_model
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_core.training import completion_logprobs
-from rlhf_plugin_native import NativeEngine
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts.code_stream.make import make_stream_voice
 from rlhf_plugin_tts.code_stream.untrained import untrained_csm, untrained_dia
 from rlhf_plugin_tts.codec_voice.untrained import untrained_codec

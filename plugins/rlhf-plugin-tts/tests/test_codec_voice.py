@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
 
 from rlhf_core.data import DatasetError
 from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_core.training import completion_logprobs
-from rlhf_plugin_native import NativeEngine
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.codec_voice.codec import FAMILIES, Codec
 from rlhf_plugin_tts.codec_voice.make import make_voice

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.rewards import ScoreStatus
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Media
 from rlhf_core.models import ModelError
+from rlhf_core.rewards import ScoreStatus
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.config import SpeakerSimilarityConfig, Utmos22Config, WerConfig
 from rlhf_plugin_tts.speaker import SpeakerSimilarity

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError
 from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_core.training import completion_logprobs
-from rlhf_plugin_native import NativeEngine
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts.parler.config import ParlerConfig
 from rlhf_plugin_tts.parler.make import make_parler
 from rlhf_plugin_tts.parler.stream import ParlerStream

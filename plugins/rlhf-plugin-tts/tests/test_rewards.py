@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from rlhf_core.rewards import Sample, Score, ScoreStatus
 
 from rlhf_core.config import ConfigError, Registry
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_tts import config as configs
 from rlhf_plugin_tts.audio import clip_of, read_clip
 from rlhf_plugin_tts.duration import Duration

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from rlhf_core.rewards import Sample
 
 from rlhf_core import load_run
 from rlhf_core.cli import context_of, open_component, open_registry
@@ -17,6 +16,7 @@ from rlhf_core.cli.main import cli
 from rlhf_core.config import ConfigError
 from rlhf_core.config.load import validate
 from rlhf_core.data import Media, Prompt
+from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.config import DnsmosConfig, PhonesConfig
 from rlhf_plugin_tts.dnsmos import Dnsmos
 from rlhf_plugin_tts.phones import Phones, edits

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rlhf_core.rewards import Sample, Score, ScoreStatus, VerifierConfig
-
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample, Score, ScoreStatus, VerifierConfig
 
 
 class Comparison(NamedTuple):

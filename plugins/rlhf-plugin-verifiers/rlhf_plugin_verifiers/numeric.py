@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig

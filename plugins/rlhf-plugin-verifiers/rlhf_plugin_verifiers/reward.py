@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.types.errors import ConfigError, DatasetError
-from rlhf_core.types.messages import message_text
-from rlhf_core.types.rollouts import Prompt, Sample, Score
+from rlhf_core.config import ConfigError
+from rlhf_core.data import DatasetError, Datasets, Prompt, message_text
+from rlhf_core.rewards import Sample, Score
 from rlhf_core.workers.pool import VerifierPool
 from rlhf_core.workers.worker_handle import Recycling
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
-    from rlhf_core.plugins.registry import Registry
-    from rlhf_plugin_verifiers.reward_config import VerifierConfig, VerifierRewardConfig
+    from rlhf_core.config import BuildContext, Registry
+    from rlhf_core.rewards import VerifierConfig
+    from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 
 class VerifierReward:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from rlhf_core.config import component
-from rlhf_plugin_verifiers import VerifierRewardConfig
 from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig, ChoiceConfig, ExactConfig, JsonSchemaConfig
 from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
@@ -17,6 +16,7 @@ from rlhf_plugin_verifiers.maths.config import (
     QuestionOnlyConfig,
     R1ZeroConfig,
 )
+from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 
 class Gsm8kRewardConfig(VerifierRewardConfig):

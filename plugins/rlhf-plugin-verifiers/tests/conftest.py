@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from rlhf_core.rewards import Sample
 
 from rlhf_core.config import Registry
 from rlhf_core.data import Prompt
-from rlhf_plugin_verifiers import VerifierRewardConfig
+from rlhf_core.rewards import Sample
 from rlhf_plugin_verifiers.reward import VerifierReward
+from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 from rlhf_testing import make_context
 
 

@@ -10,11 +10,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from rlhf_core.rewards import Sample
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError, Prompt
 from rlhf_core.data.files import read_text
+from rlhf_core.rewards import Sample
 from rlhf_plugin_verifiers.datasets.config import Gsm8kDataConfig, IFEvalDataConfig, MathDataConfig, MbppDataConfig
 from rlhf_plugin_verifiers.gym.config import GymDataConfig, GymVerifierConfig
 from rlhf_plugin_verifiers.gym.source import GymSource

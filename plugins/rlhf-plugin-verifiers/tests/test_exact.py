@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from rlhf_core.rewards import Sample, ScoreStatus, VerifierConfig
 
+from rlhf_core.rewards import Sample, ScoreStatus, VerifierConfig
 from rlhf_plugin_verifiers.exact.config import (
     AnswerTagsConfig,
     ChoiceConfig,

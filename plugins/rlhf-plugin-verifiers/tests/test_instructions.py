@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rlhf_core.rewards import Sample, ScoreStatus
 
 from rlhf_core.data import read_rows
+from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
 from rlhf_plugin_verifiers.instructions.registry import INSTRUCTIONS, checks
 from rlhf_plugin_verifiers.instructions.sentences import _candidates, sentences, word_tokens

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rlhf_core.rewards import Sample, ScoreStatus
 
+from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_verifiers.maths.config import (
     Gsm8kConfig,
     MathConfig,

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rlhf_core.rewards import Sample
 
 from rlhf_core.config import Registry
 from rlhf_core.config.load import resolve
 from rlhf_core.config.run import RunConfig
+from rlhf_core.rewards import Sample
 from rlhf_plugin_verifiers.datasets.config import FOLLOW_UPS, Gsm8kDataConfig, MathDataConfig
 from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig
 from rlhf_plugin_verifiers.maths.config import R1ZeroConfig

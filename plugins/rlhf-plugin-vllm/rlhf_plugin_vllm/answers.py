@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams, VersionSpan
 
 from rlhf_core.config import RlhfError
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams, VersionSpan
 
 PATH = "/inference/v1/generate"
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 
 from rlhf_core.config import RlhfError
 from rlhf_core.models import ModelError, base_model, has_no_weights
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_vllm.arrival import Arrival, CanaryToken, least_noise
 from rlhf_plugin_vllm.skeleton import Skeleton
 

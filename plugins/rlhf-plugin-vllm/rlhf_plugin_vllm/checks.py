@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rlhf_core.rollouts import SamplingParams
-
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.models import ModelError
+from rlhf_core.rollouts import SamplingParams
 from rlhf_plugin_vllm.answers import PATH
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
 from rlhf_plugin_vllm.memory import cache_bytes, option, utilization

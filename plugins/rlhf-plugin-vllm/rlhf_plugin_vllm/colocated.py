@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.distributed import ShardedForward
 from rlhf_core.models import ModelError
-from rlhf_plugin_native import NativeEngine
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.answers import body_of, rollout_of, versions_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling

@@ -10,7 +10,7 @@ from pydantic import Field
 from rlhf_core.config import BuildContext, ComponentConfig
 
 if TYPE_CHECKING:
-    from rlhf_plugin_preflight import EngineFacts, EngineMemory
+    from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
 
 
 class ColocatedConfig(ComponentConfig):

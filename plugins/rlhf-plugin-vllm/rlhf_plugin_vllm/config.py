@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_plugin_preflight import EngineFacts, EngineMemory
+    from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
 
 
 class VllmConfig(ComponentConfig):

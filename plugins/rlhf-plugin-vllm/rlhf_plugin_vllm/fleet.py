@@ -10,7 +10,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from rlhf_core.rollouts import EngineUnavailable
-
 from rlhf_plugin_vllm.client import ServerGone
 from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.weight_files import Published

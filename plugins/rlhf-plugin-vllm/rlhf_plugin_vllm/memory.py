@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
-from rlhf_plugin_preflight import EngineFacts, EngineMemory
+from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
 
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig

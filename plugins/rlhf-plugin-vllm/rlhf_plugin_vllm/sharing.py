@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from rlhf_core.rollouts import EngineUnavailable
-
 from rlhf_core.config import RlhfError, UserError
+from rlhf_core.rollouts import EngineUnavailable
 from rlhf_plugin_vllm import fleet
 from rlhf_plugin_vllm.client import Refused, ServerGone
 from rlhf_plugin_vllm.fleet import Fleet

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rlhf_core.config import BuildContext, RlhfError
-from rlhf_plugin_native import NativeEngine
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.arrival import Change, Lasting, noise_of
 from rlhf_plugin_vllm.canary import Canary, Sent
 from rlhf_testing import policy_context

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rlhf_core.rollouts import FinishReason, RolloutRequest, SamplingParams
 from safetensors.torch import load
 
 from rlhf_core.models import base_model
-from rlhf_plugin_native import NativeEngine
+from rlhf_core.rollouts import FinishReason, RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE, checked_files, weights_in
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
 
 from rlhf_core.config import BuildContext, RlhfError
-from rlhf_plugin_native import NativeEngine
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.engine import VllmEngine
 
 SAMPLING = SamplingParams(max_tokens=3)

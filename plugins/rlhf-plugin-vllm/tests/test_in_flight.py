@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.models import LoadedModel
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_vllm.engine import VllmEngine
 
 SAMPLING = SamplingParams(max_tokens=6, temperature=2.0)

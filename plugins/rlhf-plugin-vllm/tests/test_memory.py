@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from rlhf_core.cli.main import cli
 from rlhf_core.config import ConfigError
-from rlhf_plugin_preflight import EngineFacts
+from rlhf_plugin_preflight.memory.engine import EngineFacts
 from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.memory import cache_bytes, option, utilization

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from safetensors.torch import load_file
 
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.models import LoadedModel
-from rlhf_plugin_native import NativeEngine
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.colocated import ColocatedEngine
 from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_testing import check_rollout, policy_context

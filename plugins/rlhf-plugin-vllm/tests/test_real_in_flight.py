@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 
 from rlhf_core.config import BuildContext
 from rlhf_core.models import LoadedModel
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_testing import policy_context

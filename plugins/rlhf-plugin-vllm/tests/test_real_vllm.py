@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from safetensors.torch import load_file
 
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.models.precision import set_precision
-from rlhf_plugin_native import NativeEngine
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import save_base
 from rlhf_plugin_vllm.engine import VllmEngine

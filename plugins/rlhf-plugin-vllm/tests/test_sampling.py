@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
 
 from rlhf_core.config import BuildContext, ConfigError, RlhfError
-from rlhf_plugin_native import NativeEngine
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_testing import check_rollout
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.context import BuildContext
+from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.losses import Advantages
+from rlhf_core.rewards import Score, ScoreStatus
+from rlhf_core.rollouts import Rollout
 from rlhf_core.types.frozen import frozen
-from rlhf_core.types.rollouts import Advantages, Rollout, Score, ScoreStatus
 from rlhf_testing.config import built, check_config
 from rlhf_testing.purity import left_alone
 from rlhf_testing.report import require

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.context import BuildContext
+from rlhf_core.config import BuildContext, ComponentConfig, PluginError
+from rlhf_core.data import Prompt, PromptGroup
 from rlhf_core.plugins.episode_contract import check_episode
-from rlhf_core.types.errors import PluginError
-from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_testing.config import built, check_config
 from rlhf_testing.purity import left_alone
 from rlhf_testing.report import require

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.protocols import Loss
+from rlhf_core.config import ComponentConfig
+from rlhf_core.losses import Loss
 from rlhf_testing.report import require
 
 B = TypeVar("B")

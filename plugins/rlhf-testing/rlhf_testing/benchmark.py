@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.context import BuildContext
+from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_testing.agent import FakeEngine, check_seeds
 from rlhf_testing.config import built, check_config
 from rlhf_testing.policies import policy_context

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.data.settings import DatasetSettings, section_keys
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.types.errors import DatasetError
+from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.data import DatasetError, DatasetSettings
+from rlhf_core.data.settings import section_keys
 from rlhf_core.types.frozen import frozen
 from rlhf_testing.config import built, check_config
 from rlhf_testing.report import require
@@ -95,7 +94,7 @@ def check_ids(config: ComponentConfig, rows_by_split: Mapping[str, Sequence[Mapp
 
 def check_read(config: ComponentConfig, ctx: BuildContext, columns: Mapping[str, str], read: str) -> None:
     """The core makes prompts, pairs or demonstrations of the rows."""
-    from rlhf_core.data.datasets import Datasets
+    from rlhf_core.data import Datasets
 
     source = {"source": config, "columns": dict(columns)}
     settings = DatasetSettings.model_validate({"sources": [source], "heldout_fraction": 0.0})

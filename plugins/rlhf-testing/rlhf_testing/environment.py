@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.types.errors import UserError
+from rlhf_core.config import BuildContext, ComponentConfig, UserError
+from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample
+from rlhf_core.rollouts import Turn
 from rlhf_core.types.messages import Tool, tool_name
-from rlhf_core.types.rollouts import Prompt, Sample
-from rlhf_core.types.turns import Turn
 from rlhf_core.workers.codec import sample_to_json
 from rlhf_plugin_episodes.config import check_tools
 from rlhf_plugin_episodes.serve import answer

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rlhf_core.config import Registry
+from rlhf_core.hooks import StopRun
 from rlhf_core.plugins import hooks as hk
-from rlhf_core.plugins.registry import Registry
-from rlhf_core.types.errors import StopRun
+from rlhf_core.rewards import Score
 from rlhf_core.types.frozen import frozen
-from rlhf_core.types.rollouts import Score
 from rlhf_testing.config import light_import_problem
 from rlhf_testing.report import require_of
 from rlhf_testing.samples import make_rollouts

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.types.rollouts import JudgeReply, JudgeRequest
+from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.rewards import JudgeReply, JudgeRequest
 from rlhf_testing.config import built, check_config
 from rlhf_testing.purity import left_alone
 from rlhf_testing.report import require

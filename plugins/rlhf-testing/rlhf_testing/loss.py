@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.context import BuildContext
+from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_testing.config import built, check_config
 from rlhf_testing.report import require
 from rlhf_testing.samples import make_context

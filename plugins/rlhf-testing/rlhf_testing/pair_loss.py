@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.protocols import Loss
-from rlhf_core.types.batches import LossOutput, PairBatch
+from rlhf_core.config import ComponentConfig
+from rlhf_core.losses import Loss, LossOutput, PairBatch
 from rlhf_testing.batches import changed, check_pure
 from rlhf_testing.report import require
 from rlhf_testing.token_loss import number, same_metrics

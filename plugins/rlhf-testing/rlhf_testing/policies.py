@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from rlhf_core.plugins.context import BuildContext
+from rlhf_core.config import BuildContext
 from rlhf_testing.samples import make_context
 
 
 @functools.cache
 def pocket_policy() -> Any:
     """The built-in model, loaded once in a process."""
-    from rlhf_core.models.config import ModelConfig
-    from rlhf_core.models.load import load_policy
+    from rlhf_core.models import ModelConfig, load_policy
 
     return load_policy(ModelConfig())
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import numpy as np
 import torch
 
-from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.config import ComponentConfig
 from rlhf_core.types.frozen import frozen
 from rlhf_testing.report import require
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.config import ComponentConfig
 
 
 def require(holds: bool, config: ComponentConfig, rule: str, seen: str, fix: str = "") -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.types.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_testing.config import built, check_config
 from rlhf_testing.policies import policy_context
 from rlhf_testing.purity import left_alone

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.types.rollouts import Rollout, RolloutRequest, SamplingParams
-from rlhf_core.types.turns import VersionSpan, fault_in_versions
+from rlhf_core.config import ComponentConfig
+from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams, VersionSpan
+from rlhf_core.types.turns import fault_in_versions
 from rlhf_testing.report import require
 
 TOLERANCE = 0.02

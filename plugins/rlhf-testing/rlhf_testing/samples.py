@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.registry import Registry
-from rlhf_core.types.rollouts import FinishReason, Prompt, Rollout, Sample
+from rlhf_core.config import BuildContext, Registry
+from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample
+from rlhf_core.rollouts import FinishReason, Rollout
 
 GARBAGE = (
     "",

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.types.rollouts import Sample, Score
+from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.rewards import Sample, Score
 from rlhf_testing.config import built, check_config
 from rlhf_testing.purity import left_alone
 from rlhf_testing.report import require

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from rlhf_core.distributed.optimizer import OptimizerPlan, prepare_training
+from rlhf_core.config import ComponentConfig, RlhfError
+from rlhf_core.distributed import OptimizerPlan
+from rlhf_core.distributed.optimizer import prepare_training
 from rlhf_core.models.slices import remember, stored_in
-from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.strategy_protocols import GroupFactory, LoneWork, ShardedForward, ShardedLoading
-from rlhf_core.types.errors import RlhfError
 from rlhf_testing.report import require
 from rlhf_testing.strategy_optimizer import plan_of
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from rlhf_core.config import ComponentConfig
+from rlhf_core.distributed import LocalStrategy, NormPart
 from rlhf_core.distributed.checked import checked_strategy
-from rlhf_core.distributed.local import LocalStrategy
-from rlhf_core.distributed.optimizer import NormPart, prepare_training
-from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.distributed.optimizer import prepare_training
 from rlhf_core.plugins.strategy_protocols import ModuleRelease, OptimizerOwner, TensorGathering
 from rlhf_core.runs.launch.ranks import die_with_parent
 from rlhf_testing.report import require

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.config import ComponentConfig
 from rlhf_testing.report import require
 
 MODULE = "rlhf_testing.strategy_rank"

@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_core.plugins.registry import Registry
-from rlhf_core.types.errors import RlhfError
+from rlhf_core.config import Registry, RlhfError
 from rlhf_study.config import StudyConfig
 from rlhf_testing.config import built, check_config
 from rlhf_testing.report import require

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.protocols import Loss
+from rlhf_core.config import ComponentConfig
+from rlhf_core.losses import Loss, LossOutput, TokenBatch
 from rlhf_core.training.functional.reduce import reduce_loss
-from rlhf_core.types.batches import LossOutput, TokenBatch
 from rlhf_testing.batches import changed, check_pure
 from rlhf_testing.report import require
 

@@ -9,12 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config.load import merge_settings, validate
-from rlhf_core.config.run import RunConfig
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.registry import Registry
-from rlhf_core.training.config import LoopSettings
-from rlhf_core.types.errors import RlhfError
+from rlhf_core.config import ComponentConfig, Registry, RlhfError, RunConfig, merge_settings
+from rlhf_core.config.load import validate
+from rlhf_core.training import LoopSettings
 from rlhf_testing.config import check_config
 from rlhf_testing.report import require
 
@@ -81,7 +78,7 @@ def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str
 def check_run(config: ComponentConfig, registry: Registry, run: RunConfig, folder: Path) -> None:
     """Run it in this process and read what it left."""
     from rlhf_core.config.precision import with_precision
-    from rlhf_core.data.jsonl import read_jsonl
+    from rlhf_core.data import read_jsonl
     from rlhf_core.plugins.hooks import load_hooks
     from rlhf_core.runs.launch.run import plan_run, preflight, run_plan
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.protocols import Loss
-from rlhf_core.types.batches import UnpairedBatch
+from rlhf_core.config import ComponentConfig
+from rlhf_core.losses import Loss, UnpairedBatch
 from rlhf_testing.batches import check_pure
 from rlhf_testing.pair_loss import check_output
 from rlhf_testing.report import require

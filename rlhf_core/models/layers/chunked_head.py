@@ -26,7 +26,7 @@ KEEP_BYTES = 256 << 20
 """Probabilities up to this size are kept for the backward pass instead of being computed twice."""
 
 _PLAIN = (torch.nn.Parameter, FakeTensor)
-"""Types of weights that are whole and in one place; the second has no memory (:mod:`rlhf_plugin_preflight.memory.unknown`)."""
+"""Types of weights that are whole and in one place; the second has no memory."""
 
 
 def head_logprobs(

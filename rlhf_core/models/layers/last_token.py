@@ -1,6 +1,7 @@
 """The hidden state of each sequence's last token: what the scalar head of a reward model reads.
 
-Where a trunk's attention allows it, sequences lie end to end in one row (:mod:`rlhf_core.models.layers.packing`), and tokens
+Where a trunk's attention allows it, sequences lie end to end in one row (:mod:`rlhf_core.models.layers.packing`),
+and tokens
 that several begin with (a conversation before its two answers, or before its G) are laid and computed once. Whether a
 trunk allows it is tried once per trunk, against the padded forward.
 

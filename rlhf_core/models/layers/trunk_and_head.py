@@ -22,7 +22,7 @@ class TrunkAndHead:
     trunk: Any
     """Tokens to hidden states."""
     head: Any
-    """Hidden states to logits. Some models do more to the logits (:func:`rlhf_core.models.layers.split.has_linear_head`)."""
+    """Hidden states to logits. Some models do more to the logits (``models.layers.split.has_linear_head``)."""
 
 
 def take_apart(model: Any) -> TrunkAndHead | None:

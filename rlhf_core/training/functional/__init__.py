@@ -1,0 +1,1 @@
+"""The maths of losses and advantages, as plain functions."""

@@ -1,6 +1,7 @@
 r"""Policy-gradient losses per token, unreduced: the naive one and the clipped surrogate.
 
-Suffixes: ``_B`` sequences, ``_T`` tokens. Nothing here masks or averages; that is ``rlhf_core.training.functional.reduce``.
+Suffixes: ``_B`` sequences, ``_T`` tokens. Nothing here masks or averages; that is
+``rlhf_core.training.functional.reduce``.
 """
 
 from __future__ import annotations

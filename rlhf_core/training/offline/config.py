@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class OfflineTrainerConfig(ModelLoopSettings):
     """The offline loop: demonstrations or pairs, one update per batch."""
 
+    learns_from_rows: ClassVar[bool] = True
     epochs: float = Field(default=1.0, gt=0)
     """Passes over the data; fractions are fine. Of a mixture: as many draws, by weight, as all sources have rows."""
     max_steps: int | None = Field(default=None, ge=1)

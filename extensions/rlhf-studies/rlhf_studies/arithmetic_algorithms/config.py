@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rlhf_studies.common import smoke
-from rlhf_study import StudyConfig
+from rlhf_study.config import StudyConfig
 
 Algorithm = Literal["ppo", "grpo", "dr_grpo", "dapo", "gspo", "rloo", "cispo"]
 

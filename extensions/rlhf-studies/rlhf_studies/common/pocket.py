@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.rewards import Sample
-from rlhf_core.rollouts import SamplingParams
-
 from rlhf_core.cli import context_of, open_registry, sample_completions
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Prompt
 from rlhf_core.models import LoadedModel
+from rlhf_core.rewards import Sample
+from rlhf_core.rollouts import SamplingParams
 from rlhf_plugin_pocket import Fact, gold_score, of_split
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.rewards import Sample
-
 from rlhf_core.cli import component_of, context_of, open_registry
 from rlhf_core.models import LoadedModel, ModelConfig, load_policy, use_matmul_backend
+from rlhf_core.rewards import Sample
 from rlhf_plugin_composite.ablation import Scored, read_scored, weigh
 from rlhf_plugin_composite.config import HollowCheck
 from rlhf_plugin_composite.rules import hollow_pattern

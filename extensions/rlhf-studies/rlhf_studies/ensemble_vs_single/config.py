@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from rlhf_studies.common import smoke
-from rlhf_study import StudyConfig
+from rlhf_study.config import StudyConfig
 
 
 class EnsembleVsSingleConfig(StudyConfig):

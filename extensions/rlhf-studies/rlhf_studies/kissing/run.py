@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.rewards import Sample
-
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample
 from rlhf_plugin_discover.baseline import program_of
 from rlhf_plugin_discover.config import KissingConfig as VerifierConfig
 from rlhf_plugin_discover.kissing.search import search, shell

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.rewards import Sample, Score
-
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_code.config import MBPPConfig
 from rlhf_plugin_code.sandbox import Sandbox
 from rlhf_plugin_code.verifiers import Asserts

@@ -10,11 +10,10 @@ from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-from rlhf_core.rewards import Sample, Score, ScoreStatus
-from rlhf_core.rollouts import FinishReason
-
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Prompt, read_jsonl
+from rlhf_core.rewards import Sample, Score, ScoreStatus
+from rlhf_core.rollouts import FinishReason
 from rlhf_plugin_hacking.config import DivergenceConfig, HackingConfig
 from rlhf_plugin_hacking.second import SecondReward
 from rlhf_studies.common.pocket import assistant, gold_of

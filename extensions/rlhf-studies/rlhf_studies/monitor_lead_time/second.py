@@ -8,9 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
-from rlhf_core.rewards import Sample, Score
-
 from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_hacking.config import DivergenceConfig
 from rlhf_plugin_hacking.second import SecondReward
 from rlhf_plugin_pocket import LABEL_TEMPERATURE, LABEL_WEIGHTS, candidate, of_split, utility

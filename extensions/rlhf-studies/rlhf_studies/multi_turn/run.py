@@ -9,9 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rlhf_core.rewards import Sample
-
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample
 from rlhf_core.runs import win_rate
 from rlhf_plugin_pocket import LABEL_TEMPERATURE, Fact, Style, draw_style, facts, render, utility
 from rlhf_plugin_reward.config import BradleyTerryConfig

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from rlhf_studies.common import smoke
-from rlhf_study import StudyConfig
+from rlhf_study.config import StudyConfig
 
 
 class PocketMethodsConfig(StudyConfig):

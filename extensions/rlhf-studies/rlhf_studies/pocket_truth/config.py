@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rlhf_study import StudyConfig
+from rlhf_study.config import StudyConfig
 
 
 class PocketTruthConfig(StudyConfig):

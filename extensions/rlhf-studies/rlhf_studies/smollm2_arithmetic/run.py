@@ -12,7 +12,7 @@ from rlhf_core.cli import context_of, open_registry, sample_completions
 from rlhf_core.models import ModelConfig, load_policy, use_matmul_backend
 from rlhf_core.runs import wilson
 from rlhf_core.training import SamplingSettings
-from rlhf_plugin_verifiers import stated_number
+from rlhf_plugin_verifiers.numeric import stated_number
 from rlhf_studies.common.outside import model_path
 from rlhf_studies.common.real import configuration, kept_cost
 from rlhf_studies.common.runs import Run, train

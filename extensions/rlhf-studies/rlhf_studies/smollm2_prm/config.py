@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlhf_study import StudyConfig
+from rlhf_study.config import StudyConfig
 
 
 class Smollm2PrmConfig(StudyConfig):

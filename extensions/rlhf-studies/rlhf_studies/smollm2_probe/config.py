@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_study import StudyConfig
+from rlhf_study.config import StudyConfig
 
 
 class Smollm2ProbeConfig(StudyConfig):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.rollouts import ToolError
-
 from rlhf_core.data import Message
+from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.base import FINAL, FINAL_STATED, HONESTY_RULE, Responder, final_answer
 from rlhf_plugin_agents.agents.react import TEXT_RULES, ReactAgent, listed
 from rlhf_plugin_agents.agents.session import Session

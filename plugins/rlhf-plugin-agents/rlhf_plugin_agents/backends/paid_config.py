@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import PrivateAttr
-from rlhf_core.rewards import ScoreStatus
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.models import ModelError
+from rlhf_core.rewards import ScoreStatus
 from rlhf_plugin_agents.backends.config import BackendConfig
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.openai_config import OpenAIConfig

@@ -12,7 +12,7 @@ from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.library import Documents
 from rlhf_plugin_agents.trajectory import AgentTrajectory
-from rlhf_plugin_episodes import tool_spec
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 STARTS = ("Bra", "Cor", "Del", "Fen", "Gal", "Hol", "Jor", "Kel", "Lum", "Mar", "Nor", "Pel", "Ras", "Sol", "Tor")
 ENDS = ("dan", "fell", "gate", "ham", "ika", "lund", "mere", "nor", "ost", "quay", "rand", "stad", "thor", "una", "vik")

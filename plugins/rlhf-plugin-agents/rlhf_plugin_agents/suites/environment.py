@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
-from rlhf_core.rewards import Sample, Score, ScoreStatus
-from rlhf_core.rollouts import ToolResult, TurnStatus
 
 from rlhf_core.cli import component_of, context_of, open_registry
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 from rlhf_core.data import Prompt, Tool, ToolCall, json_values
-from rlhf_plugin_episodes import EnvironmentConfig
+from rlhf_core.rewards import Sample, Score, ScoreStatus
+from rlhf_core.rollouts import ToolResult, TurnStatus
+from rlhf_plugin_episodes.config import EnvironmentConfig
 
 if TYPE_CHECKING:
     from rlhf_plugin_agents.suites.config import AgentSuiteConfig

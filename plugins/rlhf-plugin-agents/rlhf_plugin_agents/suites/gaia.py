@@ -20,7 +20,7 @@ from rlhf_plugin_agents.tools.box import Answer, ToolBox
 from rlhf_plugin_agents.tools.config import DocumentsConfig, FilesConfig, SearchConfig
 from rlhf_plugin_agents.tools.library import DATA
 from rlhf_plugin_agents.trajectory import AgentTrajectory
-from rlhf_plugin_episodes import ToolConfig
+from rlhf_plugin_episodes.config import ToolConfig
 
 HUB = "gaia-benchmark/GAIA"
 PLACES = ("", "2023/validation", "validation")

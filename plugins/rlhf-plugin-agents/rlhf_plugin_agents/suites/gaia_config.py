@@ -12,7 +12,7 @@ from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from rlhf_plugin_agents.suites.task import AgentTask
 from rlhf_plugin_agents.tools.config import PythonExecConfig
 from rlhf_plugin_agents.tools.web_config import WebSearchConfig
-from rlhf_plugin_episodes import ToolConfig
+from rlhf_plugin_episodes.config import ToolConfig
 
 
 class GaiaMini(AgentSuiteConfig):

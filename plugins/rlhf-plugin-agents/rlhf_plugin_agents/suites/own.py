@@ -17,7 +17,7 @@ from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.library import DATA
 from rlhf_plugin_agents.trajectory import AgentTrajectory
-from rlhf_plugin_episodes import ToolConfig
+from rlhf_plugin_episodes.config import ToolConfig
 
 NEEDED = ("id", "category", "prompt", "calls", "answer", "scorer", "wrong")
 

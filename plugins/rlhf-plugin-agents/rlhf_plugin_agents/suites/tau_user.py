@@ -8,10 +8,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
-from rlhf_core.rollouts import request_seed
 
 from rlhf_core.config import BuildContext, Config, ConfigError
 from rlhf_core.data import Message, message_text
+from rlhf_core.rollouts import request_seed
 from rlhf_plugin_agents.backends.base import BackendFault, ContextFull, ModelRequest
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from rlhf_core.rollouts import ToolError
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import Tool, ToolCall, json_values
+from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.trajectory import CallRecord
-from rlhf_plugin_episodes import ToolConfig
+from rlhf_plugin_episodes.config import ToolConfig
 
 Answer = Callable[[str, Mapping[str, Any]], str]
 """Answers a call by its name and arguments."""

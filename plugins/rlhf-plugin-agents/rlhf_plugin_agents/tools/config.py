@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_plugin_code.config import SandboxSettings
-from rlhf_plugin_episodes import ToolConfig
+from rlhf_plugin_episodes.config import ToolConfig
 
 
 class SearchConfig(ToolConfig):

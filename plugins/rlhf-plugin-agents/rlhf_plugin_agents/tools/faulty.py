@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlhf_core.rollouts import ToolError
-
 from rlhf_core.data import json_values
+from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.tools.box import Answer
 
 Fault = Literal["", "error", "empty", "conflicting"]

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rlhf_core.config import BuildContext, Config, ConfigError, component
 from rlhf_core.data import Tool
-from rlhf_plugin_episodes import ToolConfig
+from rlhf_plugin_episodes.config import ToolConfig
 
 if TYPE_CHECKING:
     from rlhf_plugin_agents.tools.faulty import Faults

@@ -9,9 +9,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from rlhf_core.rollouts import ToolError
-
 from rlhf_core.data import DatasetError
+from rlhf_core.rollouts import ToolError
 
 DATA = Path(__file__).parents[1] / "data"
 SNIPPET = 300

@@ -15,10 +15,9 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.rollouts import ToolError
-
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Tool
+from rlhf_core.rollouts import ToolError
 
 if TYPE_CHECKING:
     from rlhf_plugin_agents.tools.mcp_config import McpServer

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
-from rlhf_core.rollouts import ToolError
 
 from rlhf_core.config import BuildContext, Config, ConfigError
 from rlhf_core.data import Tool
-from rlhf_plugin_episodes import EnvironmentConfig, ToolConfig
+from rlhf_core.rollouts import ToolError
+from rlhf_plugin_episodes.config import EnvironmentConfig, ToolConfig
 
 
 class McpServer(Config):

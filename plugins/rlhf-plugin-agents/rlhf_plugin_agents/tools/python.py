@@ -9,7 +9,6 @@ from functools import cache
 from threading import Lock
 
 from rlhf_core.rollouts import ToolError
-
 from rlhf_plugin_code.config import SandboxSettings
 from rlhf_plugin_code.sandbox import Ended, TestReport
 

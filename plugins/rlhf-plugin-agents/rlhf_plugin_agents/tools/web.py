@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from rlhf_core.rollouts import ToolError
-
 from rlhf_plugin_agents.backends.base import BackendFault
 
 URLS = {"brave": "https://api.search.brave.com/res/v1/web/search", "tavily": "https://api.tavily.com/search"}

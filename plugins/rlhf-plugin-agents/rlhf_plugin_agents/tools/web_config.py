@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rlhf_core.config import BuildContext, ConfigError
-from rlhf_plugin_episodes import ToolConfig
+from rlhf_plugin_episodes.config import ToolConfig
 
 KEYS = {"brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY"}
 """Service -> environment variable with its key."""

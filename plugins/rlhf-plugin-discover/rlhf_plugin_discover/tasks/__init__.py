@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
-from rlhf_core.rewards import VerifierConfig
 
 from rlhf_core.config import Config, ConfigError, Registry, component, explain_invalid, merge_settings, read_yaml
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import VerifierConfig
 from rlhf_plugin_code.extract import program
 from rlhf_plugin_discover.conversation import fenced
 

@@ -1,4 +1,4 @@
-"""`rlhf data`: checks here, making and filtering in plugins."""
+"""`rlhf data check`."""
 
 from __future__ import annotations
 
@@ -6,29 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli.groups import OpenGroup
-
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
-    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.config import BuildContext, Registry
     from rlhf_plugin_preflight.datacheck.check import Benchmark
     from rlhf_plugin_preflight.datacheck.items import Item
-
-COMMANDS = {
-    "check": (
-        "rlhf_plugin_preflight.cli.data:check",
-        "What training would read: forms, lengths, duplicates, broken rows.",
-    ),
-    "demonstrations": (
-        "rlhf_plugin_episodes.cli:demonstrations",
-        "Write the demonstrations of a data set, with calls and results of tools, one conversation a line.",
-    ),
-}
-
-
-@click.group(cls=OpenGroup, path="data", lazy=COMMANDS)
-def data() -> None:
-    """Check training data; plugins make, filter and change it. Accepted forms: docs/data.md."""
 
 
 @click.command()
@@ -64,7 +45,7 @@ def check(
     rlhf data check train.jsonl --algo sft --model runs/sft/final
     rlhf data check train.jsonl --algo grpo --reward gsm8k --against gsm8k=test.jsonl.gz
     """
-    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
     from rlhf_plugin_preflight.datacheck.check import check_data
     from rlhf_plugin_preflight.datacheck.printing import lines
 
@@ -87,8 +68,8 @@ def _context(
 ) -> BuildContext:
     """A context with the configuration that `rlhf train` would have."""
     from rlhf_core.cli.options import open_plugins, sugar_of
+    from rlhf_core.config import BuildContext
     from rlhf_core.config.load import dataset_sugar, resolve
-    from rlhf_core.plugins.context import BuildContext
 
     registry, _ = open_plugins()
     sugar = sugar_of(names)
@@ -115,8 +96,9 @@ def _benchmark(name: str, ctx: BuildContext) -> Benchmark:
 
 def _suite_rows(registry: Registry, name: str, path: str | None) -> dict[str, Any] | None:
     """The dataset section of an installed benchmark; None if none is called so."""
-    from rlhf_core.cli.components import component_of
-    from rlhf_core.types.errors import ConfigError, did_you_mean
+    from rlhf_core.cli import component_of
+    from rlhf_core.config import ConfigError
+    from rlhf_core.types.errors import did_you_mean
 
     known = {e.name for e in registry.entries("benchmark")}
     if name not in known:
@@ -145,7 +127,7 @@ def _file_rows(path: str) -> dict[str, Any]:
 
 def _prompts(section: dict[str, Any], ctx: BuildContext) -> list[Item]:
     """All rows of a section, those it holds out included."""
-    from rlhf_core.cli.components import context_of
+    from rlhf_core.cli import context_of
     from rlhf_plugin_preflight.datacheck.items import item_of
 
     datasets = context_of(ctx.registry, dataset={"heldout_fraction": 0, **section}).datasets

@@ -49,7 +49,7 @@ def doctor(
     rlhf doctor --device cpu
     rlhf doctor --device cuda --model ./my-model --write doctor.json
     """
-    from rlhf_core.cli.common import emit_json
+    from rlhf_core.cli import emit_json
 
     if device is not None:
         if others := [setting for setting in settings if not setting.startswith("rollout.")]:
@@ -78,8 +78,8 @@ def _compare(
     import json
     from pathlib import Path
 
-    from rlhf_core.cli.common import emit_json, quiet_libraries
-    from rlhf_core.data.atomic import write_text
+    from rlhf_core.cli import emit_json, quiet_libraries
+    from rlhf_core.data import write_text
     from rlhf_plugin_preflight.device.check import check_device
     from rlhf_plugin_preflight.device.report import Comparison, Report
 
@@ -111,7 +111,7 @@ def _check_file(path: Path) -> None:
     """Refuse a file that cannot be written before minutes of work."""
     import os
 
-    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.config import ConfigError
 
     if not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ConfigError(f"--write {path}: cannot be written", fix="name a file in a folder that exists")
@@ -186,9 +186,9 @@ def devices() -> Iterator[Finding]:
 
 def embedded_models() -> Iterator[Finding]:
     """The models that come with the core and with plugins."""
+    from rlhf_core.config import RlhfError
+    from rlhf_core.models import resolve_model
     from rlhf_core.models.modality import embedded_names
-    from rlhf_core.models.sources import resolve_model
-    from rlhf_core.types.errors import RlhfError
 
     for name in embedded_names():
         try:
@@ -203,7 +203,7 @@ def plugins() -> Iterator[Finding]:
 
     from rlhf_core.cli.command_check import check_commands
     from rlhf_core.cli.plugin_check import check_components, claimed_twice
-    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.config import Registry
 
     registry, context = Registry(), click.get_current_context(silent=True)
     commands = check_commands(context.find_root().command) if context is not None else ()
@@ -224,8 +224,7 @@ def plugins() -> Iterator[Finding]:
 
 def abilities() -> Iterator[Finding]:
     """What plugins find out about this machine (``ComponentConfig.diagnose``); each finding once."""
-    from rlhf_core.plugins.registry import Registry
-    from rlhf_core.types.errors import RlhfError
+    from rlhf_core.config import Registry, RlhfError
 
     registry = Registry()
     findings: dict[tuple[str, str, str, str], None] = {}
@@ -242,9 +241,9 @@ def abilities() -> Iterator[Finding]:
 
 def hooks() -> Iterator[Finding]:
     """Every hook plugin imports and spells its hooks right."""
+    from rlhf_core.config import RlhfError
     from rlhf_core.plugins.disabled import disabled_distributions
     from rlhf_core.plugins.hooks import load_hooks
-    from rlhf_core.types.errors import RlhfError
 
     try:
         names = [n for n, _ in load_hooks(disabled=disabled_distributions(), strict=True).manager.list_name_plugin()]
@@ -270,7 +269,7 @@ def disk() -> Iterator[Finding]:
 
 def writable() -> Iterator[Finding]:
     """The caches and the settings folder can be written."""
-    from rlhf_core.data.cache import cache_folder
+    from rlhf_core.data import cache_folder
     from rlhf_core.plugins.disabled import settings_path
 
     yield _writable("cache folder", cache_folder(), "RLHF_CACHE")
@@ -278,8 +277,7 @@ def writable() -> Iterator[Finding]:
 
 
 def _writable(what: str, path: Path, variable: str) -> Finding:
-    from rlhf_core.runs.run_dir import check_writable
-    from rlhf_core.types.errors import RunDirError
+    from rlhf_core.runs import RunDirError, check_writable
 
     try:
         check_writable(path)

@@ -65,9 +65,9 @@ def plan(
     rlhf memory plan --algo sft --model llama-2-7b --device-memory 80GiB
     rlhf memory plan --algo ppo --model shape:layers=24,hidden=2048,heads=16,vocab=32000 --ranks 8
     """
-    from rlhf_core.cli.common import emit_json, quiet_libraries
+    from rlhf_core.cli import emit_json, quiet_libraries
+    from rlhf_core.config import BuildContext
     from rlhf_core.config.precision import with_precision
-    from rlhf_core.plugins.context import BuildContext
     from rlhf_plugin_preflight.cli.memory_table import print_plan
     from rlhf_plugin_preflight.memory.amounts import read_amount
     from rlhf_plugin_preflight.memory.placement import asked_for

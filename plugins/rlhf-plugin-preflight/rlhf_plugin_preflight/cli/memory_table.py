@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlhf_core.cli.common import table
+from rlhf_core.cli import table
 from rlhf_core.runs.launch.memory import readable
 
 if TYPE_CHECKING:

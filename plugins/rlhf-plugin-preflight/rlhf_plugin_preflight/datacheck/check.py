@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.types.errors import ModelError, RlhfError
+from rlhf_core.config import BuildContext, RlhfError
+from rlhf_core.data import Datasets
+from rlhf_core.models import ModelError
 from rlhf_plugin_preflight.datacheck.contamination import examine_contamination
 from rlhf_plugin_preflight.datacheck.duplicates import examine_duplicates
 from rlhf_plugin_preflight.datacheck.items import Item, Reading, read_items

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from rlhf_core.data.datasets import Datasets
+from rlhf_core.config import BuildContext
+from rlhf_core.data import (
+    DatasetError,
+    Datasets,
+    Demonstration,
+    Message,
+    PreferencePair,
+    Prompt,
+    Tool,
+    UnpairedPreference,
+    message_text,
+)
 from rlhf_core.data.files import collected_broken_rows, refuse_row
 from rlhf_core.data.replies import Reply, replies
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.types.errors import DatasetError
-from rlhf_core.types.messages import message_text
-from rlhf_core.types.rollouts import Demonstration, Message, PreferencePair, Prompt, Tool, UnpairedPreference
 
 KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "judged": "unpaired", "unpaired": "unpaired"}
 """What a trainer's loss consumes -> the rows that it reads."""

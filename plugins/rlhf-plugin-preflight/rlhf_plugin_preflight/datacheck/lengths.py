@@ -7,12 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhf_core.config.run import RunConfig
-from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.load import load_tokenizer
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.sources import resolve_model
-from rlhf_core.types.errors import ModelError
+from rlhf_core.config import RunConfig
+from rlhf_core.models import Formatter, ModelConfig, ModelError, load_tokenizer, resolve_model
 from rlhf_plugin_preflight.datacheck.items import Item
 
 

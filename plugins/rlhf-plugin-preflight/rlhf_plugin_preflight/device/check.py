@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_core.types.errors import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.device.report import Comparison, Report, guarded
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check_device(
     """
     import torch
 
-    from rlhf_core.models.layers.matmul import use_matmul_backend
+    from rlhf_core.models import use_matmul_backend
 
     device = _device(name)
     cards = torch.cuda.device_count() if device.type == "cuda" else None
@@ -89,8 +89,7 @@ def _comparisons(model: str, device: torch.device, ranks: int, rollout: Sequence
 
 def _in_this_process(model: str, device: torch.device) -> Iterator[Comparison]:
     """Forwards and engine; the model is freed at the end."""
-    from rlhf_core.models.config import ModelConfig
-    from rlhf_core.models.load import load_policy
+    from rlhf_core.models import ModelConfig, load_policy
     from rlhf_core.models.precision import Precision
     from rlhf_plugin_preflight.device.forwards import compare_engine, compare_forwards
 

@@ -15,14 +15,15 @@ import torch
 
 from rlhf_core.models.layers.row_attention import WAYS, only_way, taken_ways
 from rlhf_core.models.precision import Precision, set_precision
+from rlhf_core.training import ForwardOptions
 from rlhf_core.training.forward_check import NATS, Finding, Result, compare_paths, plain_result, within_rounding
-from rlhf_core.training.forward_options import ALL, PLAIN, ForwardOptions
+from rlhf_core.training.forward_options import ALL, PLAIN
 from rlhf_core.training.structure import Structure, compute_dtype, structure
 from rlhf_plugin_preflight.device.report import Comparison, guarded
 
 if TYPE_CHECKING:
-    from rlhf_core.models.load import LoadedModel
-    from rlhf_core.training.training_sample import TrainingSample
+    from rlhf_core.models import LoadedModel
+    from rlhf_core.training import TrainingSample
 
 PROMPTS, GROUP = 2, 4
 REPEATS = {"cpu": 1, "cuda": 5}
@@ -120,7 +121,7 @@ def compare_engine(loaded: LoadedModel, device: torch.device, precision: Precisi
     """Logprobs that the native engine says it sampled with, against a plain forward over what it sampled."""
     from rlhf_core.models.layers.logprobs import selected_logprobs
     from rlhf_core.models.layers.padded import padded_logits
-    from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
+    from rlhf_core.rollouts import RolloutRequest, SamplingParams
     from rlhf_plugin_native.engine import NativeEngine
 
     model = _placed(loaded, device, precision)
@@ -162,7 +163,7 @@ def host_synchronisations(model: Any, samples: Sequence[TrainingSample], options
 
 def random_samples(loaded: LoadedModel) -> list[TrainingSample]:
     """Groups of completions of different length, of tokens by chance, as long as the context allows, 96 at most."""
-    from rlhf_core.training.training_sample import TrainingSample
+    from rlhf_core.training import TrainingSample
 
     rng, vocabulary = np.random.default_rng(0), len(loaded.tokenizer)
     longest = min(48, loaded.context // 4)
@@ -183,7 +184,7 @@ def _placed(loaded: LoadedModel, device: torch.device, precision: Precision) -> 
 
 
 def _run(model: Any, samples: Sequence[TrainingSample], options: ForwardOptions) -> None:
-    from rlhf_core.training.forward import completion_logprobs
+    from rlhf_core.training import completion_logprobs
 
     prompts, completions = [s.prompt_ids for s in samples], [s.completion_ids for s in samples]
     out = completion_logprobs(model, prompts, completions, **options.as_arguments)

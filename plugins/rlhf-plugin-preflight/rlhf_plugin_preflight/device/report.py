@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rlhf_core.types.errors import RlhfError
+from rlhf_core.config import RlhfError
 
 Verdict = Literal["agrees", "differs", "failed", "measured", "not run"]
 """``failed``: it could not be computed here; ``measured``: there is nothing to compare it with."""

@@ -85,21 +85,21 @@ def _last_lines(text: str | bytes | None) -> str:
 
 def strategies() -> list[str]:
     """Every strategy that is installed and not disabled, but ``auto`` and ``single``."""
-    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.config import Registry
 
     return sorted({entry.name for entry in Registry().entries("strategy")} - {"auto", "single"})
 
 
 def has_device(strategy: str) -> bool:
     """Whether a strategy's configuration says on which device it is."""
-    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.config import Registry
 
     return "device" in Registry().load("strategy", strategy).model_fields
 
 
 def lacks(strategy: str) -> str:
     """What a strategy says is not installed here; "" if nothing is missing."""
-    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.config import Registry
 
     says = getattr(Registry().load("strategy", strategy), "lacks", None)
     return says() if says else ""
@@ -183,7 +183,7 @@ class _Trainings:
         return [*words, "--set", f"strategy.device={self.device.type}"] if has_device(name) else words
 
     def _run(self, name: str, words: Sequence[str]) -> _Run:
-        from rlhf_core.types.errors import RlhfError
+        from rlhf_core.config import RlhfError
 
         environment = {**os.environ, "RLHF_REPORT": "0"}
         began = time.perf_counter()
@@ -275,8 +275,7 @@ class _Trainings:
         return Comparison(what, "agrees" if gap <= FAR else "differs", said, run.seconds)
 
     def _start(self) -> dict[str, torch.Tensor]:
-        from rlhf_core.models.config import ModelConfig
-        from rlhf_core.models.load import load_policy
+        from rlhf_core.models import ModelConfig, load_policy
 
         return dict(load_policy(ModelConfig(path=self.model)).model.state_dict())
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlhf_core.config import UserError
 from rlhf_core.runs.launch.memory import keeps_copy
 from rlhf_core.runs.launch.rows import samples_itself
-from rlhf_core.types.errors import UserError
 from rlhf_plugin_preflight.memory.engine import accepted_by_engine, says_memory
 from rlhf_plugin_preflight.memory.plan import MemoryPlan
 
 if TYPE_CHECKING:
-    from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext, RunConfig
     from rlhf_plugin_preflight.memory.footprint import Footprint
 
 Replan = Callable[["RunConfig"], MemoryPlan]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.distributed.units import decoder_layers
+from rlhf_core.distributed import decoder_layers
 from rlhf_plugin_preflight.memory.live import UNNAMED, LiveBytes
 
 HEAD, FIRST, SECOND, LAST = "head", "first layer", "second layer", "last layer"

@@ -12,16 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlhf_core.config import ConfigError
 from rlhf_core.runs.launch.memory import readable
-from rlhf_core.types.errors import ConfigError, ModelError
 from rlhf_plugin_preflight.memory.engine import RESERVED, SYNC, says_memory
 from rlhf_plugin_preflight.memory.placement import placement_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext, RunConfig
     from rlhf_plugin_preflight.memory.advice import Replan
     from rlhf_plugin_preflight.memory.phase import Phase
     from rlhf_plugin_preflight.memory.plan import MemoryPlan
@@ -88,6 +87,8 @@ def check_memory(ctx: BuildContext, *, force: bool) -> None:
 
 def surely_fits(ctx: BuildContext, limit: int) -> bool:
     """Whether a generous bound, from sizes of files and of the configuration alone, is below the limit."""
+    from rlhf_core.models.sources import weight_file_bytes
+
     run: Any = ctx.config
     weights = weight_file_bytes(run.model.path)
     if weights is None:
@@ -100,7 +101,7 @@ def _activations(run: Any) -> int:
     """A bound from the configuration: every token of a micro-batch of the longest sequences."""
     import json
 
-    from rlhf_core.models.sources import resolve_model
+    from rlhf_core.models import resolve_model
 
     file = Path(resolve_model(run.model.path).place) / "config.json"
     shape: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
@@ -121,26 +122,10 @@ _SIZES = (
 )
 
 
-def weight_file_bytes(path: str) -> int | None:
-    """Of a local model's weights; None where they are not here. A quantised file is counted as float32."""
-    from rlhf_core.models.sources import resolve_model
-
-    try:
-        source = resolve_model(path)
-    except ModelError:  # a component's path need not be a model's
-        return None
-    if not source.local:
-        return None
-    place = Path(source.place)
-    if source.gguf:
-        return 8 * (place / source.gguf).stat().st_size
-    return sum(file.stat().st_size for file in place.glob("*.safetensors")) or None
-
-
 def _other_models(run: Any) -> list[str]:
     """Of rewards, judges and a critic."""
     from rlhf_core.config.plan import walk_components
-    from rlhf_core.models.sources import model_paths
+    from rlhf_core.models import model_paths
 
     paths: list[str] = []
     for kind, part in walk_components(run):
@@ -277,4 +262,4 @@ def _sum(stage: Phase, names: frozenset[str]) -> int:
     return sum(size for name, size in stage.parts.items() if name in names)
 
 
-__all__ = ["certain_bytes", "check_memory", "most_certain", "surely_fits", "weight_file_bytes"]
+__all__ = ["certain_bytes", "check_memory", "most_certain", "surely_fits"]

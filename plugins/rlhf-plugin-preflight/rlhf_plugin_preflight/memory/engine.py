@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.config import ConfigError
 from rlhf_core.runs.launch.rows import samples_itself
-from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_core.config.run import RunConfig
+    from rlhf_core.config import RunConfig
 
 Parts = Mapping[str, int]
 WEIGHTS, CACHE, SERVERS = "engine weights", "engine KV cache", "engine servers"

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config.plan import walk_components
 from rlhf_core.config.precision import with_precision
-from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.layers.trunk_and_head import base_model
+from rlhf_core.models import ModelConfig, ModelError, base_model, model_paths
 from rlhf_core.models.load import torch_dtype
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.save import is_peft
 from rlhf_core.models.slices import is_converted
-from rlhf_core.models.sources import model_paths
 from rlhf_core.runs.launch.memory import keeps_copy
 from rlhf_core.runs.launch.rows import samples_itself
-from rlhf_core.types.errors import ModelError
 from rlhf_plugin_preflight.memory.amounts import device_memory
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
 from rlhf_plugin_preflight.memory.live import tensor_bytes
@@ -31,8 +28,7 @@ from rlhf_plugin_preflight.memory.update import Update, rehearse
 from rlhf_plugin_preflight.memory.weightless import weightless_model
 
 if TYPE_CHECKING:
-    from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext, RunConfig
 
 
 @dataclass(frozen=True)
@@ -157,7 +153,7 @@ def _continued(few: Any, more: Any, times: float) -> Any:
 
 @contextmanager
 def _as_in_a_run(run: RunConfig) -> Iterator[None]:
-    """torch's settings as :func:`rlhf_core.runs.launch.process.set_up_torch` has them: they decide what backward does."""
+    """torch's settings, as :func:`~rlhf_core.runs.launch.process.set_up_torch` has them: they decide what backward does."""
     import torch
 
     settings: Any = torch.utils.deterministic
@@ -294,7 +290,7 @@ def held_models(ctx: BuildContext) -> int:
 
 
 def _trunk_bytes(config: ModelConfig) -> int:
-    from rlhf_core.models.layers.trunk_and_head import take_apart
+    from rlhf_core.models import take_apart
 
     try:
         model = weightless_model(config).model

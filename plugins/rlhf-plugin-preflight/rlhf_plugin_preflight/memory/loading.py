@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_plugin_preflight.memory.phase import Phase, phase_of
 
 if TYPE_CHECKING:
-    from rlhf_core.models.config import ModelConfig
+    from rlhf_core.models import ModelConfig
     from rlhf_plugin_preflight.memory.layouts import Shares
 
 Sizes = Mapping[str, float]
@@ -56,8 +56,9 @@ def lies_by_parts(config: ModelConfig, text: Any) -> bool:
         config: which model.
         text: transformers' configuration of its decoder.
     """
+    from rlhf_core.models.layers.caches import keys_and_values_only
     from rlhf_core.models.modality import MODALITY_FILE
-    from rlhf_plugin_native.kv_cache import keys_and_values_only, make_cache
+    from rlhf_plugin_native.kv_cache import make_cache
     from rlhf_plugin_preflight.memory.weightless import describe
 
     source = describe(config).source

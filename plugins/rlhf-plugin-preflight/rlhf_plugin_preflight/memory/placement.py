@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from rlhf_core.types.errors import ConfigError, did_you_mean
+from rlhf_core.config import ConfigError
+from rlhf_core.types.errors import did_you_mean
 from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Name
 from rlhf_plugin_preflight.memory.plan import BUCKET, Placement
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext
 
 
 def placement_of(ctx: BuildContext) -> Placement:

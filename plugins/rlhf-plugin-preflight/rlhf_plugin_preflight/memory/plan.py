@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rlhf_core.types.errors import ConfigError
+from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.memory.engine import SYNC, EngineMemory
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
 from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Name, Shares, shares
@@ -183,8 +183,8 @@ def _stays_whole(found: Footprint, of: Shares, place: Placement) -> float:
 
 
 def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
-    """Bytes beyond a rank's share (:mod:`rlhf_core.distributed.whole_weights`): one weight. In main memory what an adapter
-    adds to it takes twice as much again, and all are there where transformers wants them at once.
+    """Bytes beyond a rank's share (:mod:`rlhf_core.distributed.whole_weights`): one weight. In main memory what an
+    adapter adds to it takes twice as much again, and all are there where transformers wants them at once.
     """
     if not on_cpu:
         return float(model.largest)

@@ -21,10 +21,7 @@ from rlhf_plugin_preflight.memory.plan import (
 )
 
 if TYPE_CHECKING:
-    from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.context import BuildContext
-    from rlhf_core.plugins.registry import Registry
-    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.config import BuildContext, ConfigError, Registry, RunConfig
     from rlhf_plugin_preflight.memory.advice import Replan
 
 

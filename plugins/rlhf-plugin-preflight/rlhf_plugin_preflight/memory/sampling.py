@@ -13,7 +13,7 @@ from rlhf_plugin_preflight.memory.live import UNNAMED, LiveBytes, tensor_bytes
 from rlhf_plugin_preflight.memory.sizes import Sizes
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext
 
 Parts = dict[str, int]
 CONCURRENT = 256
@@ -139,22 +139,23 @@ def _beside_weights(live: LiveBytes, growing: int) -> Parts:
 
 
 def _parts(model: Any) -> Any:
-    from rlhf_core.models.layers.trunk_and_head import take_apart
+    from rlhf_core.models import take_apart
     from rlhf_core.training.structure import structure
 
     return take_apart(model) if structure(model).split else None
 
 
 def _trunk(model: Any) -> Any:
-    from rlhf_core.models.layers.trunk_and_head import base_model, take_apart
+    from rlhf_core.models import base_model, take_apart
 
     parts = take_apart(model)
     return base_model(model) if parts is None else parts.trunk
 
 
 def decode_copy_bytes(model: Any) -> int:
-    """Of the weights that :class:`rlhf_plugin_native.decode_step.DecodeStep` copies; 0 where it serves no such model."""
-    from rlhf_core.models.layers.trunk_and_head import compute_dtype, take_apart
+    """Of the weights that ``rlhf_plugin_native.decode_step.DecodeStep`` copies; 0 where it serves no such model."""
+    from rlhf_core.models import take_apart
+    from rlhf_core.models.layers.trunk_and_head import compute_dtype
 
     parts = take_apart(model)
     if parts is None or not hasattr(parts.trunk, "layers"):
@@ -181,7 +182,7 @@ def decode_copy_bytes(model: Any) -> int:
 
 def head_bytes(model: Any) -> int:
     """Of the head, which is copied last: as it lies first, then into the other layout."""
-    from rlhf_core.models.layers.trunk_and_head import take_apart
+    from rlhf_core.models import take_apart
 
     parts = take_apart(model)
     return 0 if parts is None else tensor_bytes([parts.head.weight])

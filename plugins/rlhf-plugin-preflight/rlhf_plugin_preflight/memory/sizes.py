@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rlhf_core.config import ConfigError, RlhfError
 from rlhf_core.runs.launch.rows import Rows, read_all, samples_itself
-from rlhf_core.types.errors import ConfigError, RlhfError
 from rlhf_plugin_preflight.memory.shapes import is_shape
 
 if TYPE_CHECKING:
-    from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext, RunConfig
 
 LOOKED_AT = 2000
 """Most rows that are tokenized, spread over the data."""
@@ -194,8 +193,7 @@ def _read(run: RunConfig, ctx: BuildContext, context: int) -> Lengths:
 
 def _tokenized(run: RunConfig, rows: Rows, context: int) -> list[Row]:
     from rlhf_core.data.replies import replies
-    from rlhf_core.models.load import load_tokenizer
-    from rlhf_core.models.prompt_format import Formatter
+    from rlhf_core.models import Formatter, load_tokenizer
 
     trainer: Any = run.trainer
     formatter = Formatter(load_tokenizer(run.model), run.model.prompt_format, run.model.tool_format)

@@ -15,7 +15,7 @@ from rlhf_plugin_preflight.memory.live import UNNAMED, LiveBytes, tensor_bytes
 from rlhf_plugin_preflight.memory.sizes import Row, Sizes
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext
     from rlhf_plugin_preflight.memory.unknown import Unknown
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
         sizes: of the micro-batches.
         unknown: answers questions about values.
     """
-    from rlhf_core.distributed.local import LocalStrategy
-    from rlhf_core.training.learner import Learner
+    from rlhf_core.distributed import LocalStrategy
+    from rlhf_core.training import Learner
 
     trainer: Any = ctx.config.trainer
     ctx = ctx.with_(strategy=LocalStrategy("cpu"))
@@ -121,7 +121,7 @@ def _tidy(parts: Parts) -> Parts:
 
 def _parts(ctx: BuildContext, sizes: Sizes) -> tuple[Any, Sequence[Any], Any, Any, float | None]:
     """(Module, samples of one micro-batch, loss, critic, its learning rate)."""
-    from rlhf_core.rl.config import OnlineTrainerConfig
+    from rlhf_core.rl import OnlineTrainerConfig
 
     run = ctx.config
     loss: Any = _loss(ctx)
@@ -131,7 +131,7 @@ def _parts(ctx: BuildContext, sizes: Sizes) -> tuple[Any, Sequence[Any], Any, An
         return module, samples, loss, None, None
     if isinstance(run.trainer, OnlineTrainerConfig):
         return _online(ctx, sizes, loss)
-    from rlhf_core.training.policy_module import PolicyModule
+    from rlhf_core.training import PolicyModule
 
     return PolicyModule(ctx.policy.model), token_samples(sizes.micro_batch), loss, None, None
 
@@ -143,10 +143,9 @@ def _loss(ctx: BuildContext) -> Any:
 
 
 def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[Any], Any, Any, float | None]:
-    from rlhf_core.plugins.protocols import CriticAdvantage
+    from rlhf_core.losses import CriticAdvantage
     from rlhf_core.rl.build import policy_loss
-    from rlhf_core.training.forward_options import ForwardOptions
-    from rlhf_core.training.policy_module import PolicyModule
+    from rlhf_core.training import ForwardOptions, PolicyModule
 
     run: Any = ctx.config
     trainer = run.trainer
@@ -168,7 +167,7 @@ def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[A
 
 def token_samples(rows: Sequence[Row], more: Sequence[str] = ()) -> list[Any]:
     """Training samples of these lengths, the replies to a prompt side by side."""
-    from rlhf_core.training.training_sample import TrainingSample
+    from rlhf_core.training import TrainingSample
 
     samples: list[Any] = []
     for n, row in enumerate(rows):

@@ -9,17 +9,9 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.load import (
-    LoadedModel,
-    context_length,
-    explain_failure,
-    load_options,
-    torch_dtype,
-    wake_checkpointing,
-)
-from rlhf_core.models.sources import Source, resolve_model
-from rlhf_core.types.errors import ModelError
+from rlhf_core.models import LoadedModel, ModelConfig, ModelError, context_length, resolve_model
+from rlhf_core.models.load import explain_failure, load_options, torch_dtype, wake_checkpointing
+from rlhf_core.models.sources import Source
 from rlhf_plugin_preflight.memory.shapes import is_shape, shape_config
 
 RECURRENT_OR_CAPPED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
@@ -131,8 +123,8 @@ def assume_structure(model: Any) -> None:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
+    from rlhf_core.models import base_model, take_apart
     from rlhf_core.models.layers import last_token, packing, split
-    from rlhf_core.models.layers.trunk_and_head import base_model, take_apart
     from rlhf_core.training import structure
 
     base = base_model(model)

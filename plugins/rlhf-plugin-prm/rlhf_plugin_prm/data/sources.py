@@ -6,9 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.rewards import Sample
-
 from rlhf_core.data import DatasetError
+from rlhf_core.rewards import Sample
 from rlhf_plugin_prm.data.chains import KINDS, Chain, distinct_chains, gold, solve
 from rlhf_plugin_prm.data.perturb import Kind, Labelled, NotWorked, perturb, untouched
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.rollouts import Rollout
-
     from rlhf_core.data import Prompt
+    from rlhf_core.rollouts import Rollout
     from rlhf_plugin_tts.speech_data.pairs import Unit
 
 
@@ -65,9 +64,6 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     """
     import contextlib
 
-    from rlhf_core.rewards import score_samples
-    from rlhf_core.rollouts import SamplingParams
-
     from rlhf_core.cli import (
         chosen_reward,
         context_of,
@@ -78,6 +74,8 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     )
     from rlhf_core.config import ConfigError
     from rlhf_core.models import Formatter, ModelConfig, ModelError, model_paths, weights_digest
+    from rlhf_core.rewards import score_samples
+    from rlhf_core.rollouts import SamplingParams
     from rlhf_plugin_tts.speech_data.pairs import by_description, by_samples, is_new, keep_clips
     from rlhf_plugin_tts.speech_data.progress import Progress
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.rewards import Sample, Score
-
     from rlhf_core.data import Prompt
+    from rlhf_core.rewards import Sample, Score
 
 REWARDS = ("wer", "distillmos", "dnsmos")
 
@@ -115,10 +114,9 @@ def one_thread() -> None:
 def _scores(
     names: Sequence[str], settings: Sequence[str], seed: int, samples: Sequence[Sample], alone: bool = True
 ) -> dict[str, list[Score]]:
-    from rlhf_core.rewards import score_samples
-
     from rlhf_core.cli import open_component
     from rlhf_core.config import ConfigError
+    from rlhf_core.rewards import score_samples
     from rlhf_plugin_composite.reward import keeps_state
     from rlhf_plugin_tts.validate_cli import select
 
@@ -147,10 +145,9 @@ def speak(
     Raises:
         ModelError: the model does not speak.
     """
-    from rlhf_core.rollouts import SamplingParams
-
     from rlhf_core.cli import load_sampler, open_registry, sample_completions
     from rlhf_core.models import Formatter, ModelConfig, ModelError
+    from rlhf_core.rollouts import SamplingParams
 
     policy, _ = load_sampler(open_registry(), ModelConfig(path=model))
     if Formatter(policy.tokenizer, "auto").modality is None:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.data import Prompt
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import Rollout
-
-from rlhf_core.data import Prompt
 from rlhf_plugin_tts.speech_data.catalogue import CONTRASTS, DESCRIPTIONS
 
 Row = dict[str, Any]

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
-from rlhf_core.rewards import VerifierConfig
 
 from rlhf_core.config import ConfigError
+from rlhf_core.rewards import VerifierConfig
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-
 from rlhf_plugin_verifiers.gym.safe import may_be_scored
 from rlhf_plugin_verifiers.gym.source import create, import_reasoning_gym
 from rlhf_plugin_verifiers.maths.answer import boxed_answer

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlhf_core.rewards import Sample, Score, ScoreStatus
-
 from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_verifiers.instructions.registry import Check, checks
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rlhf_plugin_verifiers import find_numbers
 from rlhf_plugin_verifiers.maths.text import boxes, own_part, plain_digits, without_plus
+from rlhf_plugin_verifiers.numeric import find_numbers
 
 MAX_ANSWER = 2000
 """Characters; a longer answer is compared as text only."""

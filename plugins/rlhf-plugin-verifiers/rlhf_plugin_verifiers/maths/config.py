@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
+
 from rlhf_core.rewards import VerifierConfig
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from rlhf_plugin_verifiers import find_numbers, stated_number
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
 from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier
+from rlhf_plugin_verifiers.numeric import find_numbers, stated_number
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.graded import GradedVerifier

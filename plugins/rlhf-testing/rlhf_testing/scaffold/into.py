@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from rlhf_core.types.errors import UserError
+from rlhf_core.config import UserError
 from rlhf_testing.scaffold.names import Names, names_for
 from rlhf_testing.scaffold.toml_edit import add_item, add_key, get
 from rlhf_testing.scaffold.write import check_kind, needs, render

@@ -6,7 +6,7 @@ import keyword
 import re
 from dataclasses import dataclass
 
-from rlhf_core.types.errors import UserError
+from rlhf_core.config import UserError
 
 PREFIX = "rlhf-plugin-"
 

@@ -10,8 +10,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-from rlhf_core import __version__
-from rlhf_core.types.errors import UserError, did_you_mean
+from rlhf_core._version import __version__
+from rlhf_core.config import UserError
+from rlhf_core.types.errors import did_you_mean
 from rlhf_testing.scaffold.names import Names, names_for
 
 ENDING = ".tmpl"

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlhf_core.rollouts import ToolError
-
 from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
+from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.base import final_answer
 from rlhf_plugin_agents.scorers import RIGHT, SCORERS, sequence_match
 from rlhf_plugin_agents.suites.generated.questions import CATEGORIES, SAY_SO
