@@ -37,6 +37,11 @@ OFF: Mapping[str, Any] = {
     "trainer.beta_schedule.kind": "constant",
 }
 """Values that change nothing: a page names such a setting only where the algorithm gives it another value."""
+BASES: Mapping[str, str] = {
+    **dict.fromkeys(("grpo_paper", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp"), "grpo"),
+    "orm": "prm",
+}
+"""Algorithm -> the one whose page has the settings that both share."""
 
 
 def pages() -> Mapping[Path, str]:
@@ -50,7 +55,22 @@ def pages() -> Mapping[Path, str]:
 
 
 def table(registry: Registry, algorithm: str) -> str:
-    """Rows of setting and value; where values depend on model or reward, a second table with a column for each."""
+    """Rows of setting and value, of an algorithm with a base those that differ from it.
+
+    Where values depend on model or reward, a second table has a column for each.
+    """
+    columns, values = shown(registry, algorithm)
+    if base := BASES.get(algorithm):
+        shared = shown(registry, base)[1]
+        values = {key: row for key, row in values.items() if shared.get(key) != row}
+    alike = {key: row[:1] for key, row in values.items() if row.count(row[0]) == len(row)}
+    different = {key: row for key, row in values.items() if key not in alike}
+    tables = [markdown(["every model"], alike) if alike else "", markdown(columns, different) if different else ""]
+    return "".join(tables)
+
+
+def shown(registry: Registry, algorithm: str) -> tuple[list[str], Mapping[str, list[Any]]]:
+    """Columns, and a value of each column for every setting that says something."""
     usual, other = settings(registry, algorithm, "pocket"), settings(registry, algorithm, "MODEL")
     columns = {"pocket model": usual, "other models": other}
     if "reward" in usual:
@@ -60,10 +80,8 @@ def table(registry: Registry, algorithm: str) -> str:
             del column["reward"]
     keys = list(dict.fromkeys(key for column in columns.values() for key in column))
     values = {key: [column.get(key) for column in columns.values()] for key in keys}
-    shown = {key: row for key, row in values.items() if any(value not in (*EMPTY, OFF.get(key)) for value in row)}
-    alike = {key: row[:1] for key, row in shown.items() if row.count(row[0]) == len(row)}
-    different = {key: row for key, row in shown.items() if key not in alike}
-    return markdown(["every model"], alike) + (markdown(list(columns), different) if different else "")
+    telling = {key: row for key, row in values.items() if any(value not in (*EMPTY, OFF.get(key)) for value in row)}
+    return list(columns), telling
 
 
 def markdown(columns: Sequence[str], rows: Mapping[str, Sequence[Any]]) -> str:
