@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,55 @@ LEFT_OUT = re.compile(
 )
 """Settings that every algorithm shares: the configuration's reference has them."""
 EMPTY: tuple[Any, ...] = (None, [], {}, "")
+OFF: Mapping[str, Any] = {
+    "trainer.drop_constant_groups": True,
+    "trainer.entropy_coefficient": 0.0,
+    "trainer.entropy_quantile": 1.0,
+    "trainer.ld_alpha": 1.0,
+    "trainer.mask_truncated": False,
+    "trainer.overlong.cache": 0.0,
+    "trainer.overlong.weight": 1.0,
+    "trainer.reference_free": False,
+    "trainer.sft.on": "completion",
+    "trainer.sft.weight": 0.0,
+    "trainer.beta_schedule.end": 1.0,
+    "trainer.beta_schedule.kind": "constant",
+}
+"""Values that change nothing: a page names such a setting only where the algorithm gives it another value."""
+BASES: Mapping[str, str] = {
+    **dict.fromkeys(("grpo_paper", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp"), "grpo"),
+    "orm": "prm",
+}
+"""Algorithm -> the one whose page has the settings that both share."""
 
 
 def pages() -> Mapping[Path, str]:
     """Each page with its tables written anew."""
     registry = Registry(disabled=())
     return {
-        page: MARKED.sub(lambda m: f"<!-- defaults: {m['name']} -->\n{table(registry, m['name'])}<!-- end -->", text)
+        page: MARKED.sub(lambda m: f"<!-- defaults: {m['name']} -->\n{table(registry, m['name'])}\n<!-- end -->", text)
         for page in sorted(PAGES.glob("*.md"))
         if MARKED.search(text := page.read_text())
     }
 
 
 def table(registry: Registry, algorithm: str) -> str:
-    """Rows of setting and values: for the pocket model, also under another reward, and for any other model."""
+    """Rows of setting and value, of an algorithm with a base those that differ from it.
+
+    Where values depend on model or reward, a second table has a column for each.
+    """
+    columns, values = shown(registry, algorithm)
+    if base := BASES.get(algorithm):
+        shared = shown(registry, base)[1]
+        values = {key: row for key, row in values.items() if shared.get(key) != row}
+    alike = {key: row[:1] for key, row in values.items() if row.count(row[0]) == len(row)}
+    different = {key: row for key, row in values.items() if key not in alike}
+    tables = [markdown(["every model"], alike) if alike else "", markdown(columns, different) if different else ""]
+    return "".join(tables)
+
+
+def shown(registry: Registry, algorithm: str) -> tuple[list[str], Mapping[str, list[Any]]]:
+    """Columns, and a value of each column for every setting that says something."""
     usual, other = settings(registry, algorithm, "pocket"), settings(registry, algorithm, "MODEL")
     columns = {"pocket model": usual, "other models": other}
     if "reward" in usual:
@@ -44,13 +79,16 @@ def table(registry: Registry, algorithm: str) -> str:
         for column in columns.values():
             del column["reward"]
     keys = list(dict.fromkeys(key for column in columns.values() for key in column))
-    rows = [
-        (f"`{key}`", *(f"`{json.dumps(column[key])}`" if key in column else "" for column in columns.values()))
-        for key in keys
-        if any(column.get(key) not in EMPTY for column in columns.values())
-    ]
-    head = f"\n| setting | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
-    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n"
+    values = {key: [column.get(key) for column in columns.values()] for key in keys}
+    telling = {key: row for key, row in values.items() if any(value not in (*EMPTY, OFF.get(key)) for value in row)}
+    return list(columns), telling
+
+
+def markdown(columns: Sequence[str], rows: Mapping[str, Sequence[Any]]) -> str:
+    """A table of settings, one column of values for each model."""
+    head = f"| setting | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
+    lines = [f"| `{key}` | {' | '.join(f'`{json.dumps(value)}`' for value in row)} |\n" for key, row in rows.items()]
+    return f"\n{head}{''.join(lines)}"
 
 
 def settings(registry: Registry, algorithm: str, model: str, reward: str | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The engine and the strategy that docs/plugin-authors.md shows keep their contracts."""
+"""The engine and the strategy that docs/engines-and-strategies.md shows keep their contracts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from rlhf_testing import check_rollout, check_strategy, check_strategy_on_ranks
 from tests.docs.blocks import ALL
 
-PAGE = "docs/plugin-authors.md"
+PAGE = "docs/engines-and-strategies.md"
 
 
 @pytest.fixture
