@@ -18,7 +18,7 @@ MEANINGS = {
     "unsupported": "not supported",
     "unknown": "not translated",
 }
-ORDER = ("model", "dataset", "trainer", "loss", "advantage", "reward", "trackers")
+ORDER = ("model", "dataset", "trainer", "loss", "advantage", "reward", "rollout", "strategy", "trackers")
 
 
 def lines(converted: Converted, peer: str) -> Iterator[str]:

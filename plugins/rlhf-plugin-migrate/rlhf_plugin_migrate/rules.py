@@ -371,6 +371,39 @@ def ipo(case: Case, target: str, key: str, value: Any) -> Settings | str:
     return {target: "ipo"} if value is True else {}
 
 
+def installed(case: Case, kind: str, name: str, settings: Settings | None = None) -> Settings | str:
+    """A component of another distribution, or that it is missing."""
+    if all(entry.name != name for entry in case.targets.registry.entries(kind)):
+        return f"{kind}.name={name}: install the plugin that has it"
+    return {f"{kind}.name": name, **(settings or {})}
+
+
+def vllm(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """vLLM in the training process, or with servers."""
+    if value in (False, 0, "hf"):
+        return "the native engine samples"
+    if value not in (True, "vllm") and not isinstance(value, int):
+        return f"{value}: no engine is called so here"
+    colocated = key.endswith("rollout.name") or (key == "use_vllm" and case.get("vllm_mode") != "server")
+    return installed(case, "rollout", "vllm_colocated" if colocated else "vllm")
+
+
+def strategy(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """FSDP2, or DeepSpeed's ZeRO."""
+    if key == "deepspeed":
+        return installed(case, "strategy", "deepspeed")
+    if not value or (key == "fsdp" and value == "no"):
+        return "off"
+    known = key == "fsdp" or value in ("fsdp", "fsdp2")
+    return installed(case, "strategy", "fsdp") if known else f"{value}: no strategy is called so here"
+
+
+def zero_stage(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """DeepSpeed with that stage; stage 0 divides nothing."""
+    stage = case.whole(key, default=0)
+    return installed(case, "strategy", "deepspeed", {"strategy.stage": stage}) if stage else {target: "ddp"}
+
+
 RULES: Mapping[str, Callable[[Case, str, str, Any], Settings | str]] = {
     rule.__name__: rule
     for rule in (
@@ -380,6 +413,6 @@ RULES: Mapping[str, Callable[[Case, str, str, Any], Settings | str]] = {
         *(tensorboard, reward_path, one_file, verl_files, verl_rollout_batch, verl_completions, openrlhf_train_batch),
         *(dynamic_tokens, verl_loss_mode, verl_kl_loss, verl_kl_coef, verl_kl_reward, verl_kl_reward_coef),
         *(verl_kl_type, verl_kl_penalty, said_by_algorithm, dynamic_sampling, overlong, low_high, input_template),
-        *(label_key, asynchronous, ipo),
+        *(label_key, asynchronous, ipo, vllm, strategy, zero_stage),
     )
 } | {"openrlhf_rollout_batch": verl_completions}

@@ -100,6 +100,8 @@ OTHERS = [
     ("sft", "assistant_only_loss", "trainer.learn"),
     ("reward_model", "center_rewards_coefficient", "loss.centring"),
     ("kto", "desirable_loss_weight", "loss.desirable_weight"),
+    ("grpo", "use_vllm", "rollout.name"),
+    ("grpo", "deepspeed", "strategy.name"),
     ("ppo", "lam", "advantage.gae_lambda"),
     ("ppo", "vf_coef", "advantage.value_coefficient"),
     ("ppo", "critic_learning_rate", "advantage.critic.learning_rate"),
@@ -107,9 +109,8 @@ OTHERS = [
 ]
 NEVER = [
     ("grpo", "logging_steps", "not needed: every step is in metrics.jsonl"),
-    ("grpo", "use_vllm", "no counterpart: --set rollout.name=NAME"),
     ("grpo", "output_dir", "not needed: --run-dir DIR"),
-    ("grpo", "deepspeed", "no counterpart: --set strategy.name=NAME"),
+    ("grpo", "ddp_backend", "no counterpart: --set strategy.name=NAME"),
     ("dpo", "epsilon", "no counterpart with algorithm 'dpo'"),
     ("grpo", "lam", "no counterpart with algorithm 'grpo'"),
     ("sft", "num_generations", "no counterpart with algorithm 'sft'"),
