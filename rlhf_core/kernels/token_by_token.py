@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from rlhf_core.kernels.agreement import agree
-from rlhf_core.kernels.decode_step import UNSUPPORTED, cache_argument, plain_step
+from rlhf_core.kernels.decode_step import UNSUPPORTED, plain_step
 from rlhf_core.kernels.kv_cache import keys_and_values_only, make_cache, select_sequences
 from rlhf_core.kernels.split import probe_ids
-from rlhf_core.kernels.trunk_and_head import base_model, quiet, take_apart
+from rlhf_core.kernels.trunk_and_head import base_model, cache_argument, quiet, take_apart
 
 log = logging.getLogger(__name__)
 _known: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
@@ -29,7 +29,8 @@ def decodes(model: Any) -> bool:
     if base not in _known:
         parts = take_apart(model)
         cache = make_cache((parts.trunk if parts else base).config)
-        usual = keys_and_values_only(cache) and cache_argument(base) == "past_key_values"
+        stateful = getattr(base, "_is_stateful", False)
+        usual = keys_and_values_only(cache) and cache_argument(base) is not None and not stateful
         _known[base] = usual or _agrees(model, cache)
     return _known[base]
 
