@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 
 from rlhf_core.models.layers.rotary import length_limit
 from rlhf_core.models.layers.trunk_and_head import base_model, quiet, take_apart
@@ -64,7 +65,8 @@ class NativeEngine:
             name = type(base_model(model)).__name__
             raise ModelError(
                 f"{name} cannot be sampled by the native engine",
-                why="its cache cannot be carried from token to token for sequences of different length",
+                why=f"with transformers {transformers.__version__} its cache cannot be carried from token to token for "
+                "sequences of different length",
                 fix="choose a model with a cache of keys and values, or recurrent states in transformers' cache",
             )
         self.modality = modality_of(tokenizer)

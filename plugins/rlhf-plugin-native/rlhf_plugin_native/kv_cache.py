@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 BLOCK = 64
 """Positions allocated ahead of need."""
@@ -135,6 +135,11 @@ def growing(cache: Any) -> bool:
 def keys_and_values_only(cache: Any) -> bool:
     """Whether no layer has a recurrent state."""
     return all(isinstance(layer, DynamicLayer) and not hasattr(layer, "recurrent_states") for layer in cache.layers)
+
+
+def recurrent_only(cache: Any) -> bool:
+    """Whether no layer has keys and values."""
+    return not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
 
 
 def select_sequences(cache: Any, indices: torch.Tensor) -> None:
