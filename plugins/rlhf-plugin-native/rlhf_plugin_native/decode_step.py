@@ -16,7 +16,6 @@ Suffixes: ``_B`` rows, ``_H`` hidden, ``_K`` key-value heads, ``_G`` query heads
 
 from __future__ import annotations
 
-import inspect
 import logging
 import weakref
 from collections.abc import Callable
@@ -28,8 +27,8 @@ import torch
 import torch.nn.functional as F
 
 from rlhf_core.models import base_model, has_linear_head, rounding_tolerance, take_apart
-from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, compute_dtype
-from rlhf_plugin_native.kv_cache import growing, make_cache
+from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, cache_argument, compute_dtype
+from rlhf_plugin_native.kv_cache import growing, make_cache, recurrent_only
 
 log = logging.getLogger(__name__)
 WORTH_TOKENS = 16
@@ -118,8 +117,8 @@ def plain_step(
     """
     owner = base_model(model) if parts is None else parts.trunk
     argument = cache_argument(owner)
-    if argument == "cache_params" and mask_BK is not None and mask_BK.shape[1] > ids_BL.shape[1]:
-        mask_BK = None  # a model of recurrent layers alone reads a mask of the new tokens, and hides none of them
+    if recurrent_only(cache) and mask_BK is not None and mask_BK.shape[1] > ids_BL.shape[1]:
+        mask_BK = None  # recurrent layers read a mask of the new tokens, and none of these is hidden
     inputs = {
         "input_ids": ids_BL,
         "attention_mask": mask_BK,
@@ -130,12 +129,6 @@ def plain_step(
     if parts is not None:
         return parts.head(parts.trunk(**inputs).last_hidden_state[:, -1])
     return model(**inputs).logits[:, -1]
-
-
-def cache_argument(module: Any) -> str | None:
-    """What a transformers model calls its cache; None where it takes none."""
-    names = inspect.signature(module.forward).parameters
-    return next((name for name in ("past_key_values", "cache_params") if name in names), None)
 
 
 def _agree(model: Any, step: DecodeStep) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, base_model, take_apart
@@ -65,7 +66,8 @@ class NativeEngine:
             name = type(base_model(model)).__name__
             raise ModelError(
                 f"{name} cannot be sampled by the native engine",
-                why="its cache cannot be carried from token to token for sequences of different length",
+                why=f"with transformers {transformers.__version__} its cache cannot be carried from token to token for "
+                "sequences of different length",
                 fix="choose a model with a cache of keys and values, or recurrent states in transformers' cache",
             )
         self.modality = modality_of(tokenizer)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 BLOCK = 64
 """Positions allocated ahead of need."""
@@ -130,6 +130,11 @@ def lay_rows(cache: Any, rows: Sequence[Kept]) -> None:
 def growing(cache: Any) -> bool:
     """Whether sequences can enter the cache while others are in it."""
     return all(getattr(layer, "rows_may_enter", False) for layer in cache.layers)
+
+
+def recurrent_only(cache: Any) -> bool:
+    """Whether no layer has keys and values."""
+    return not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
 
 
 def select_sequences(cache: Any, indices: torch.Tensor) -> None:

@@ -17,8 +17,8 @@ from rlhf_core.models import base_model, take_apart
 from rlhf_core.models.layers.agreement import agree
 from rlhf_core.models.layers.caches import keys_and_values_only
 from rlhf_core.models.layers.split import probe_ids
-from rlhf_core.models.layers.trunk_and_head import quiet
-from rlhf_plugin_native.decode_step import UNSUPPORTED, cache_argument, plain_step
+from rlhf_core.models.layers.trunk_and_head import cache_argument, quiet
+from rlhf_plugin_native.decode_step import UNSUPPORTED, plain_step
 from rlhf_plugin_native.kv_cache import make_cache, select_sequences
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,8 @@ def decodes(model: Any) -> bool:
     if base not in _known:
         parts = take_apart(model)
         cache = make_cache((parts.trunk if parts else base).config)
-        usual = keys_and_values_only(cache) and cache_argument(base) == "past_key_values"
+        stateful = getattr(base, "_is_stateful", False)
+        usual = keys_and_values_only(cache) and cache_argument(base) is not None and not stateful
         _known[base] = usual or _agrees(model, cache)
     return _known[base]
 

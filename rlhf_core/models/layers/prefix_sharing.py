@@ -16,7 +16,7 @@ import torch
 
 from rlhf_core.models.layers.handed_over import on_device
 from rlhf_core.models.layers.padded import Ids, pad_right, row_places
-from rlhf_core.models.layers.trunk_and_head import trunk_and_head
+from rlhf_core.models.layers.trunk_and_head import cache_argument, trunk_and_head
 
 
 def distinct(prompts: Ids) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -53,14 +53,9 @@ def _run_prompts(trunk: Any, unique: list[tuple[int, ...]], real_PL: torch.Tenso
 
     width = real_PL.shape[1]
     ids_PL = on_device([[0] * (width - len(p)) + list(p) for p in unique], real_PL.device)
-    out = trunk(
-        input_ids=ids_PL,
-        attention_mask=real_PL.long(),
-        position_ids=(real_PL.cumsum(-1) - 1).clamp(min=0),
-        past_key_values=DynamicCache(config=trunk.config),
-        use_cache=True,
-    )
-    return out.last_hidden_state, out.past_key_values
+    cache = DynamicCache(config=trunk.config)
+    positions_PL = (real_PL.cumsum(-1) - 1).clamp(min=0)
+    return _run_on_cache(trunk, ids_PL, real_PL, positions_PL, cache), cache
 
 
 def _run_completions(
@@ -70,11 +65,13 @@ def _run_completions(
     ids_BR = pad_right([list(c[:-1]) for c in completions], real_BL.device)
     steps_R = torch.arange(ids_BR.shape[1], device=real_BL.device)
     mask_BK = torch.cat([real_BL, real_BL.new_ones(ids_BR.shape)], dim=1)
-    out = trunk(
-        input_ids=ids_BR,
-        attention_mask=mask_BK.long(),
-        position_ids=lengths_B[:, None] + steps_R[None, :],
-        past_key_values=cache,
-        use_cache=True,
-    )
-    return out.last_hidden_state
+    return _run_on_cache(trunk, ids_BR, mask_BK, lengths_B[:, None] + steps_R[None, :], cache)
+
+
+def _run_on_cache(
+    trunk: Any, ids_BL: torch.Tensor, mask_BK: torch.Tensor, positions_BL: torch.Tensor, cache: Any
+) -> torch.Tensor:
+    name = cache_argument(trunk)
+    assert name is not None, f"{type(trunk).__name__} takes no cache"
+    inputs = {"input_ids": ids_BL, "attention_mask": mask_BK.long(), "position_ids": positions_BL, name: cache}
+    return trunk(**inputs, use_cache=True).last_hidden_state

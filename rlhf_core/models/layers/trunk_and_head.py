@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,15 @@ def trunk_and_head(model: Any) -> TrunkAndHead:
     parts = take_apart(model)
     assert parts is not None, f"{type(base_model(model)).__name__} does not split; call has_linear_head(model) first"
     return parts
+
+
+def cache_argument(module: Any) -> str | None:
+    """The name of the cache among a module's arguments; None where it takes none.
+
+    transformers renamed ``past_key_values`` and ``cache_params`` to ``cache`` in 5.24.
+    """
+    names = inspect.signature(type(module).forward).parameters
+    return next((name for name in ("cache", "past_key_values", "cache_params") if name in names), None)
 
 
 def compute_dtype(model: torch.nn.Module) -> torch.dtype:

@@ -147,7 +147,7 @@ class Written:
         self.layers = {n: _KeysValues(*kept) for n, kept in memory.about.items()}
         self.own_layers: set[int] = set()
 
-    def update(self, key: Tensor, value: Tensor, layer: int, *unused: Any) -> tuple[Tensor, Tensor]:
+    def update(self, key: Tensor, value: Tensor, layer: int, **unused: Any) -> tuple[Tensor, Tensor]:
         """A layer's own keys and values come first, then those of what it attends to."""
         if not self.prompts:
             return self.memory.put(layer, key, value)

@@ -148,7 +148,7 @@ class CodeStream:
             if use_cache and past_key_values is not None:
                 memory = past_key_values.layers[0] = StreamMemory(input_ids.shape[1])
             logits = self._whole(input_ids, attention_mask, memory)
-        return CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)  # pyright: ignore[reportArgumentType]
+        return CausalLMOutputWithPast(logits=logits)  # pyright: ignore[reportArgumentType]
 
     def _whole(self, ids_BL: Tensor, mask_BL: Tensor | None, memory: StreamMemory | None) -> Tensor:
         """Every position of rows that begin with their prompts."""

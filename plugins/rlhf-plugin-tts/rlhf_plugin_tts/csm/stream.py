@@ -79,7 +79,7 @@ class CsmStream(CodeStream, CsmPreTrainedModel):  # pyright: ignore[reportIncomp
         written = None if memory is None else Written(memory, prompts=memory.state is None)
         turned, mask = backbone.rotary_emb(x_BMH, position_ids=places_BM), additive(seen_BMN, x_BMH)
         for layer in backbone.layers:
-            x_BMH = layer(x_BMH, attention_mask=mask, past_key_values=written, position_embeddings=turned)
+            x_BMH = layer(x_BMH, mask, None, written, position_embeddings=turned)
         return backbone.norm(x_BMH)
 
     def of_frames(self, hidden_BFH: Tensor, codes_BFK: Tensor, books: int) -> Tensor:

@@ -82,7 +82,7 @@ class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncomp
         mask, about_mask = additive(seen_BMN, x_BMH), additive(about_seen_BMN, x_BMH)
         about = x_BMH if about_BNH is None else about_BNH  # only its shape is read where its keys are known
         for layer in decoder.layers:
-            x_BMH = layer(x_BMH, turned, mask, about, encoder_attention_mask=about_mask, past_key_values=written)
+            x_BMH = layer(x_BMH, turned, mask, about, about_mask, written)
         return decoder.norm(x_BMH)
 
     def of_frames(self, hidden_BFH: Tensor, codes_BFK: Tensor, books: int) -> Tensor:

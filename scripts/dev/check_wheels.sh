@@ -1,0 +1,21 @@
+#!/bin/sh
+# usage: check_wheels.sh PYTHON FOLDER
+# Builds the wheels with PYTHON (of a development environment), installs them into a new environment with the newest
+# version of everything that they allow, without constraints.txt, and runs the main command there with a few steps.
+# torch alone is pinned, so that pip takes the build for CPUs where its index has one.
+set -eu
+python=$1 wheels=$2/wheels venv=$2/wheels-venv
+cd "$(dirname "$0")/../.."
+
+"$python" -m scripts.dist --out "$wheels" > /dev/null
+"$python" -m venv "$venv"
+"$venv/bin/python" -m pip install -q --disable-pip-version-check --no-compile --find-links "$wheels" \
+    rlhf-core rlhf-plugin-grpo rlhf-plugin-reward rlhf-plugin-pocket rlhf-plugin-preflight rlhf-plugin-report \
+    "$(grep '^torch==' constraints.txt)"
+"$venv/bin/python" -m pip list --disable-pip-version-check --format freeze |
+    grep -E '^(accelerate|datasets|peft|tokenizers|torch|transformers)=='
+cd "$venv"
+HF_HUB_OFFLINE=1 bin/rlhf train --algo grpo --reward ensemble --run-dir run --set reward.members=2 \
+    --set reward.max_pairs=32 --set reward.heldout_pairs=16 --set trainer.steps=2 \
+    --set trainer.rollout_batch_size=16 --set trainer.eval_samples=4 --set trainer.gold_samples=0
+grep -q '"status": "completed"' run/summary.json
