@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
+from rlhf_core.plugins.entry_points import entries_of
 from rlhf_core.types.errors import ModelError, did_you_mean
 from rlhf_core.types.rollouts import Media, Message
 
@@ -84,7 +84,7 @@ def _find(file: Path) -> Any:
         name = json.loads(file.read_text())["modality"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"'{file}' cannot be read", why=str(error), fix="copy the model's folder again") from error
-    points = {point.name: point for point in metadata.entry_points(group=GROUP)}
+    points = {entry.name: entry.point for entry in entries_of(GROUP, "modality")}
     if name not in points:
         raise ModelError(
             f"the model speaks in modality '{name}', which no installed plugin knows",
@@ -99,10 +99,10 @@ def embedded_model(name: str) -> str | None:
     """The folder of a model that an installed plugin brings under a name (entry-point group ``rlhf.model``)."""
     if "/" in name or not name:
         return None
-    point = next(iter(metadata.entry_points(group="rlhf.model", name=name)), None)
-    return None if point is None else str(point.load()())
+    points = [entry.point for entry in entries_of("rlhf.model", "model") if entry.name == name]
+    return str(points[0].load()()) if points else None
 
 
 def embedded_names() -> list[str]:
     """Names of the models that come with the core and with installed plugins, ``pocket`` first."""
-    return list(dict.fromkeys(["pocket", *sorted(point.name for point in metadata.entry_points(group="rlhf.model"))]))
+    return list(dict.fromkeys(["pocket", *(entry.name for entry in entries_of("rlhf.model", "model"))]))
