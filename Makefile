@@ -1,7 +1,8 @@
 # From a fresh clone, with nothing but Python 3.11 or newer: `make quickstart`, then `make test`.
 #   make quickstart   install everything into .venv and train with GRPO and an ensemble of reward models
-#   make test         fast tests of the core and of every plugin
-#   make test-all     the same and the slow ones (real models)
+#   make test         fast tests of the core and of every plugin (7 minutes on two cores)
+#   make test-ci      the same and the slow ones (real models, several ranks, killed runs), as .ci/run does
+#   make test-all     every test; the long ones repeat at full length what a slow one does briefly (before a release)
 #   make lint         ruff (rules and format), pyright, structure checks
 #   make bench        measure speed and memory on this machine
 #   make dist         build a wheel of every distribution into dist/
@@ -24,7 +25,7 @@ MANIFESTS := constraints.txt $(addsuffix /pyproject.toml,$(PROJECTS))
 # Those with a `test` extra: what their own tests need beyond what they need themselves.
 TESTED := $(patsubst %/pyproject.toml,%,$(shell grep -ls '^test = ' $(addsuffix /pyproject.toml,$(PROJECTS))))
 
-.PHONY: quickstart install install-dev test test-slow test-all lint check bench docs docs-site dist clean
+.PHONY: quickstart install install-dev test test-slow test-ci test-all lint check bench docs docs-site dist clean
 
 quickstart: install
 	$(BIN)/rlhf train --algo grpo --reward ensemble
@@ -53,6 +54,9 @@ test: install-dev
 
 test-slow: install-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not long" $(PYTEST_ARGS)
+
+test-ci: install-dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not long" $(PYTEST_ARGS)
 
 test-all: install-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)

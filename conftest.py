@@ -21,8 +21,8 @@ os.environ.setdefault("RLHF_REPORT", "0")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests, of a real model, come first: none of them is left to run alone at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/real/"))
+    """The longest tests come first, of a real model and then all slow ones: none is left to run alone at the end."""
+    items.sort(key=lambda item: (not item.nodeid.startswith("tests/real/"), item.get_closest_marker("slow") is None))
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
+from rlhf_core.plugins.entry_points import entries_of
 from rlhf_core.types.errors import ModelError, did_you_mean
 from rlhf_core.types.rollouts import Media, Message
 
@@ -86,7 +86,7 @@ def _find(file: Path) -> Any:
         name = json.loads(file.read_text())["modality"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"'{file}' cannot be read", why=str(error), fix="copy the model's folder again") from error
-    points = {point.name: point for point in metadata.entry_points(group=GROUP)}
+    points = {entry.name: entry.point for entry in entries_of(GROUP, "modality")}
     if name not in points:
         raise ModelError(
             f"the model speaks in modality '{name}', which no installed plugin knows",
@@ -105,13 +105,14 @@ def embedded_model(name: str) -> str | None:
     """
     if "/" in name or not name:
         return None
-    point = next(iter(metadata.entry_points(group="rlhf.model", name=name)), None)
-    if point is None and name in SHIPPED:
+    points = [entry.point for entry in entries_of("rlhf.model", "model") if entry.name == name]
+    if not points and name in SHIPPED:
         raise ModelError(f"the model '{name}' is not installed", fix=f"pip install {SHIPPED[name]}")
-    return None if point is None else str(point.load()())
+    return str(points[0].load()()) if points else None
 
 
 def embedded_names() -> list[str]:
     """Names of the models that installed plugins bring, ``pocket`` first."""
-    names = {point.name for point in metadata.entry_points(group="rlhf.model")}
-    return sorted(names, key=lambda name: (name != "pocket", name))
+    return sorted(
+        {entry.name for entry in entries_of("rlhf.model", "model")}, key=lambda name: (name != "pocket", name)
+    )

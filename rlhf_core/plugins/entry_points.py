@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import os
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import NamedTuple
@@ -57,18 +60,33 @@ class Declared(NamedTuple):
         return Entry(kind, self.point.name, self.distribution, self.version, self.point.value, self.point)
 
 
-def scan() -> Iterator[Declared]:
-    """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once."""
-    seen: set[str] = set()
-    for dist in metadata.distributions():
+def scan() -> tuple[Declared, ...]:
+    """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once.
+
+    The metadata is read again when a folder of ``sys.path`` has changed, as it does when a package is installed.
+    """
+    return _scan(tuple((folder, _changed_at(folder)) for folder in sys.path))
+
+
+def _changed_at(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=4)
+def _scan(folders: tuple[tuple[str, int], ...]) -> tuple[Declared, ...]:
+    declared: dict[str, Iterable[Declared]] = {}
+    for dist in metadata.distributions(path=[folder for folder, _ in folders]):
         text = dist.read_text("entry_points.txt")
         if not text or "[rlhf" not in text:
             continue
         fields = dist.metadata  # parsed anew each time it is asked for
         name, version = normalise(fields["Name"]), fields["Version"]
-        if name not in seen:
-            seen.add(name)
-            yield from (Declared(name, version, point) for point in dist.entry_points)
+        if name not in declared:
+            declared[name] = [Declared(name, version, point) for point in dist.entry_points]
+    return tuple(row for rows in declared.values() for row in rows)
 
 
 def entries_of(group: str, kind: str) -> list[Entry]:

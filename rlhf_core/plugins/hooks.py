@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pluggy
 
 from rlhf_core.plugins.disabled import normalise
+from rlhf_core.plugins.entry_points import scan
 from rlhf_core.plugins.hook_events import BatchReady as BatchReady
 from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
 from rlhf_core.plugins.hook_events import EvalEnd as EvalEnd
@@ -273,8 +274,8 @@ def new_manager() -> pluggy.PluginManager:
 def hook_points(disabled: Sequence[str] = ()) -> list[tuple[str, metadata.EntryPoint]]:
     """(distribution, entry point) of every hook plugin that is not switched off, sorted; nothing is imported."""
     off = set(map(normalise, disabled))
-    points = [(p.dist.name if p.dist else "?", p) for p in metadata.entry_points(group=GROUP)]
-    return sorted(((d, p) for d, p in points if normalise(d) not in off), key=lambda row: (row[0], row[1].name))
+    points = [(d.distribution, d.point) for d in scan() if d.point.group == GROUP and d.distribution not in off]
+    return sorted(points, key=lambda row: (row[0], row[1].name))
 
 
 def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoint) -> list[str]:

@@ -197,6 +197,7 @@ def run_with_a_slow_benchmark(folder: Path, seconds: int, timeout_s: int) -> Ite
 
 
 @pytest.mark.slow
+@pytest.mark.long  # two ranks without a run: test_work_may_take_longer_than_a_collective
 def test_a_run_whose_benchmark_takes_longer_than_a_collective(tmp_path: Path) -> None:
     with run_with_a_slow_benchmark(tmp_path, seconds=32, timeout_s=25) as process:
         _, err = process.communicate(timeout=280)
@@ -205,6 +206,7 @@ def test_a_run_whose_benchmark_takes_longer_than_a_collective(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.long  # two ranks without a run: above; a run whose rank 0 is killed: test_killed_ranks.py
 def test_a_run_whose_rank_0_is_killed_in_a_benchmark(tmp_path: Path) -> None:
     with run_with_a_slow_benchmark(tmp_path, seconds=600, timeout_s=60) as process:
         place = tmp_path / "benchmark"

@@ -88,6 +88,7 @@ def test_all_ranks_save_and_end_where_one_has_no_engine_left(name: str, runs: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.long  # what is saved: above; two ranks that go on from a checkpoint: test_killed_ranks.py
 def test_such_a_run_resumes_to_the_weights_of_an_undisturbed_one(tmp_path: Path, site: str) -> None:
     settings = [*RUN, "--set", "trainer.eval_samples=0"]
     train(tmp_path / "whole", *settings, PYTHONPATH=site)

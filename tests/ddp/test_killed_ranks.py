@@ -59,6 +59,7 @@ def left_running(faults: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # two of these moments, with batches in flight too: the test below
 @pytest.mark.timeout(900)
 def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturbed(
     tmp_path: Path, faults: Path
@@ -70,7 +71,7 @@ def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturb
 @pytest.mark.timeout(600)
 def test_killed_with_batches_in_flight_a_run_goes_on_as_if_undisturbed(tmp_path: Path, faults: Path) -> None:
     words = [*BEGIN, "--set", "trainer.rollouts.max_staleness=1"]
-    wanted = check_killed(tmp_path, faults, words, [(1, 3, "backward")])
+    wanted = check_killed(tmp_path, faults, words, [(1, 3, "backward"), (0, 4, "checkpoint")])
     assert wanted.at(3)["staleness/max"] == wanted.at(4)["buffer/batches"] == 1
 
 

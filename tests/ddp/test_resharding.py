@@ -163,6 +163,7 @@ def test_parts_are_read_bit_for_bit_by_one_two_and_three_ranks(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.long  # the same change under grpo, and back: below
 def test_sft_on_two_shards_then_one_equals_one_process(tmp_path: Path) -> None:
     rows = [{"prompt": f"Count to {n % 9 + 1}.", "completion": " ".join("123456789"[: n % 9 + 1])} for n in range(48)]
     data = tmp_path / "rows.jsonl"

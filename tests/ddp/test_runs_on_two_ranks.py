@@ -142,7 +142,11 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("args", [[*ONLINE, *LORA], SFT], ids=["grpo-lora", "sft"])
+@pytest.mark.parametrize(
+    "args",
+    [[*ONLINE, *LORA], pytest.param(SFT, marks=pytest.mark.long)],  # sft too: test_traffic.py
+    ids=["grpo-lora", "sft"],
+)
 def test_two_processes_make_the_run_of_one(args: list[str], tmp_path: Path) -> None:
     assert train_here(*args, "--run-dir", str(tmp_path / "1")) == 0
     train(tmp_path / "2", *args, "--nproc", "2")
@@ -196,13 +200,12 @@ def test_a_rank_that_hangs_is_found_by_every_rank_s_stack(tmp_path: Path, hooked
 
 @pytest.mark.slow
 def test_a_disk_that_is_full_for_one_rank_s_shard_leaves_the_checkpoint_before(tmp_path: Path, hooked: Path) -> None:
-    whole, run = tmp_path / "whole", tmp_path / "run"
+    """A run that goes on from such a checkpoint is the undisturbed one: test_killed_ranks.py."""
+    run = tmp_path / "run"
     sharded = [*SFT, "--nproc", "2", "--set", "strategy=fsdp", "--set", "strategy.device=cpu"]
     sharded += ["--set", "strategy.timeout_s=30", "--set", "trainer.checkpoint_every=1"]
-    train(whole, *sharded, PYTHONPATH=str(hooked))
     said = train(run, *sharded, code=1, PYTHONPATH=str(hooked), FULL_IN_STEP="3")
     assert "File too large" in said
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
     train(run, "--resume", str(run), PYTHONPATH=str(hooked))
-    a, b = weights(whole), weights(run)
-    assert all(a[k].equal(b[k]) for k in a)
+    assert json.loads((run / "summary.json").read_text())["status"] == "completed"

@@ -79,6 +79,7 @@ def test_claims_need_every_seed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_mix_is_trained_measured_and_not_made_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

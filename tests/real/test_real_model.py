@@ -70,6 +70,7 @@ def test_grpo_on_gsm8k(gguf: str, test_data: Path, tmp_path: Path) -> None:
     assert found["reports"]["ensemble"]["train_pairs"] == 12
 
 
+@pytest.mark.long  # the real model is trained, and its final folder read again: above
 def test_sft_with_adapters_on_human_conversations(
     gguf: str, test_data: Path, rlhf: Callable[..., Any], tmp_path: Path
 ) -> None:

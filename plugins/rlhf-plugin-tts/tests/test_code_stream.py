@@ -154,7 +154,14 @@ def test_what_is_saved_is_a_model_of_transformers(tmp_path: Path, kind: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "algo"), [("parler", "dpo"), ("dia", "grpo"), ("dia", "dpo"), ("csm", "grpo"), ("csm", "dpo")]
+    ("kind", "algo"),
+    [
+        ("parler", "dpo"),
+        ("dia", "grpo"),
+        ("csm", "grpo"),
+        pytest.param("dia", "dpo", marks=pytest.mark.long),
+        pytest.param("csm", "dpo", marks=pytest.mark.long),
+    ],
 )
 def test_trains_from_the_command(rlhf: Any, tmp_path: Path, kind: str, algo: str) -> None:
     model, codec = UNTRAINED[kind](tmp_path)

@@ -37,6 +37,7 @@ def test_an_engine_that_takes_every_small_update_is_accepted(ctx: BuildContext, 
 
 @BOTH
 @pytest.mark.slow
+@pytest.mark.long  # twelve of them: above
 @pytest.mark.parametrize("same_way", [True, False])
 def test_two_hundred_small_updates_give_no_false_alarm(ctx: BuildContext, dtype: str, same_way: bool) -> None:
     assert refused(ctx, dtype, "nothing", figures.Updates(1e-5, same_way), 200) is None

@@ -170,11 +170,13 @@ def largest_gap(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> f
     return max(float((one[name] - two[name]).abs().max()) for name in one)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lora", [[], ["model.lora.r=4"]], ids=["full", "lora"])
 def test_grpo_trains_with_it_to_the_same_weights_each_time(tmp_path: Path, lora: list[str]) -> None:
     assert largest_gap(train(tmp_path / "a", *lora), train(tmp_path / "b", *lora)) == 0
 
 
+@pytest.mark.long
 def test_two_ranks_with_a_vllm_each_train_as_one_process_does(tmp_path: Path) -> None:
     alone, ddp = train(tmp_path / "alone"), train(tmp_path / "ddp", ranks=2)
     assert largest_gap(alone, ddp) < 1e-4, "of a learning rate of 1.5e-4: Adam makes rounding of small gradients large"
@@ -184,6 +186,7 @@ def test_two_ranks_with_a_vllm_each_train_as_one_process_does(tmp_path: Path) ->
     assert largest_gap(*lora) < 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("needs", "settings"),
     [

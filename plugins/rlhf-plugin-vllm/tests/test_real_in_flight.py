@@ -28,6 +28,7 @@ from rlhf_testing import policy_context
 PYTHON = os.environ.get("RLHF_VLLM_PYTHON", "")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(not PYTHON, reason="RLHF_VLLM_PYTHON names no interpreter of an environment with vLLM"),
 ]

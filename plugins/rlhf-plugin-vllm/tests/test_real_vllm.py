@@ -117,6 +117,7 @@ def test_every_version_arrives_whole(ctx: BuildContext, engine: VllmEngine) -> N
     assert engine._report["vllm"]["canary_largest"] < 1e-4
 
 
+@pytest.mark.long
 def test_vllms_own_reload_keeps_a_tied_head_and_the_canary_sees_it(
     ctx: BuildContext, engine: VllmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ def test_vllms_own_reload_keeps_a_tied_head_and_the_canary_sees_it(
     engine.update_weights(10, weights)
 
 
+@pytest.mark.long
 def test_in_bfloat16_small_updates_are_accepted_and_one_that_is_ignored_is_found(
     ctx: BuildContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +157,7 @@ def test_in_bfloat16_small_updates_are_accepted_and_one_that_is_ignored_is_found
         engine.close()
 
 
+@pytest.mark.long
 def test_a_killed_server_is_started_again_and_serves_the_same(ctx: BuildContext, engine: VllmEngine) -> None:
     engine.update_weights(11, dict(moved(ctx, 3).named_parameters()))
     requests = requests_of(ctx, 2, 2)
@@ -182,6 +185,7 @@ def train_command(run: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--run-dir", str(run)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lora", [[], ["model.lora.r=4"]], ids=["full", "lora"])
 def test_grpo_trains_with_it_and_leaves_nothing_running(tmp_path: Path, lora: list[str]) -> None:
     others, run = servers(), tmp_path / "run"
@@ -203,6 +207,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(f"it does not answer: {log.read_text()[-4000:]}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 4], ids=["full", "lora"])
 def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: int) -> None:
     model, port, run, log = tmp_path / "model", free_port(), tmp_path / "run", tmp_path / "server.log"
@@ -259,6 +264,7 @@ def words_of(pid: str) -> list[str]:
     return []
 
 
+@pytest.mark.long
 def test_a_run_whose_server_is_killed_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
     results, settings = [], ("rollout.replicas=2", "trainer.steps=4", "trainer.eval_samples=0")
     for name in ("undisturbed", "disturbed"):

@@ -95,8 +95,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     ("fault", "settings"),
     [
         ({"path": "generate", "after": 5, "do": "kill"}, ()),
-        ({"path": "generate", "after": 5, "do": "hang"}, ("rollout.request_s=15",)),
-        ({"path": "rlhf_load", "after": 1, "do": "fail"}, ()),
+        pytest.param({"path": "generate", "after": 5, "do": "hang"}, ("rollout.request_s=15",), marks=pytest.mark.long),
+        pytest.param({"path": "rlhf_load", "after": 1, "do": "fail"}, (), marks=pytest.mark.long),
     ],
     ids=["killed in a request", "hung", "failing an update"],
 )
@@ -146,15 +146,17 @@ def test_when_restarts_are_used_up_the_run_saves_says_so_and_resumes_to_the_same
     assert run.asked == undisturbed.asked
 
 
-def test_on_two_ranks_each_has_a_server_of_its_own_and_one_that_is_killed_gets_its_version_from_shards(
-    undisturbed: Run, tmp_path: Path
-) -> None:
-    run = Run(tmp_path / "ddp", "rollout.replicas=1")
+@pytest.mark.long  # the same with shards: below
+def test_on_two_ranks_each_has_a_server_of_its_own(undisturbed: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path, "rollout.replicas=1")
     result = run.train("--nproc", "2")
     assert result.returncode == 0, result.stdout + result.stderr
     assert len({r["pid"] for r in servers.calls(run.folder)}) == 2
     assert run.asked == undisturbed.asked
     assert largest_gap(run.weights, undisturbed.weights) < 1e-4
+
+
+def test_a_server_that_is_killed_gets_its_version_from_shards(undisturbed: Run, tmp_path: Path) -> None:
     policy = load_policy(ModelConfig(path="pocket"))
     save_model(policy.model, policy.tokenizer, tmp_path / "model")
     divided = Run(tmp_path / "fsdp", "rollout.replicas=1", "strategy=fsdp", f"model.path={tmp_path / 'model'}")
@@ -163,4 +165,4 @@ def test_on_two_ranks_each_has_a_server_of_its_own_and_one_that_is_killed_gets_i
     assert result.returncode == 0, result.stdout + result.stderr
     assert len({r["pid"] for r in servers.calls(divided.folder)}) == 3, "one was started anew"
     assert divided.asked == undisturbed.asked
-    assert largest_gap(divided.weights, run.weights) < 1e-6
+    assert largest_gap(divided.weights, undisturbed.weights) < 1e-4

@@ -153,7 +153,7 @@ def _continued(few: Any, more: Any, times: float) -> Any:
 
 @contextmanager
 def _as_in_a_run(run: RunConfig) -> Iterator[None]:
-    """torch's settings, as :func:`~rlhf_core.runs.launch.process.set_up_torch` has them: they decide what backward does."""
+    """torch's settings, as ``runs.launch.process.set_up_torch`` has them: they decide what backward does."""
     import torch
 
     settings: Any = torch.utils.deterministic
