@@ -1,0 +1,124 @@
+"""The size of this tree as one table: ``python -m scripts.check.measured [--root PATH]``.
+
+Code lines are lines without docstrings, comments and blank lines. Tests are left out of every number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from scripts.check.files import is_test, parse, python_files, repository_files
+
+TREES = {
+    "rlhf_core": ("rlhf_core",),
+    "plugins": ("plugins",),
+    "eval + extensions + scripts": ("eval", "extensions", "scripts"),
+    "all": ("rlhf_core", "plugins", "eval", "extensions", "scripts"),
+}
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class FileSize:
+    """The numbers of one Python file."""
+
+    lines: int
+    code: int
+    functions: tuple[int, ...]
+
+
+def measure(file: Path) -> FileSize:
+    """Count the file's lines, its code lines and the lines of each function."""
+    text = file.read_text()
+    tree = parse(file)
+    functions = (node for node in ast.walk(tree) if isinstance(node, Function))
+    lengths = tuple((node.end_lineno or node.lineno) - node.lineno + 1 for node in functions)
+    return FileSize(len(text.splitlines()), len(code_lines(text) - docstring_lines(tree)), lengths)
+
+
+def code_lines(text: str) -> set[int]:
+    """Return the numbers of the lines on which a token other than a comment lies."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return {n for t in tokens if t.type not in NO_CODE for n in range(t.start[0], t.end[0] + 1)}
+
+
+def docstring_lines(tree: ast.Module) -> set[int]:
+    """Return the numbers of the lines of every docstring, attributes' docstrings included."""
+    return {
+        number
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def row(name: str, sizes: list[FileSize]) -> str:
+    """Return the table row of one tree."""
+    lengths = sorted(length for size in sizes for length in size.functions) or [0]
+    p95 = lengths[int(0.95 * (len(lengths) - 1))]
+    numbers = (len(sizes), sum(s.lines for s in sizes), sum(s.code for s in sizes))
+    cells = " | ".join(f"{n:,}" for n in numbers)
+    return f"| {name} | {cells} | {median(lengths):.0f} / {p95} / {lengths[-1]} |"
+
+
+def public_names(root: Path) -> Iterator[tuple[str, int]]:
+    """Yield each public module of the core with the number of names in its ``__all__``."""
+    modules = {f.stem for f in (root / "rlhf_core").glob("[!_]*.py")} | {p.name for p in packages(root)}
+    for module in ("rlhf_core", *(f"rlhf_core.{name}" for name in sorted(modules))):
+        names = getattr(importlib.import_module(module), "__all__", ())
+        if names:
+            yield module, len(names)
+
+
+def packages(root: Path) -> list[Path]:
+    """Return the packages of the core."""
+    return sorted(f.parent for f in (root / "rlhf_core").glob("*/__init__.py"))
+
+
+def words(files: list[Path]) -> int:
+    """Count the words of text files."""
+    return sum(len(re.findall(r"\S+", file.read_text())) for file in files)
+
+
+def documentation(root: Path) -> list[Path]:
+    """Return the written Markdown files: neither the generated reference nor the changelog."""
+    markdown = [f for f in repository_files(root) if f.suffix == ".md" and not is_test(f.relative_to(root))]
+    return [f for f in markdown if (root / "docs" / "reference") not in f.parents and f.name != "CHANGELOG.md"]
+
+
+def report(root: Path) -> Iterator[str]:
+    """Yield the lines of the report."""
+    files = [(f, f.relative_to(root)) for f in python_files(root)]
+    sizes = [(where.parts[0], measure(file)) for file, where in files if not is_test(where)]
+    yield "| tree, without tests | files | lines | code | function: median / p95 / longest |"
+    yield "|---|---|---|---|---|"
+    for name, tops in TREES.items():
+        yield row(name, [size for top, size in sizes if top in tops])
+    public = list(public_names(root))
+    yield f"\nPublic names: {sum(n for _, n in public)} ({', '.join(f'{m} {n}' for m, n in public)})"
+    yield f"Written documentation: {words(documentation(root)):,} words"
+    yield f"Changelog: {words([root / 'CHANGELOG.md']):,} words"
+    core = packages(root)
+    yield f"Packages of the core: {len(core)} ({', '.join(p.name for p in core)})"
+
+
+def main() -> None:
+    """Print the report of the tree."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.check.measured", description=__doc__)
+    parser.add_argument("--root", type=Path, default=Path(__file__).parents[2])
+    for line in report(parser.parse_args().root.resolve()):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
