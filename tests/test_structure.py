@@ -80,13 +80,6 @@ def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
     assert run("imports", root=tmp_path).returncode == 0
 
 
-def test_what_both_loops_use_knows_neither() -> None:
-    shared = (ROOT / "rlhf_core/training", ROOT / "rlhf_core/training/offline")
-    texts = {path: path.read_text() for folder in shared for path in folder.glob("*.py")}
-    texts[ROOT / "rlhf_core/rl/loss_terms.py"] = (ROOT / "rlhf_core/rl/loss_terms.py").read_text()
-    assert not [path for path, text in texts.items() if "rlhf_core.rl" in text]
-
-
 @pytest.mark.slow
 def test_a_grpo_step_stays_within_its_files_and_lines() -> None:
     command = [sys.executable, "-m", "scripts.check.step_files"]
