@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from rlhf_core.distributed import peers as peers_module
 from rlhf_core.distributed.peers import Peers, waiting
+from rlhf_core.models import random_state
 from rlhf_core.models.layers.handed_over import on_device
-from rlhf_core.runs import checkpoint
 
 
 @pytest.mark.parametrize("nccl", [True, False])
@@ -44,11 +44,11 @@ def test_who_is_missing_is_said_before_nccl_ends_the_process(
 
 def test_generators_of_more_cards_than_there_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[int, str] = {}
-    state = {**checkpoint.rng_state(), "cuda": ["of card 0", "of card 1"]}
+    state = {**random_state.rng_state(), "cuda": ["of card 0", "of card 1"]}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda of_card, card: given.update({card: of_card}))
-    checkpoint.set_rng_state(state)
+    random_state.set_rng_state(state)
     assert given == {0: "of card 0"}
 
 

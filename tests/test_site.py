@@ -70,7 +70,7 @@ def test_search_works_without_a_server(site: Path) -> None:
 def test_code_that_a_page_links_to_is_in_the_site(site: Path) -> None:
     page = (site / "architecture.html").read_text()
     assert 'href="repository/rlhf_core/config/plan.py.html"' in page
-    assert "class" in (site / "repository" / "rlhf_core" / "plan.py.html").read_text()
+    assert "class" in (site / "repository" / "rlhf_core" / "config" / "plan.py.html").read_text()
     assert 'href="../../../' not in page
 
 

@@ -108,8 +108,13 @@ def core_requirement(dist: metadata.Distribution) -> str:
     return ""
 
 
-def required_distributions(distribution: str) -> list[str]:
-    """Names of what an installed distribution requires without an extra, in its order; none if it is not installed."""
+def required_distributions(distribution: str, extra: str = "") -> list[str]:
+    """Names of what an installed distribution requires, in its order; none if it is not installed.
+
+    Args:
+        distribution: its name.
+        extra: what this extra requires counts too.
+    """
     from packaging.requirements import Requirement
 
     try:
@@ -117,7 +122,7 @@ def required_distributions(distribution: str) -> list[str]:
     except metadata.PackageNotFoundError:
         return []
     requirements = [Requirement(line) for line in lines]
-    return [normalise(r.name) for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return [normalise(r.name) for r in requirements if r.marker is None or r.marker.evaluate({"extra": extra})]
 
 
 def is_qualified(kind: str, name: str) -> bool:

@@ -120,13 +120,16 @@ class Registry:
 
     def near(self, kind: str, name: str, owner: str) -> str:
         """What a component of the distribution ``owner`` means by a name: its own distribution's component, else that
-        of one it requires, else the core's. Qualified only if several distributions claim the name.
+        of one it requires, else the core's, else that of a distribution in the core's extra ``all``. Qualified only if
+        several distributions claim the name.
 
         Example:
             near("loss", "grpo_clip", "rlhf-plugin-grpo")  # "grpo_clip"; "rlhf-plugin-grpo/grpo_clip" beside another
         """
         rows = {e.distribution: e for e in self._by_kind.get(kind, ()) if e.name == name}
-        order = [owner, *required_distributions(owner), CORE] if len(rows) > 1 else []
+        if len(rows) < 2:
+            return name
+        order = [owner, *required_distributions(owner), CORE, *required_distributions(CORE, "all")]
         return next((rows[d].qualified for d in map(normalise, order) if d in rows), name)
 
     def selected(self, kind: str, chosen: ComponentConfig) -> Entry:

@@ -95,11 +95,11 @@ def test_folders_that_cannot_be_written(rlhf: Rlhf, tmp_path: Path, monkeypatch:
 def test_a_damaged_settings_file(rlhf: Rlhf, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "plugins.json").write_text("{")
-    assert rlhf("doctor").code == 1
-    out = rlhf("plugins", "list")
-    assert out.code == 2
-    assert "plugins.json" in out.err
-    assert "Traceback" not in out.err
+    for command in ("doctor",), ("plugins", "list"):
+        out = rlhf(*command)
+        assert out.code == 2
+        assert "plugins.json" in out.err
+        assert "Traceback" not in out.err
 
 
 def test_a_mistyped_command(rlhf: Rlhf) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_plugin_pocket import weights_path
 from tests.docs.blocks import ROOT
 
-WEIGHTS = ROOT / "rlhf_core" / "pocket" / "weights"
+WEIGHTS = weights_path()
 POLICIES = ("my-model", "M", "MODEL", "trunk", "runs/sft/final")
 REWARD_MODELS = ("RM", "runs/rm/final", "runs/other_reward_model/final", "A/final", "B/final", "REWARD")
 CALLING = [

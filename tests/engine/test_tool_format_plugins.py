@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import rlhf_core
 from rlhf_core.cli.main import main
 from rlhf_core.data.tool_call_check import read_tools
 from rlhf_core.models.config import ModelConfig
@@ -20,9 +19,10 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.tool_call_format import choose_format
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_plugin_episodes.agent_config import MultiTurnConfig
+from rlhf_plugin_pocket import weights_path
 from rlhf_testing import make_context
 
-WEIGHTS = Path(rlhf_core.__file__).parent / "pocket" / "weights"
+WEIGHTS = weights_path()
 MODULE = '''
 import json
 from rlhf_core.models import Taken, WrittenCall

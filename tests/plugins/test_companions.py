@@ -54,7 +54,7 @@ SMALL = (
     "--set=trainer.eval_samples=0",
     "--set=trainer.sampling.max_tokens=4",
 )
-DATA = "--set=dataset.name=rlhf-core/pocket", "--set=dataset.subset=arithmetic"
+DATA = "--set=dataset.name=rlhf-plugin-pocket/pocket", "--set=dataset.subset=arithmetic"
 
 
 def components(out: str) -> dict[tuple[str, str], str]:
@@ -67,9 +67,10 @@ def test_claimed_names_do_not_break_an_algorithm(fakes: Fakes) -> None:
     assert out.returncode == 0, out.stderr
     chosen = components(out.stdout)
     assert chosen["loss", "grpo_clip"] == chosen["advantage", "group_norm"] == "rlhf-plugin-grpo"
-    assert chosen["rollout", "native"] == chosen["dataset", "pocket"] == "rlhf-core"
+    assert chosen["rollout", "native"] == "rlhf-plugin-native"
+    assert chosen["dataset", "pocket"] == "rlhf-plugin-pocket"
     out = fakes.rlhf("train", "--algo", "grpo", "--reward", "verifier", *DATA, "--dry-run", "--json")
-    assert components(out.stdout)["verifier", "numeric"] == "rlhf-core", out.stderr
+    assert components(out.stdout)["verifier", "numeric"] == "rlhf-plugin-verifiers", out.stderr
 
 
 def test_the_user_still_has_to_say_which_one(fakes: Fakes) -> None:

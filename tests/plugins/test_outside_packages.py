@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scripts.check.imports import PUBLIC, imported
+from scripts.check.imports import TOPICS, imported
 
 from .conftest import Commands, install
 
@@ -59,7 +59,7 @@ def test_it_imports_the_public_surfaces_only(name: str) -> None:
     modules = {
         module for file in (FIXTURES / name).rglob("*.py") for _, module in imported(ast.parse(file.read_text()))
     }
-    assert {m for m in modules if m.startswith("rlhf_core")} <= set(PUBLIC)
+    assert {m for m in modules if m.startswith("rlhf_core")} <= set(TOPICS)
 
 
 SIZES = ("--set", "threads=1", "--set", "trainer.eval_samples=4", "--set", "trainer.checkpoint_every=2")

@@ -50,11 +50,11 @@ def test_a_command_is_imported_only_when_called_and_may_be_switched_off(fakes: F
 def test_the_cores_commands_cannot_be_replaced_and_twins_are_refused(fakes: Fakes) -> None:
     fakes.add(
         "acme-scales",
-        "[rlhf.command]\ndoctor = acme_scales:weigh\nreward.score = acme_scales:weigh\nweigh = acme_scales:weigh\n",
+        "[rlhf.command]\ntrain = acme_scales:weigh\nreward.score = acme_scales:weigh\nweigh = acme_scales:weigh\n",
         CODE,
     )
     fakes.add("other-scales", "[rlhf.command]\nweigh = other_scales:weigh\n", CODE)
-    assert "Check versions" in fakes.rlhf("doctor", "--help").stdout
+    assert "Train a model" in fakes.rlhf("train", "--help").stdout
     assert "Score the completions" in fakes.rlhf("reward", "score", "--help").stdout
     out = fakes.rlhf("weigh")
     assert out.returncode == 2

@@ -155,10 +155,10 @@ def test_readme_names_only_files_that_are_there(packages: dict[str, Path]) -> No
 
 
 def test_templates_ship_in_the_wheel(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[2] / "plugins" / "rlhf-testing"
     out = call([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(tmp_path), str(root)])
     assert out.returncode == 0, out.stdout[-2000:] + out.stderr[-2000:]
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        shipped = {n for n in wheel.namelist() if n.startswith("plugins/rlhf-testing/rlhf_testing/scaffold/templates/")}
-    folder = root / "rlhf_core" / "scaffold" / "templates"
+        shipped = {n for n in wheel.namelist() if n.startswith("rlhf_testing/scaffold/templates/")}
+    folder = root / "rlhf_testing" / "scaffold" / "templates"
     assert shipped == {f.relative_to(root).as_posix() for f in folder.rglob("*") if f.is_file()}

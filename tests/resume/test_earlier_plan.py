@@ -54,7 +54,8 @@ def test_components_that_moved_are_accepted_on_resume_and_said(plan: Plan, caplo
     with caplog.at_level(logging.INFO, "rlhf_core.config.plan"):
         config = reload(Registry(disabled=()), moved(plan), resume=True)
     assert config.model_dump(mode="json") == plan.config
-    assert "verifier 'numeric' was rlhf_core.former.config:NumericVerifierConfig, is rlhf_core.workers" in caplog.text
+    moved_to = "verifier 'numeric' was rlhf_core.former.config:NumericVerifierConfig, is rlhf_plugin_verifiers"
+    assert moved_to in caplog.text
 
 
 def test_a_worker_of_a_fresh_run_refuses_another_value(plan: Plan) -> None:

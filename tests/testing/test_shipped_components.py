@@ -12,7 +12,7 @@ from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.registry import Registry
 
 NEEDS_A_MODEL = {
-    "rlhf-core/multi_turn",
+    "rlhf-plugin-episodes/multi_turn",
     *(f"rlhf-plugin-agents/{n}" for n in ("react", "zero_shot", "scratchpad", "plan_and_execute", "multi_agent")),
     "rlhf-plugin-agents/code_executor",
     "rlhf-plugin-agents/agent_suite",

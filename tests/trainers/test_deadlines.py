@@ -137,7 +137,7 @@ def test_code_that_answers_no_signal_is_ended_with_the_process(tmp_path: Path) -
     script.write_text(
         "import time\n"
         "from rlhf_core.plugins.deadlines import DeadlineSettings\n"
-        "from rlhf_core.runs import deadline\n"
+        "from rlhf_core.plugins import time_limit as deadline\n"
         "deadline.GRACE_S, deadline.owns_process = 0.3, True\n"
         "def deaf():\n"
         "    while True:\n"

@@ -15,6 +15,7 @@ import pytest
 
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.types.rollouts import FinishReason, Prompt, Rollout, Score
+from rlhf_testing import make_context
 
 
 def rollout(n: int = 0, length: int = 3) -> Rollout:
@@ -30,6 +31,7 @@ def plan() -> dict[str, Any]:
 
 EVENTS = {
     "rlhf_plan_resolved": lambda: hk.PlanResolved(plan()),
+    "rlhf_preflight": lambda: hk.Preflight(make_context(), force=False),
     "rlhf_launch": lambda: hk.Launch(Path("plan.json"), 2),
     "rlhf_run_start": lambda: hk.RunStart(Path("run"), plan()),
     "rlhf_rollouts_ready": lambda: hk.RolloutsReady(1, [rollout(0), rollout(1)]),

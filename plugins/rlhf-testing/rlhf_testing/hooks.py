@@ -16,7 +16,7 @@ from rlhf_core.rewards import Score
 from rlhf_core.types.frozen import frozen
 from rlhf_testing.config import light_import_problem
 from rlhf_testing.report import require_of
-from rlhf_testing.samples import make_rollouts
+from rlhf_testing.samples import make_context, make_rollouts
 
 PLAN: Mapping[str, Any] = {
     "config": {"trainer": {"name": "grpo", "steps": 2}, "seed": 0, "model": {"path": "pocket"}},
@@ -85,6 +85,7 @@ def sample_events(folder: Path) -> dict[str, Any]:
     return {
         "rlhf_register": Registry(disabled=()),
         "rlhf_plan_resolved": hk.PlanResolved(PLAN),
+        "rlhf_preflight": hk.Preflight(make_context(), force=False),
         "rlhf_run_start": hk.RunStart(folder, PLAN),
         "rlhf_rollouts_ready": hk.RolloutsReady(1, rollouts),
         "rlhf_rewards_ready": hk.RewardsReady(1, rollouts, scores),

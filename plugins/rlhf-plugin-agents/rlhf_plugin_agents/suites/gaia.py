@@ -39,7 +39,7 @@ is a number or a string.""".replace("\n", " ")
 
 def mini_tasks(ctx: BuildContext) -> list[AgentTask]:
     """The 30 of ``gaia_mini``, over the shipped encyclopedia and attachments."""
-    calculator = component_of(ctx.registry, "tool", "rlhf-core/calculator")
+    calculator = component_of(ctx.registry, "tool", "rlhf-plugin-episodes/calculator")
     tools = [SearchConfig(), DocumentsConfig(), FilesConfig(folder=str(DATA / "gaia_mini")), calculator]
     shared = ToolBox.of([t for t in tools if isinstance(t, ToolConfig)], ctx)
     rows = [{**row, "prompt": with_files(row["prompt"], row.get("files", ()))} for row in mini_rows()]

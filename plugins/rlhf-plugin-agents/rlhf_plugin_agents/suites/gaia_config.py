@@ -59,7 +59,7 @@ class Gaia(AgentSuiteConfig):
             tools.append(self.python_exec)
         if self.mode == "live":
             self.search.preflight(ctx)
-        calculator = component_of(ctx.registry, "tool", "rlhf-core/calculator")
+        calculator = component_of(ctx.registry, "tool", "rlhf-plugin-episodes/calculator")
         assert isinstance(calculator, ToolConfig)
         named = self.path or HUB
         folder = Path(named).expanduser()

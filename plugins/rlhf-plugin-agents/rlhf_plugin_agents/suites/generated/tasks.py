@@ -72,7 +72,7 @@ def generated_tasks(
         ctx: has the registry.
         asks: tasks of ``ambiguous`` have a user, who is to be asked.
     """
-    tool: Any = component_of(ctx.registry, "tool", "rlhf-core/calculator")
+    tool: Any = component_of(ctx.registry, "tool", "rlhf-plugin-episodes/calculator")
     specs = [SearchConfig(results=3).spec(), FilesConfig().spec(), tool.spec()]
     calculator = tool.build(ctx)
     return [_task(c, n, seed, faults, specs, calculator, asks) for c in categories for n in range(count)]
