@@ -13,7 +13,7 @@ from rlhf_core.errors import DatasetError
 from rlhf_core.messages import message_text
 from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, Tool, UnpairedPreference
 
-KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "judged": "unpaired", "unpaired": "unpaired"}
+KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "unpaired": "unpaired"}
 """What a trainer's loss consumes -> the rows that it reads."""
 
 

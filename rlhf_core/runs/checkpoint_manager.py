@@ -14,7 +14,6 @@ from rlhf_core.protocols import Strategy
 from rlhf_core.runs.atomic import whole_folder
 from rlhf_core.runs.checkpoint import CheckpointStore, rng_state, set_rng_state
 from rlhf_core.runs.component_set import ComponentSet
-from rlhf_core.runs.old_states import upgraded_state
 from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.tree import SHARDED, save_tree
@@ -84,8 +83,8 @@ class CheckpointManager:
         step = self.strategy.gather_objects(newest)[0]
         if step is None:
             return None
-        path, read = self._store.read(step, self.strategy.rank)
-        state, ranks = upgraded_state(read), self.strategy.world_size
+        path, state = self._store.read(step, self.strategy.rank)
+        ranks = self.strategy.world_size
         by_process = (path / "shard-0.json").is_file() and not state.get("divisible")
         if by_process and (len(state["ranks"]) != ranks or not self.strategy.sharded):
             raise RunDirError(
