@@ -13,7 +13,7 @@ from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import message_text
 from rlhf_core.types.rollouts import Demonstration, Message, PreferencePair, Prompt, Tool, UnpairedPreference
 
-KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "judged": "unpaired", "unpaired": "unpaired"}
+KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "unpaired": "unpaired"}
 """What a trainer's loss consumes -> the rows that it reads."""
 
 
