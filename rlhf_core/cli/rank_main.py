@@ -41,7 +41,7 @@ def main() -> int:
         )
         hooks.fire("rlhf_register", registry)
         plan = Plan.read(args.run_dir / "plan.json")
-        config = reload(registry, plan, resume=args.resume)
+        config = reload(registry, plan)
         registry.freeze()
         with StepPrinter(config, args.run_dir, quiet=os.environ.get("RANK", "0") != "0") as printer:
             shown = {"say": printer.say, "progress": printer.step, "work": printer.work}

@@ -61,7 +61,7 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
 
 
 def rows_of(run: StoredRun, step: int) -> list[Row]:
-    """Trace rows of one step. The column ``room`` of earlier versions is read as ``stage``.
+    """Trace rows of one step.
 
     Raises:
         ConfigError: the run has no such step; says which it has.
@@ -74,7 +74,7 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
     for row in read_jsonl(run.path / "trace.jsonl"):
         steps |= {row["step"]} - {0}  # step 0 holds what was recorded about the machine before training
         if row["step"] == step:
-            step_rows.append({"stage" if key == "room" else key: value for key, value in row.items()})
+            step_rows.append(row)
     if not step_rows:
         why = f"it has steps {min(steps)} to {max(steps)}" if steps else "no step of it is traced yet"
         raise ConfigError(f"run '{run.path}' has no step {step}", why=why, fix=f"--step {max(steps)}" if steps else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import logging
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,14 +16,12 @@ from pydantic import BaseModel
 
 from rlhf_core._version import __version__
 from rlhf_core.config.load import validate
-from rlhf_core.config.precision import as_planned
 from rlhf_core.config.run import RunConfig
 from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.kinds import KIND_OF_FIELD
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import ConfigError, PluginError
 
-LOG = logging.getLogger(__name__)
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "datasets", "numpy", "tokenizers")
 
 
@@ -68,7 +65,7 @@ class Plan:
         """Load a ``plan.json``."""
         data = json.loads(path.read_text())
         return cls(
-            with_old_split(data["config"]),
+            data["config"],
             tuple(data["components"]),
             data["versions"],
             data["seed"],
@@ -77,17 +74,6 @@ class Plan:
             data.get("rows", {}),
             tuple(data.get("extensions", ())),
         )
-
-
-def with_old_split(config: Any) -> Any:
-    """A planned configuration in which data sets of versions before ``dataset.heldout_by`` keep their held-out rows."""
-    if isinstance(config, list):
-        return [with_old_split(part) for part in config]
-    if not isinstance(config, dict):
-        return config
-    known = {key: with_old_split(part) for key, part in config.items()}
-    is_old = {"sources", "heldout_fraction"} <= known.keys() and "heldout_by" not in known
-    return {**known, "heldout_by": "place"} if is_old else known
 
 
 def library_versions() -> dict[str, str]:
@@ -127,10 +113,6 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
     )
 
 
-EARLIER_NAMES = {"judged": "unpaired"}
-"""Of what a trainer feeds its loss -> today's."""
-
-
 def check_fit(config: RunConfig) -> None:
     """Match ``Loss.consumes`` to what the trainer feeds.
 
@@ -141,7 +123,7 @@ def check_fit(config: RunConfig) -> None:
     if config.loss is None or feeds is None:
         return
     wants = config.loss.consumes
-    if wants is not None and EARLIER_NAMES.get(wants, wants) != EARLIER_NAMES.get(feeds, feeds):
+    if wants is not None and wants != feeds:
         raise PluginError(
             f"loss '{config.loss.name}' consumes {wants}, but trainer '{config.trainer.name}' feeds {feeds}",
             fix=f"choose a loss that consumes {feeds}: rlhf plugins list --kind loss",
@@ -192,28 +174,23 @@ def walk_components(value: Any, kind: str = "") -> Iterator[tuple[str, Component
             yield from walk_components(item, kind)
 
 
-def reload(registry: Registry, plan: Plan, *, resume: bool = False) -> RunConfig:
+def reload(registry: Registry, plan: Plan) -> RunConfig:
     """Validate the plan's configuration again, from this process's own entry points.
 
     Args:
         registry: of this process.
         plan: of the run.
-        resume: the plan may be of an earlier release of the code, in which a component lay in another module: the
-            distribution and its version must be those of the plan, the entry point's value need not.
 
     Raises:
-        PluginError: a component resolves to another distribution, version or (of a fresh run) value than in the plan.
+        PluginError: a component resolves to another distribution, version or value than in the plan.
     """
     for planned in plan.components:
         installed = registry.find(planned["kind"], f"{planned['distribution']}/{planned['name']}").describe()
-        if installed == planned:
-            continue
-        if not resume or {**installed, "value": ""} != {**planned, "value": ""}:
+        if installed != planned:
             raise PluginError(
                 f"{planned['kind']} '{planned['name']}' differs between the plan and this process",
                 why=f"planned {dict(planned)}, found {installed}",
                 fix="install the same packages on every machine",
             )
-        LOG.info("%s '%s' was %s, is %s", planned["kind"], planned["name"], planned["value"], installed["value"])
     registry.prefer(plan.components)
-    return as_planned(validate(registry, plan.config), plan.config)
+    return validate(registry, plan.config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
@@ -32,30 +31,6 @@ def precision_of(run: Any) -> Literal["fp32", "bf16"]:
     return resolved(run) if chosen == "auto" else chosen
 
 
-def as_planned(run: Any, planned: Mapping[str, Any]) -> Any:
-    """The run of a plan; with that of an earlier release, whose trainer had no such setting, it stays in float32.
-
-    Args:
-        run: the plan's configuration, read by today's classes.
-        planned: the same as the plan holds it.
-    """
-    if "precision" in planned["trainer"] or getattr(run.trainer, "precision", None) != "auto":
-        return run
-    return run.model_copy(update={"trainer": run.trainer.model_copy(update={"precision": "fp32"})})
-
-
-def with_planned_precision(planned: Mapping[str, Any], run: Any) -> Mapping[str, Any]:
-    """A planned configuration that says what :func:`as_planned` took it for.
-
-    Args:
-        planned: as the plan holds it.
-        run: what :func:`as_planned` returned.
-    """
-    if not hasattr(run.trainer, "precision"):
-        return planned
-    return {**planned, "trainer": {**planned["trainer"], "precision": run.trainer.precision}}
-
-
 def resolved(run: Any) -> Literal["fp32", "bf16"]:
     """``auto``, of this run on this machine."""
     on_cpu = getattr(run.strategy, "device", "auto") == "cpu"
@@ -76,10 +51,8 @@ def cuda_has_bfloat16() -> bool:
 
 
 __all__ = [
-    "as_planned",
     "cuda_has_bfloat16",
     "precision_of",
     "resolved",
-    "with_planned_precision",
     "with_precision",
 ]

@@ -141,10 +141,7 @@ class Datasets:
         Raises:
             DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
         """
-        return self._collect("pairs", split, self._unpaired, "judged")  # part of the fingerprint that runs saved
-
-    judged = unpaired
-    """The earlier name of :meth:`unpaired`."""
+        return self._collect("pairs", split, self._unpaired, "unpaired")
 
     def demonstrations(self, split: str) -> list[Demonstration]:
         """Supervised examples of a split; those without a completion are dropped.

@@ -89,8 +89,8 @@ class DatasetSettings(Config):
     """Share of rows set aside when neither ``heldout`` nor the source says which rows are held out."""
     heldout_by: Literal["content", "id", "place"] = "content"
     """What decides that: the prompt's ``content``, so that the same prompts are held out in every file, folder and
-    format; the row's explicit ``id`` (else its content); or, as in runs of earlier versions, its ``place``: the file's
-    name with the id or line number."""
+    format; the row's explicit ``id`` (else its content); or its ``place``: the file's name with the id or line
+    number."""
     heldout: SourceSettings | None = None
     """Rows to hold out instead: a file, a hub id, or a source as in ``sources``. Training rows that ask the same are
     left out and counted."""

@@ -37,7 +37,7 @@ class RunRows:
 
 
 def read_rows(run: Path) -> RunRows | None:
-    """What a run has kept; None for one of an earlier version."""
+    """What a run has kept; None where it has not read its data yet."""
     file = run / FILE
     if not file.is_file():
         return None

@@ -19,23 +19,17 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
 
-    retired: ClassVar[Mapping[str, Any]] = {}
-    """Settings that the class had in an earlier release -> their default then, as in a plan. Plans hold every setting,
-    and those at this value are left out when read; any other is refused."""
-    retired_why: ClassVar[str] = ""
-    """Why those settings would have no effect, for the message; without it they are refused as unknown."""
+    no_effect: ClassVar[Mapping[str, str]] = {}
+    """Settings of related components that would have no effect here -> why; they are refused with that reason."""
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_retired(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        set_by_user = [k for k, v in value.items() if k in cls.retired and v != cls.retired[k]]
-        if set_by_user and cls.retired_why:
+    def _refuse_without_effect(cls, value: Any) -> Any:
+        for key in cls.no_effect.keys() & value.keys() if isinstance(value, dict) else ():
             name = cls.model_fields["name"].default if "name" in cls.model_fields else ""
             owner = f" with '{name}'" if isinstance(name, str) and name else ""
-            raise ConfigError(f"{set_by_user[0]} has no effect{owner}", why=cls.retired_why, fix="leave it out")
-        return {k: v for k, v in value.items() if k not in cls.retired or v != cls.retired[k]}
+            raise ConfigError(f"{key} has no effect{owner}", why=cls.no_effect[key], fix="leave it out")
+        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.atomic import whole_folder
-from rlhf_core.data.manifest import find_damage, truncation
+from rlhf_core.data.manifest import MANIFEST, find_damage
 from rlhf_core.types.errors import RunDirError
 from rlhf_core.types.tree import load_tree
 
@@ -106,10 +106,6 @@ class CheckpointStore:
 
 
 def _damage(path: Path) -> list[str]:
-    """What is wrong with a checkpoint; of one without a manifest, only whether files were cut short."""
+    """What is wrong with a checkpoint; its manifest is written with it."""
     damage = find_damage(path)
-    if damage is not None:
-        return damage
-    log.warning("'%s' has no manifest, as an earlier version wrote it: its files are not checked", path)
-    files = sorted(path.rglob("*.safetensors"))
-    return [f"{file.relative_to(path)}: {cut}" for file in files if (cut := truncation(file))]
+    return [f"{MANIFEST} is missing"] if damage is None else damage

@@ -18,7 +18,6 @@ from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.protocols import Strategy
 from rlhf_core.runs.checkpoint import CheckpointStore
 from rlhf_core.runs.component_set import ComponentSet
-from rlhf_core.runs.old_states import upgraded_state
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import RunDirError
 from rlhf_core.types.tree import SHARDED, save_tree
@@ -85,8 +84,8 @@ class CheckpointManager:
         step = self.strategy.gather_objects(newest)[0]
         if step is None:
             return None
-        path, read = self._store.read(step, self.strategy.rank)
-        state, ranks = upgraded_state(read), self.strategy.world_size
+        path, state = self._store.read(step, self.strategy.rank)
+        ranks = self.strategy.world_size
         by_process = (path / "shard-0.json").is_file() and not state.get("divisible")
         if by_process and (len(state["ranks"]) != ranks or not self.strategy.sharded):
             raise RunDirError(

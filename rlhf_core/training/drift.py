@@ -136,6 +136,6 @@ class DriftCheck:
         return {"first": self.first, "compared": self.compared, "warned": self.warned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore it; a run of an earlier version knows only whether it compared."""
-        self.first, self.compared = state.get("first"), bool(state["compared"])
-        self.warned = float(state.get("warned", 0.0))
+        """Restore it."""
+        self.first, self.compared = state["first"], bool(state["compared"])
+        self.warned = float(state["warned"])

@@ -76,7 +76,7 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class UnpairedBatch:
-    """What an unpaired loss (KTO) sees (``consumes = "unpaired"``, earlier ``"judged"``); every tensor is ``[B]``."""
+    """What an unpaired loss (KTO) sees (``consumes = "unpaired"``); every tensor is ``[B]``."""
 
     logprobs_B: torch.Tensor
     """Summed logprob of each response under the policy being trained, with gradient."""

@@ -33,7 +33,6 @@ REDUCTIONS = ("token_mean", "sequence_mean", "constant")
 REFUSED = {
     "pairs": "iterative DPO refuses an episode whose context was rewritten, when it makes the pair",
     "unpaired": "learns from rows of a data set, which have no contexts",
-    "judged": "learns from rows of a data set, which have no contexts",
     "labels": "learns from rows of a data set, which have no contexts",
 }
 

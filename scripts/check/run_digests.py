@@ -60,8 +60,6 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "reward_model": case("reward_model", settings=OFFLINE),
     "prm": case("prm", settings=OFFLINE),
 }
-RENAMED = {"refill/": "dynamic_sampling/"}
-"""Prefixes of metrics: as they were -> as they are."""
 
 
 def main() -> int:
@@ -127,17 +125,11 @@ def digest_of(folder: Path) -> dict[str, str]:
 
 
 def canonical(value: Any) -> Any:
-    """JSON values without times and without names of cached files, which change with every new setting; names as they
-    are today."""
+    """JSON values without times and without names of cached files, which change with every new setting."""
     if isinstance(value, Mapping):
         kept = {k: v for k, v in value.items() if k not in ("time", "conditions", "digest") and "seconds" not in k}
-        return {today(k): canonical(v) for k, v in kept.items()}
+        return {k: canonical(v) for k, v in kept.items()}
     return [canonical(v) for v in value] if isinstance(value, list) else value
-
-
-def today(name: str) -> str:
-    """A metric's present name."""
-    return next((new + name.removeprefix(old) for old, new in RENAMED.items() if name.startswith(old)), name)
 
 
 def sha(value: Any) -> str:

@@ -2,9 +2,9 @@
 
     python -m scripts.check.step_files [--limit-files 31 --limit-lines 4600]
 
-Trains two steps of the default algorithm on the pocket model and notes, in the second, every file of
-``rlhf_core/rl`` and ``rlhf_core/training`` in which a function runs: what a reader opens to follow a step. Files beyond the loop's seams
-(engine, forward, kernels, data, run directory, plugins) are counted by folder, and not against the limits.
+Trains two steps of the default algorithm on the pocket model and notes, in the second, every file of ``rlhf_core/rl``
+and ``rlhf_core/training`` in which a function runs: what a reader opens to follow a step. Files beyond the loop's seams
+(engine, kernels, data, run directory, plugins) are counted by folder, and not against the limits.
 """
 
 from __future__ import annotations

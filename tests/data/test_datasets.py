@@ -174,7 +174,6 @@ def test_unpaired_responses_come_from_labels_and_from_pairs(datasets: Make, writ
     loaded = all_of(datasets, write("a.jsonl", rows))
     unpaired = loaded.unpaired("train")
     assert [(r.completion, r.desirable) for r in unpaired] == [("Go.", False), ("Hello.", True), ("No.", False)]
-    assert loaded.judged("train") == unpaired, "the earlier name"
 
 
 @pytest.mark.parametrize("by", ["id", "place"])

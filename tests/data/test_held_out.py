@@ -10,12 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from rlhf_core.config.load import resolve
-from rlhf_core.config.plan import Plan, make_plan, reload
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import content_key
 from rlhf_core.data.trained_rows import RowRecorder, ancestors
-from rlhf_core.plugins.registry import Registry
 
 Make = Callable[..., Datasets]
 Write = Callable[..., str]
@@ -88,22 +85,6 @@ def test_row_ids_name_the_file(datasets: Make, write: Write) -> None:
     assert first(write("sums/train.jsonl", rows)) == "sums/train/000000"
     assert first(write("sums/test.jsonl", rows), heldout_by="place") == "sums/train/000000"
     assert first(write("sums/mine.jsonl", rows)) == "mine/train/000000"
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return Registry(disabled=())
-
-
-def test_a_plan_of_an_earlier_version_keeps_its_split(registry: Registry, write: Write, tmp_path: Path) -> None:
-    path = write("a.jsonl", map(FORMS["prompts"], ASKED))
-    settings = ["trainer.name=grpo", "reward.name=verifier", f"dataset={path}"]
-    plan = make_plan(registry, resolve(registry, settings=settings), 1).to_json()
-    assert plan["config"]["dataset"].pop("heldout_by") == "content"
-    plan["config"]["dataset"].pop("heldout")
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    config = reload(Registry(disabled=()), Plan.read(tmp_path / "plan.json"), resume=True)
-    assert config.dataset.heldout_by == "place"
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from rlhf_core.cli.options import resolve_here
 from rlhf_core.config import precision
 from rlhf_core.config.load import validate
-from rlhf_core.config.plan import Plan, make_plan, reload
+from rlhf_core.config.plan import make_plan
 from rlhf_core.config.precision import with_precision
 from rlhf_core.data import PreferencePair, Prompt
 from rlhf_core.data.jsonl import read_jsonl
@@ -197,21 +196,15 @@ def test_weights_that_are_not_float32_are_refused(train: Train) -> None:
         train(settings("sft", "bf16"), change={"model": {"dtype": "bfloat16"}})
 
 
-def earlier(plan: Plan) -> Plan:
-    """A plan of a release in which trainers that learn from data had no such setting."""
-    trainer = {k: v for k, v in plan.config["trainer"].items() if k != "precision"}
-    return replace(plan, config={**plan.config, "trainer": trainer})
-
-
-def test_a_run_of_an_earlier_release_stays_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+def test_a_resumed_run_keeps_its_planned_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry(disabled=())
-    run = with_precision(validate(registry, {"trainer": "sft", "dataset": "pocket"}))
-    assert run.trainer.precision == "bf16"
-    plan = make_plan(registry, run, 1)
-    assert reload(Registry(disabled=()), plan, resume=True).trainer.precision == "bf16"
-    assert reload(Registry(disabled=()), earlier(plan), resume=True).trainer.precision == "fp32"
-    RunDir(tmp_path / "run").create(earlier(plan), {})
+    run = validate(registry, {"trainer": "sft", "dataset": "pocket"})
+    with monkeypatch.context() as without_cuda:
+        without_cuda.setattr(precision, "cuda_has_bfloat16", lambda: False)
+        plan = make_plan(registry, with_precision(run), 1)
+    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    assert with_precision(run).trainer.precision == "bf16"
+    RunDir(tmp_path / "run").create(plan, {})
     (tmp_path / "run" / "checkpoints" / "step-000001").mkdir(parents=True)
 
     def resumed(*settings: str) -> Any:

@@ -12,28 +12,29 @@ from rlhf_core.rl import ReferenceSettings, RolloutTrainerConfig
 from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_preferences, check_supervised_term
 
-OF_TOKEN_LOSSES = {
-    "train_batch_size": None,
-    "epochs_per_rollout_batch": 1,
-    "target_kl": None,
-    "entropy_coefficient": 0.0,
-    "entropy_quantile": 1.0,
-    "overlong": {"cache": 0.0, "weight": 1.0},
-    "mask_truncated": False,
-    "drop_constant_groups": True,
-    "rollouts": {"max_staleness": 0, "max_reads": 1, "capacity": None, "timeout_s": 3600.0},
-    "importance": {"mode": None, "level": "token", "cap": 2.0, "low": None, "old_policy": "start_of_step"},
-    "micro_batch_tokens": None,
-    "self_check": True,
-}
-"""Settings of trainers whose loss sees tokens, with the values that plans of version 0.1 hold for this one."""
+OF_TOKEN_LOSSES = (
+    "train_batch_size",
+    "epochs_per_rollout_batch",
+    "target_kl",
+    "entropy_coefficient",
+    "entropy_quantile",
+    "overlong",
+    "mask_truncated",
+    "drop_constant_groups",
+    "rollouts",
+    "importance",
+    "micro_batch_tokens",
+    "self_check",
+)
+"""Settings of trainers whose loss sees tokens."""
 
 
 class PairReference(ReferenceSettings):
     """The reference policy; ``loss.beta`` holds the policy to it."""
 
-    retired: ClassVar[Mapping[str, Any]] = {"coefficient": 0.0, "estimator": "k3", "where": "loss"}
-    retired_why: ClassVar[str] = "loss.beta holds the policy to the reference; raise it instead"
+    no_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("coefficient", "estimator", "where"), "loss.beta holds the policy to the reference; raise it instead"
+    )
 
 
 class IterativeDpoConfig(RolloutTrainerConfig):
@@ -61,8 +62,9 @@ class IterativeDpoConfig(RolloutTrainerConfig):
             }
         }
     }
-    retired: ClassVar[Mapping[str, Any]] = OF_TOKEN_LOSSES
-    retired_why: ClassVar[str] = "the updates of iterative_dpo see pairs, not advantages of tokens"
+    no_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        OF_TOKEN_LOSSES, "the updates of iterative_dpo see pairs, not advantages of tokens"
+    )
     kl: PairReference = PairReference()  # pyright: ignore[reportIncompatibleVariableOverride]
     steps: int = Field(default=5, ge=1)
     """Iterations."""

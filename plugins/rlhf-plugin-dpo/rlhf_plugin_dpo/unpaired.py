@@ -76,7 +76,7 @@ class UnpairedTask(PairTask):
         Raises:
             DatasetError: all responses are of one kind.
         """
-        rows = self.datasets.judged("train")
+        rows = self.datasets.unpaired("train")
         desirable = sum(row.desirable for row in rows)
         undesirable = len(rows) - desirable
         if desirable == 0 or undesirable == 0:
@@ -103,7 +103,7 @@ class UnpairedTask(PairTask):
         Raises:
             DatasetError: more than ``dataset.max_dropped_fraction`` are too long, or all of one source.
         """
-        config, rows = self.config, self.datasets.judged(split)
+        config, rows = self.config, self.datasets.unpaired(split)
         limit = min(config.max_length, self.policy.context)
         sides: list[Side] = []
         for row in rows:

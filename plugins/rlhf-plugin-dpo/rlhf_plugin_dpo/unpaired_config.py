@@ -20,9 +20,10 @@ class KtoConfig(PreferenceTrainerConfig):
 
     name: str = "kto"
     component: ClassVar[str] = "rlhf_plugin_dpo.unpaired:UnpairedTrainer"
-    retired: ClassVar[Mapping[str, Any]] = {"sft": {"weight": 0.0, "on": "completion"}, "ld_alpha": 1.0}
-    retired_why: ClassVar[str] = "it compares the two responses of a pair, and here there is one"
-    feeds: ClassVar[str | None] = "judged"
+    no_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("sft", "ld_alpha"), "it compares the two responses of a pair, and here there is one"
+    )
+    feeds: ClassVar[str | None] = "unpaired"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "kto"}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pocket": {
@@ -48,7 +49,7 @@ class KtoLossConfig(ComponentConfig):
 
     name: str = "kto"
     component: ClassVar[str] = "rlhf_plugin_dpo.unpaired_loss:UnpairedLoss"
-    consumes: ClassVar[str | None] = "judged"
+    consumes: ClassVar[str | None] = "unpaired"
     reference: ClassVar[Need] = "needed"
     uses_kl: ClassVar[bool] = True
     beta: float = Field(0.1, gt=0, allow_inf_nan=False)

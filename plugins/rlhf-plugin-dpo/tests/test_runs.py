@@ -219,7 +219,7 @@ REFUSED = [
     ("dpo", ("loss.name=simpo", "trainer.reference_free=true"), "never looks at a reference"),
     ("dpo", ("trainer.sft.on=conversation",), "trainer.sft.weight is 0"),
     ("dpo", ("trainer.beta_schedule.kind=linear",), "do nothing together"),
-    ("dpo", ("loss.name=kto",), "consumes judged"),
+    ("dpo", ("loss.name=kto",), "consumes unpaired"),
     ("kto", ("trainer.reference_free=true",), "needs the reference policy"),
     ("kto", ("trainer.ld_alpha=0.5",), "has no effect"),
     ("iterative_dpo", ("trainer.group_size=1",), "group_size"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -21,11 +20,6 @@ class LengthConfig(Config):
     """Least share of that rise which the change of length explains, by the slope of scores over the lengths of a
     prompt's completions (or over the steps' noise, where only metrics are known)."""
 
-    retired: ClassVar[Mapping[str, Any]] = {"z": 2.5, "direction": "up", "least_spread": 0.05}
-    retired_why: ClassVar[str] = (
-        "lengths are tested in both directions and in standard errors, at the rate of monitor 'hacking' false_alarm"
-    )
-
 
 class DistributionConfig(Config):
     """How far the rewards have moved from those of the warm-up: the metric ``hacking/reward_kl``, and no alarm, since
@@ -33,9 +27,6 @@ class DistributionConfig(Config):
 
     every: int = Field(default=2, ge=1)
     """Steps whose mean is one reading."""
-
-    retired: ClassVar[Mapping[str, Any]] = {"kl": 0.15, "checkpoints": 3}
-    retired_why: ClassVar[str] = "rewards move in every run that learns, so the distance is a metric and no alarm"
 
 
 class DivergenceConfig(Config):
@@ -59,11 +50,6 @@ class DivergenceConfig(Config):
     hard_fall: float = Field(default=0.5, gt=0)
     """Such a loss, significant at ``false_stop``, is a HARD_STOP by itself."""
 
-    retired: ClassVar[Mapping[str, Any]] = {"window": 3, "patience": 2}
-    retired_why: ClassVar[str] = (
-        "readings are tested over windows of all lengths, at the rates false_alarm and false_stop"
-    )
-
 
 class DominanceConfig(Config):
     """One part of the reward explains most of its rise, at the cost of another part."""
@@ -77,9 +63,6 @@ class DominanceConfig(Config):
     parts: tuple[str, ...] = ()
     """Names of the parts to compare, all on one scale; empty takes a composite's weighted parts, which add up to the
     reward. Parts of any other reward overlap or have units of their own: they are not compared unless named."""
-
-    retired: ClassVar[Mapping[str, Any]] = {"window": 3}
-    retired_why: ClassVar[str] = "readings are tested over windows of all lengths, at the rate false_alarm"
 
 
 class HackingConfig(ComponentConfig):

@@ -17,7 +17,7 @@ from rlhf_core.config.load import validate
 from rlhf_core.hooks import StopRun
 from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.rollouts import FinishReason
-from rlhf_plugin_hacking.config import DivergenceConfig, HackingConfig, LengthConfig
+from rlhf_plugin_hacking.config import HackingConfig
 from rlhf_plugin_hacking.distribution import normal_kl
 from rlhf_plugin_hacking.length import length_slope
 from rlhf_plugin_hacking.sequential import rises, student_limit
@@ -270,14 +270,6 @@ def test_a_second_reward_that_is_trained_on_is_refused() -> None:
 def test_no_signal_that_alarms_is_refused(left: str) -> None:
     with pytest.raises(ConfigError, match="no signal left"):
         only(left).preflight(make_context())
-
-
-def test_thresholds_of_earlier_releases_are_refused_with_the_reason_and_their_defaults_resume() -> None:
-    assert LengthConfig.model_validate({"z": 2.5, "direction": "up", "least_spread": 0.05}) == LengthConfig()
-    assert DivergenceConfig.model_validate({"window": 3, "patience": 2}) == DivergenceConfig()
-    for section, key in (("length", "z"), ("distribution", "kl"), ("divergence", "window"), ("dominance", "window")):
-        with pytest.raises(ValueError, match=f"{key} has no effect"):
-            HackingConfig.model_validate({section: {key: 7}})
 
 
 def test_a_checkpoint_of_an_earlier_release_begins_anew_with_a_word(caplog: pytest.LogCaptureFixture) -> None:

@@ -35,8 +35,9 @@ class PrmConfig(RewardTrainerConfig):
 
     name: str = "prm"
     component: ClassVar[str] = "rlhf_plugin_prm.task:build_trainer"
-    retired: ClassVar[Mapping[str, Any]] = {"truncation": "left", "turns": "all"}
-    retired_why: ClassVar[str] = "of a solution with steps only the prompt's beginning may be cut"
+    no_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("truncation", "turns"), "of a solution with steps only the prompt's beginning may be cut"
+    )
     target: ClassVar[Literal["steps", "outcome"]] = "steps"
     feeds: ClassVar[str | None] = "labels"
     reads: ClassVar[str] = "prompts"

@@ -34,7 +34,7 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
     """
     check_config(config, "loss")
     require(
-        config.consumes in (*KINDS_OF_LOSS, "judged"),
+        config.consumes in KINDS_OF_LOSS,
         config,
         f"`consumes` is one of {', '.join(KINDS_OF_LOSS)}",
         repr(config.consumes),
@@ -48,7 +48,7 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
 
         check_pair_loss(config, loss)
         return
-    if config.consumes in ("unpaired", "judged"):  # "judged" is the earlier name
+    if config.consumes == "unpaired":
         from rlhf_testing.unpaired_loss import check_unpaired_loss
 
         check_unpaired_loss(config, loss)

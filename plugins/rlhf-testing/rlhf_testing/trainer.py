@@ -64,7 +64,7 @@ def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str
     sizes = {**SMALL, "rollout_batch_size": 2 * group, "train_batch_size": None}
     trainer = {**config.model_dump(mode="json"), **{k: v for k, v in sizes.items() if k in type(config).model_fields}}
     feeds = getattr(config, "feeds", None)
-    compares = feeds in ("pairs", "unpaired", "judged")
+    compares = feeds in ("pairs", "unpaired")
     base: dict[str, Any] = {"seed": 0, "dataset": "pocket/assistant" if compares else "pocket/arithmetic"}
     if feeds == "token_advantages":
         base["reward"] = {"name": "verifier", "workers": 1}

@@ -205,7 +205,7 @@ def _check(word: Mapping[str, Any], me: StartedRank, registry: Registry, own: Ow
             f"{me.place} reads another plan than rank 0 wrote", where=str(folder / "plan.json"), fix="start again"
         )
     checks.check_versions(word["versions"], me.place)
-    config = reload(registry, plan, resume=own.resume)
+    config = reload(registry, plan)
     if own.wanted is not None:
         checks.check_same_config(own.wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.place)
     registry.freeze()

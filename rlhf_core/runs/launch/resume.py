@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config.plan import Plan, reload
-from rlhf_core.config.precision import with_planned_precision
 from rlhf_core.config.run import RunConfig
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch.extension import CHANGEABLE, GROUPS, PROCESSES, differences, extended, may_change
@@ -40,10 +39,10 @@ def planned_resume(
         RunDirError: no run there, or the configuration differs in what may not change (every difference is listed).
     """
     plan = _read_plan(run_dir)
-    config = reload(registry, plan, resume=True)
+    config = reload(registry, plan)
     changes: list[Changed] = []
     if change is not None:
-        wanted = change(with_planned_precision(plan.config, config))
+        wanted = change(plan.config)
         changes = differences(config.model_dump(mode="json"), wanted.model_dump(mode="json"))
         _refuse(changes, run_dir)
         config = wanted if changes else config
@@ -93,7 +92,6 @@ def _read_plan(run_dir: Path) -> Plan:
 
 
 def _refuse(changes: Sequence[Changed], run_dir: Path) -> None:
-    """Both sides were read by today's classes: a plan of an earlier release may hold settings that are gone."""
     rows = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes if not may_change(key)]
     if not rows:
         return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.registry import Registry
 
 Row = Prompt | PreferencePair | Demonstration | UnpairedPreference
-READERS = {"token_advantages": "prompts", "pairs": "pairs", "unpaired": "unpaired", "judged": "unpaired"}
+READERS = {"token_advantages": "prompts", "pairs": "pairs", "unpaired": "unpaired"}
 """What a trainer feeds its loss -> method of ``Datasets`` that reads the rows."""
 
 
@@ -47,7 +47,7 @@ def row_kind(config: RunConfig) -> str:
     """What a trainer takes of its data: ``rows`` (prompts), ``pairs`` or ``demonstrations``."""
     if samples_itself(config):
         return "rows"
-    return "pairs" if getattr(config.trainer, "feeds", None) in ("pairs", "unpaired", "judged") else "demonstrations"
+    return "pairs" if getattr(config.trainer, "feeds", None) in ("pairs", "unpaired") else "demonstrations"
 
 
 def remote_sources(config: RunConfig) -> list[Any]:

@@ -20,7 +20,7 @@ from rlhf_core.data import (
 from rlhf_core.data.files import collected_broken_rows, refuse_row
 from rlhf_core.data.replies import Reply, replies
 
-KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "judged": "unpaired", "unpaired": "unpaired"}
+KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "unpaired": "unpaired"}
 """What a trainer's loss consumes -> the rows that it reads."""
 
 
