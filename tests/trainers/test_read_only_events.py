@@ -8,14 +8,14 @@ import json
 import pickle
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from rlhf_core.plugins import hooks as hk
+from rlhf_core.plugins.context import BuildContext
 from rlhf_core.types.rollouts import FinishReason, Prompt, Rollout, Score
-from rlhf_testing import make_context
 
 
 def rollout(n: int = 0, length: int = 3) -> Rollout:
@@ -31,7 +31,9 @@ def plan() -> dict[str, Any]:
 
 EVENTS = {
     "rlhf_plan_resolved": lambda: hk.PlanResolved(plan()),
-    "rlhf_preflight": lambda: hk.Preflight(make_context(), force=False),
+    "rlhf_preflight": lambda: hk.Preflight(
+        BuildContext(config=cast(Any, None), registry=cast(Any, None), seed=0), force=False
+    ),
     "rlhf_launch": lambda: hk.Launch(Path("plan.json"), 2),
     "rlhf_run_start": lambda: hk.RunStart(Path("run"), plan()),
     "rlhf_rollouts_ready": lambda: hk.RolloutsReady(1, [rollout(0), rollout(1)]),
