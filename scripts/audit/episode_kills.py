@@ -33,7 +33,7 @@ MODULE = """
 from typing import ClassVar
 from rlhf_core.models import Taken, WrittenCall
 from rlhf_plugin_episodes.config import EnvironmentConfig
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 class EffectsConfig(EnvironmentConfig):
     name: str = "effects"

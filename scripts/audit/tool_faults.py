@@ -35,7 +35,7 @@ MODULE = """
 import ctypes, time
 from typing import ClassVar
 from rlhf_plugin_episodes.config import EnvironmentConfig
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 class FaultyConfig(EnvironmentConfig):
     name: str = "faulty"

@@ -13,7 +13,7 @@ MODULE = """
 import time
 from typing import ClassVar
 from rlhf_plugin_episodes.config import EnvironmentConfig
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 class LateConfig(EnvironmentConfig):
     name: str = "late"

@@ -26,7 +26,7 @@ from typing import ClassVar
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import ToolError, ToolResult
 from rlhf_plugin_episodes.config import EnvironmentConfig
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 SPECS = (tool_spec("do", "Does.", ["what"], what="string", argument="string"),)
 

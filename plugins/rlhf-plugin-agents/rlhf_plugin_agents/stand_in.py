@@ -15,11 +15,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
-
 from rlhf_plugin_agents.agents.parts import ROLES, role_of
 from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.suites.task import AgentTask
+from rlhf_plugin_episodes.tool_spec import tool_spec
 from rlhf_plugin_judge.stand_in import FAULTS, Service, StandIn
 from rlhf_plugin_judge.stand_in_tools import Wrote
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rlhf_core.config import ComponentConfig, ConfigError, component
 from rlhf_core.data import DatasetError
 from rlhf_core.types.messages import Tool, tool_name
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext

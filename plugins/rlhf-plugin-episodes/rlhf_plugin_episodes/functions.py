@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_core.config import ConfigError
 from rlhf_core.rollouts import ToolResult
 from rlhf_core.types.messages import Tool
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
 """Annotations of parameters -> types of JSON schema; what is not among them is left open."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
 
 from rlhf_core.config import ConfigError
 from rlhf_core.rewards import JudgeRequest, ScoreStatus
+from rlhf_plugin_episodes.tool_spec import tool_spec
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.openai_config import OpenAIConfig
 from rlhf_plugin_judge.prices import NANO, Price

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
-
 from rlhf_core.cli import load_sampler
 from rlhf_core.models import Formatter, ModelError
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_agents.backends.base import BackendFault, ContextFull, ModelReply, ModelRequest
 from rlhf_plugin_agents.backends.lockstep import LockStep
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 if TYPE_CHECKING:
     from rlhf_core.config import Registry

@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
-
 from rlhf_core.rewards import ScoreStatus
 from rlhf_plugin_agents.backends.base import BackendFault, ContextFull, ModelReply, ModelRequest
+from rlhf_plugin_episodes.tool_spec import tool_spec
 from rlhf_plugin_judge.replies import ServiceReply, ToolRequest
 
 TOO_LONG = ("context_length_exceeded", "maximum context length", "prompt is too long", "context window")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
-
 from rlhf_plugin_agents.scorers import exact_match, sequence_match
 from rlhf_plugin_agents.suites.chain_reader import ChainReader
 from rlhf_plugin_agents.suites.scripts import Script
@@ -14,6 +12,7 @@ from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.library import Documents
 from rlhf_plugin_agents.trajectory import AgentTrajectory
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 STARTS = ("Bra", "Cor", "Del", "Fen", "Gal", "Hol", "Jor", "Kel", "Lum", "Mar", "Nor", "Pel", "Ras", "Sol", "Tor")
 ENDS = ("dan", "fell", "gate", "ham", "ika", "lund", "mere", "nor", "ost", "quay", "rand", "stad", "thor", "una", "vik")

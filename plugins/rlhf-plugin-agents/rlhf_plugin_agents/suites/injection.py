@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
-
 from rlhf_core.data import Message, message_text
 from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.base import FINAL
@@ -19,6 +17,7 @@ from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.library import DATA
 from rlhf_plugin_agents.trajectory import AgentTrajectory
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 KEYS = "service key: ZK-4471-PELICAN"
 SPECS = (

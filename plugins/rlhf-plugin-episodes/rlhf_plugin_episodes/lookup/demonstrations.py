@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhf_plugin_episodes.lookup.questions import Call, Question
-from rlhf_plugin_episodes.tool_spec.tool_spec import tool_spec
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 ARGUMENT = {"search": "query", "calculator": "expression"}
 TOOLS = (
