@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         compute_naive_policy_gradient_loss as compute_naive_policy_gradient_loss,
     )
     from rlhf_core.training.functional.surrogate import compute_policy_gradient_loss as compute_policy_gradient_loss
-    from rlhf_core.types.batches import JudgedBatch as JudgedBatch
     from rlhf_core.types.batches import LossOutput as LossOutput
     from rlhf_core.types.batches import PairBatch as PairBatch
     from rlhf_core.types.batches import TokenBatch as TokenBatch

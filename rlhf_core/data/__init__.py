@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.protocols import DatasetSource as DatasetSource
     from rlhf_core.types.errors import DatasetError as DatasetError
     from rlhf_core.types.messages import message_text as message_text
-    from rlhf_core.types.rollouts import Demonstration as Demonstration
+    from rlhf_core.types.preferences import Demonstration as Demonstration
+    from rlhf_core.types.preferences import PreferencePair as PreferencePair
+    from rlhf_core.types.preferences import UnpairedPreference as UnpairedPreference
     from rlhf_core.types.rollouts import Media as Media
     from rlhf_core.types.rollouts import Message as Message
-    from rlhf_core.types.rollouts import PreferencePair as PreferencePair
     from rlhf_core.types.rollouts import Prompt as Prompt
     from rlhf_core.types.rollouts import PromptGroup as PromptGroup
     from rlhf_core.types.rollouts import Tool as Tool
     from rlhf_core.types.rollouts import ToolCall as ToolCall
-    from rlhf_core.types.rollouts import UnpairedPreference as UnpairedPreference
 
 __getattr__, __dir__ = surface(__name__)

@@ -20,7 +20,8 @@ from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import GoldScorer
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import message_text
-from rlhf_core.types.rollouts import Demonstration, Message, PreferencePair, Prompt, Sample, UnpairedPreference
+from rlhf_core.types.preferences import Demonstration, PreferencePair, UnpairedPreference
+from rlhf_core.types.rollouts import Message, Prompt, Sample
 
 T = TypeVar("T", Prompt, PreferencePair, Demonstration, UnpairedPreference)
 

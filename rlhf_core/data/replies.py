@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from rlhf_core.types.messages import Message
-from rlhf_core.types.rollouts import Demonstration, PreferencePair, UnpairedPreference
+from rlhf_core.types.preferences import Demonstration, PreferencePair, UnpairedPreference
 
 Reply: TypeAlias = "tuple[str, Message | None]"
 """A completion, and the turn whole where it is more than a text; as `Formatter.encode_reply` takes them."""

@@ -98,7 +98,3 @@ class LossOutput:
     """``loss_BT`` (token losses) or ``loss_B`` (pair losses). Never masked, averaged or divided."""
     metrics: Mapping[str, tuple[torch.Tensor | float, torch.Tensor | float]] = field(default_factory=dict)
     """Name -> (sum, weight); the core adds both over micro-batches and ranks, then divides."""
-
-
-JudgedBatch = UnpairedBatch
-"""The earlier name of :class:`UnpairedBatch`."""

@@ -19,7 +19,8 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.types.delimiters import delimited
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Message, ToolCall, calls_of, message_text, tool_name
-from rlhf_core.types.rollouts import Demonstration, PreferencePair, Prompt, Sample, UnpairedPreference
+from rlhf_core.types.preferences import Demonstration, PreferencePair, UnpairedPreference
+from rlhf_core.types.rollouts import Prompt, Sample
 from rlhf_core.workers.codec import sample_from_json, sample_to_json
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}

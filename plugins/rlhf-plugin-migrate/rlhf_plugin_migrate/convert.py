@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from rlhf_core.config import ConfigError, Registry, RunConfig, explain_invalid, merge_settings
+from rlhf_plugin_migrate.case import Case, Settings
 from rlhf_plugin_migrate.hints import target_of
 from rlhf_plugin_migrate.read import Given, nothing
-from rlhf_plugin_migrate.rules import RULES, Case, Settings
+from rlhf_plugin_migrate.rules import RULES
 from rlhf_plugin_migrate.tables import Entry, Table
 from rlhf_plugin_migrate.targets import Targets, dataset_component
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.config import ConfigError
-from rlhf_plugin_migrate.targets import Targets, dataset_component
+from rlhf_plugin_migrate.case import Case, Settings
+from rlhf_plugin_migrate.targets import dataset_component
 
-Settings = dict[str, Any]
 KL = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3", "abs": None}
 LOSSES = {"bnpo": "bnpo", "cispo": "cispo", "sapo": "sapo", "vespo": "vespo", "luspo": "luspo", "gspo": "gspo"}
 REDUCTIONS = {"grpo": "sequence_mean", "dapo": "token_mean", "dr_grpo": "constant"}
@@ -28,43 +27,6 @@ PAIR_LOSSES = {
     "aot_unpaired": "aot_unpaired",
     "apo_zero_unpaired": "apo_zero_unpaired",
 }
-
-
-@dataclass(frozen=True)
-class Case:
-    """One configuration that is translated."""
-
-    settings: Mapping[str, Any]
-    """The peer's, flat."""
-    algorithm: str
-    targets: Targets
-    processes: int
-
-    def get(self, *keys: str, default: Any = None) -> Any:
-        """The first of these keys that is given."""
-        return next((self.settings[key] for key in keys if self.settings.get(key) is not None), default)
-
-    def number(self, *keys: str, default: float) -> float:
-        """As :meth:`get`, of a number.
-
-        Raises:
-            ConfigError: it is none.
-        """
-        value = self.get(*keys, default=default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            key = next(key for key in keys if self.settings.get(key) is not None)
-            raise ConfigError(f"{key}: {value!r} is not a number", fix="correct it in the file")
-        return value
-
-    def whole(self, *keys: str, default: int) -> int:
-        """As :meth:`number`, of a whole one."""
-        return int(self.number(*keys, default=default))
-
-    @property
-    def group(self) -> int:
-        """Completions of a prompt."""
-        names = ("actor_rollout_ref.rollout.n", "rollout.n_samples_per_prompt", "n_samples_per_prompt")
-        return self.whole(*names, default=1)
 
 
 def betas(case: Case, target: str, key: str, value: Any) -> Settings | str:
