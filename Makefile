@@ -1,6 +1,6 @@
 # From a fresh clone, with nothing but Python 3.11 or newer: `make quickstart`, then `make test`.
 #   make quickstart   install everything into .venv and train with GRPO and an ensemble of reward models
-#   make test         fast tests of the core and of every plugin (7 minutes on two cores)
+#   make test         fast tests of the core and of every plugin
 #   make test-ci      the same and the slow ones (real models, several ranks, killed runs), as .ci/run does
 #   make test-all     every test; the long ones repeat at full length what a slow one does briefly (before a release)
 #   make lint         ruff (rules and format), pyright, structure checks
