@@ -27,7 +27,7 @@ from rlhf_core.hook_events import RunEnd as RunEnd
 from rlhf_core.hook_events import RunStart as RunStart
 from rlhf_core.hook_events import StepEnd as StepEnd
 from rlhf_core.registry import Entry, check_core_range
-from rlhf_core.runs.deadline import watched
+from rlhf_core.runs.deadline import time_limit
 
 GROUP = "rlhf"
 hookspec = pluggy.HookspecMarker("rlhf")
@@ -159,7 +159,7 @@ class HookBus:
             PluginError: it raised, and the bus is strict.
             DeadlineExceeded: it hangs; in a run only.
         """
-        with watched("listener", listener):
+        with time_limit("listener", listener):
             try:
                 return function()
             except StopRun as stop:

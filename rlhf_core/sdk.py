@@ -147,8 +147,10 @@ if TYPE_CHECKING:
     from rlhf_core.trainers.offline.trainer import OfflineTask as OfflineTask
     from rlhf_core.trainers.offline.trainer import OfflineTrainer as OfflineTrainer
     from rlhf_core.trainers.online.advantages import measure_kl as measure_kl
-    from rlhf_core.trainers.online.build import RolloutTrainingParts as RolloutTrainingParts
-    from rlhf_core.trainers.online.build import build_rollout_training as build_rollout_training
+    from rlhf_core.trainers.online.build import RolloutParts as RolloutParts
+    from rlhf_core.trainers.online.build import TrainedModule as TrainedModule
+    from rlhf_core.trainers.online.build import build_loss as build_loss
+    from rlhf_core.trainers.online.build import build_rollout_parts as build_rollout_parts
     from rlhf_core.trainers.online.inputs import load_online_inputs as load_online_inputs
     from rlhf_core.trainers.online.preflight import check_prompt_shares as check_prompt_shares
     from rlhf_core.trainers.online.preflight import check_reference as check_reference
@@ -209,7 +211,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.trainers.common.training_sample": ("TrainingSample",),
         "rlhf_core.trainers.offline.trainer": ("OfflineTrainer", "OfflineTask"),
         "rlhf_core.trainers.online.advantages": ("measure_kl",),
-        "rlhf_core.trainers.online.build": ("RolloutTrainingParts", "build_rollout_training"),
+        "rlhf_core.trainers.online.build": ("RolloutParts", "TrainedModule", "build_loss", "build_rollout_parts"),
         "rlhf_core.trainers.common.generation": ("rollout_metrics",),
         "rlhf_core.trainers.online.inputs": ("load_online_inputs",),
         "rlhf_core.trainers.online.preflight": ("check_prompt_shares", "check_reference"),

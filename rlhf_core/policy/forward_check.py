@@ -22,7 +22,7 @@ from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.policy.structure import compute_dtype
 from rlhf_core.protocols import ShardedForward, Strategy
-from rlhf_core.strategy.exchange import lent
+from rlhf_core.strategy.exchange import borrow_dummy_sample
 from rlhf_core.strategy.no_grad_forward import NoGradForward
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class ForwardCheck:
     def _on_shards(self, chosen: list[TrainingSample]) -> list[Finding]:
         """All ranks make as many forwards; one without samples is lent those of another."""
         present = self.strategy.gather_objects(bool(chosen))
-        chosen = lent(self.strategy, chosen or None, present) or []
+        chosen = borrow_dummy_sample(self.strategy, chosen or None, present) or []
 
         def on_any_rank(condition: bool) -> bool:
             return self.strategy.max_over_ranks(int(condition)) > 0

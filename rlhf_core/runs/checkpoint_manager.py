@@ -19,7 +19,7 @@ from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.tree import SHARDED, save_tree
 from rlhf_core.strategy.alone import alone
-from rlhf_core.strategy.exchange import gather_on_first
+from rlhf_core.strategy.exchange import RankZero
 from rlhf_core.strategy.whole_weights import use_whole_weights
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class CheckpointManager:
             "components": self.components.state_dict(),
             "hook_errors": dict(self.hooks.errors),
         }
-        ranks = gather_on_first(self.strategy, this_rank)
+        ranks = RankZero(self.strategy).gather(this_rank)
         writes = self.strategy.rank == 0
         with alone(self.strategy, f"writing the checkpoint of step {step}"):
             with self._store.writing(step) if writes else contextlib.nullcontext() as folder:

@@ -15,7 +15,7 @@ import torch
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.kernels.read_together import read_together
 from rlhf_core.protocols import Strategy
-from rlhf_core.strategy.exchange import gather_on_first
+from rlhf_core.strategy.exchange import RankZero
 from rlhf_core.types import PromptGroup
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class TokenRecorder:
 
     def of_all_ranks(self, strategy: Strategy) -> Mapping[str, Mapping[str, list[float]]]:
         """Rows by name, of all ranks, on rank 0; nothing on the others. All ranks call it together."""
-        return {name: row for rank in gather_on_first(strategy, self.rows) for name, row in rank.items()}
+        return {name: row for rank in RankZero(strategy).gather(self.rows) for name, row in rank.items()}
 
 
 def _grids(batch: TokenBatch) -> dict[str, torch.Tensor]:

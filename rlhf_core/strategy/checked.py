@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rlhf_core.component_calls import blamed_on
+from rlhf_core.component_calls import component_errors
 from rlhf_core.contracts import contract_error
 from rlhf_core.entry_points import CORE
 from rlhf_core.errors import PluginError
@@ -53,7 +53,7 @@ def checked_strategy(strategy: Any, label: str, world_size: int) -> Any:
 def _call(method: Callable[..., Any], name: str, label: str, strategy: Any) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(*args: Any, **options: Any) -> Any:
-        with blamed_on(label, f"{name}()"):
+        with component_errors(label, f"{name}()"):
             answer = method(*args, **options)
         expected = _expected(name, args, answer, strategy.world_size)
         if expected:
@@ -90,7 +90,7 @@ def _context(method: Callable[..., Any], name: str, label: str) -> Callable[...,
     def context(*args: Any, **options: Any) -> Iterator[Any]:
         inside: BaseException | None = None
         with contextlib.ExitStack() as stack:
-            with blamed_on(label, f"{name}()"):
+            with component_errors(label, f"{name}()"):
                 value = stack.enter_context(method(*args, **options))
             try:
                 yield value
@@ -99,7 +99,7 @@ def _context(method: Callable[..., Any], name: str, label: str) -> Callable[...,
                 raise
             finally:
                 if inside is None:
-                    with blamed_on(label, f"{name}()"):
+                    with component_errors(label, f"{name}()"):
                         stack.close()
 
     return context

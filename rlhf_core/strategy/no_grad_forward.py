@@ -15,7 +15,7 @@ import torch
 from rlhf_core.kernels.trunk_and_head import call_trunk_once
 from rlhf_core.models.slices import read_weights
 from rlhf_core.protocols import ModuleRelease, ShardedForward, ShardedLoading, Strategy
-from rlhf_core.strategy.exchange import lent
+from rlhf_core.strategy.exchange import borrow_dummy_sample
 
 if TYPE_CHECKING:
     from rlhf_core.trainers.common.micro_batches import MicroBatcher
@@ -97,7 +97,7 @@ class NoGradForward:
         if self._sharding is None:
             return len(micros), ()
         counts = self.strategy.gather_objects(len(micros))
-        spare = lent(self.strategy, micros[0] if micros else None, [count > 0 for count in counts])
+        spare = borrow_dummy_sample(self.strategy, micros[0] if micros else None, [count > 0 for count in counts])
         return max(counts), spare or ()
 
     @contextmanager

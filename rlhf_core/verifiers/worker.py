@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.component_calls import label_of, remember_label
+from rlhf_core.component_calls import label_of, set_label
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import PluginError, RlhfError
 from rlhf_core.protocols import Verifier
@@ -159,7 +159,7 @@ def build(spec: dict[str, Any]) -> Verifier:
     built = config.build(context)
     check_component(kind, built, planned["name"])
     answers = built if kind == "verifier" else OneByOne(built)
-    remember_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
+    set_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
     if kind == "verifier":
         return answers
     if _holds_values(getattr(built, "state_dict", dict)()):

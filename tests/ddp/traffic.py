@@ -216,15 +216,15 @@ def estimates(strategy: Counted) -> dict[str, Any]:
 
 
 def completions(strategy: Counted) -> dict[str, Any]:
-    """Which completions a rank has of five groups that are kept and two that are filtered."""
+    """Which completions a rank has of five groups that are kept and two that are set_aside."""
     drawn = rollout_groups([float(n) for n in range(7)])
     known = [g if n % 2 == strategy.rank else replace(g, rollouts=()) for n, g in enumerate(drawn)]
     unused: Any = None
     collector = RolloutCollector(unused, unused, unused, strategy, CollectorSettings(5, SamplingParams()), unused)
-    share, filtered = collector._with_completions(known[:5], known[5:])
+    share, set_aside = collector._with_completions(known[:5], known[5:])
     assert all(g.rollouts == () or [r.seed for r in g.rollouts] == [r.seed for r in drawn[n].rollouts]
-               for n, g in enumerate(filtered, 5))  # fmt: skip
-    ids = [[r.prompt_id for r in group.rollouts] for group in (*share, *filtered)]
+               for n, g in enumerate(set_aside, 5))  # fmt: skip
+    ids = [[r.prompt_id for r in group.rollouts] for group in (*share, *set_aside)]
     return {"ids": ids, "drawn": [[r.prompt_id for r in group.rollouts] for group in drawn]}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.api import Advantages, ComponentConfig, LossOutput, PluginError, Rollout, Sample, Score, TokenBatch
-from rlhf_core.contracts import ValidatedEngine, check_advantages, check_rollouts, score_samples
+from rlhf_core.contracts import CheckedEngine, check_advantages, check_rollouts, score_samples
 from rlhf_core.types import FinishReason, Prompt, RolloutRequest, SamplingParams
 
 from .conftest import ONLINE, Train
@@ -150,7 +150,7 @@ def test_rollouts(change: Change, said: str) -> None:
         def generate(self, requests: Any, sampling: Any, policy_version: int) -> Any:
             return change(play(requests))
 
-    validated = ValidatedEngine(Engine(), "rollout 'x' (acme 1.0)")
+    validated = CheckedEngine(Engine(), "rollout 'x' (acme 1.0)")
     assert validated.context == 77
     with pytest.raises(PluginError, match=rf"(?s)rollout 'x' \(acme 1.0\) returned .*{said}"):
         validated.generate(REQUESTS, SamplingParams(), 0)

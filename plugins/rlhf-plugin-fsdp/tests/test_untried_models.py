@@ -20,7 +20,7 @@ from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.optimizer import prepare_to_learn
 from rlhf_core.trainers.common.sharded_trial import try_transformer
 from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.sharded_trial import tried_options
+from rlhf_core.trainers.online.sharded_trial import probe_forward_options
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_reward.net import RewardNet, new_head
@@ -41,7 +41,7 @@ def options_of(strategy: Fsdp, path: str) -> Any:
     module = PolicyModule(load_policy(ModelConfig(path=path), weights=False).model, 1.0, ALL)
     assert next(module.parameters()).is_meta
     prepared, _ = prepare_to_learn(strategy, module, CONFIG.optimizer)
-    return tried_options(CONFIG, strategy, prepared, path)
+    return probe_forward_options(CONFIG, strategy, prepared, path)
 
 
 def test_the_pocket_model_is_packed(strategy: Fsdp) -> None:

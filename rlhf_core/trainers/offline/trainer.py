@@ -18,7 +18,7 @@ from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, i
 from rlhf_core.errors import DatasetError
 from rlhf_core.functional.statistics import mean
 from rlhf_core.launch.precision import precision_of
-from rlhf_core.loss_contract import CheckedLoss
+from rlhf_core.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.models.precision import computes_in_bfloat16
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.protocols import Loss
@@ -152,13 +152,15 @@ class OfflineTrainer:
             self.train_items[i] = item
         self.held_items = list(complete("heldout", self.held_items))
 
+    def loss_terms(self) -> Sequence[LossTerm]:
+        """Terms that a trainer adds to the run's loss."""
+        return ()
+
     def loss(self) -> Loss:
-        """The run's loss; a trainer may put a term of its own around it."""
+        """The run's loss, checked, with the trainer's terms."""
         chosen = self.ctx.config.loss
         assert chosen is not None, "a trainer's companions name its loss"
-        components = self.session.components
-        loss = components.build("loss", chosen, self.ctx)
-        return CheckedLoss(loss, components.label(loss))
+        return CheckedLoss(self.session.components.build("loss", chosen, self.ctx), terms=self.loss_terms())
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
         """A whole batch (of all ranks) as the loss is to see it; a trainer may add what only the batch knows.

@@ -11,11 +11,11 @@ from rlhf_core.models.load import check_causal
 from rlhf_core.policy.forward_options import ForwardOptions, allowed
 from rlhf_core.policy.structure import structure
 from rlhf_core.protocols import Strategy
-from rlhf_core.trainers.common.sharded_trial import tried_on_shards
+from rlhf_core.trainers.common.sharded_trial import probe_on_shards
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 
 
-def tried_options(
+def probe_forward_options(
     config: OnlineTrainerConfig, strategy: Strategy, prepared: torch.nn.Module, path: str
 ) -> ForwardOptions:
     """What the settings want and the model allows; all ranks call it.
@@ -43,4 +43,4 @@ def tried_options(
             )
         return allowed(model, module.options, packing_required=required)
 
-    return tried_on_shards(strategy, prepared, tried)
+    return probe_on_shards(strategy, prepared, tried)
