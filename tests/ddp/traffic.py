@@ -32,8 +32,9 @@ from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher, balance,
 from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.online.advantages import AdvantageStep, ForwardResults
-from rlhf_core.trainers.online.collector import CollectorSettings, RolloutCollector
+from rlhf_core.trainers.online.collector import CollectorSettings
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.trainers.online.dynamic_collector import DynamicCollector
 from rlhf_core.trainers.online.update import Groups, UpdateStep
 from rlhf_core.types import Advantages, Prompt, PromptGroup, Rollout, SamplingParams, Score
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -195,7 +196,7 @@ def advantages(strategy: Any, scores: Sequence[float], estimator: Shifting) -> t
     own = drawn if strategy.world_size == 1 else (drawn[:2] if strategy.rank == 0 else drawn[2:])
     batch = batch_of([g.group for g in drawn], own, 0, strategy.rank, strategy.world_size)
     parts: Any = SimpleNamespace()
-    step = AdvantageStep(estimator, "the estimator", None, parts, parts, parts, strategy, OnlineTrainerConfig(name="t"))
+    step = AdvantageStep(estimator, None, parts, parts, parts, strategy, OnlineTrainerConfig(name="t"))
     scored = step.score(batch, ForwardResults(None, None))
     return step.estimate(scored, batch.group_ids), [float(s.value or 0) for s in scored.scores]
 
@@ -220,7 +221,7 @@ def completions(strategy: Counted) -> dict[str, Any]:
     drawn = rollout_groups([float(n) for n in range(7)])
     known = [g if n % 2 == strategy.rank else replace(g, rollouts=()) for n, g in enumerate(drawn)]
     unused: Any = None
-    collector = RolloutCollector(unused, unused, unused, strategy, CollectorSettings(5, SamplingParams()), unused)
+    collector = DynamicCollector(unused, unused, unused, strategy, CollectorSettings(5, SamplingParams()), unused)
     share, set_aside = collector._with_completions(known[:5], known[5:])
     assert all(g.rollouts == () or [r.seed for r in g.rollouts] == [r.seed for r in drawn[n].rollouts]
                for n, g in enumerate(set_aside, 5))  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.contracts import CheckedEngine
 from rlhf_core.environments.agent_config import MultiTurnConfig
 from rlhf_core.errors import PluginError
 from rlhf_core.models.config import ModelConfig
@@ -115,7 +116,7 @@ def test_schedules_sample_the_same_episodes(naughty: Path, small_model: Path, tm
             groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), 2) for prompt in prompts]
             engine: Any = NativeEngine(policy.model, tokenizer, 1024, keep_mib=keep)
             ended: list[int] = []
-            engine.on_ended = ended.append
+            engine = CheckedEngine(engine, "the engine", ended.append)
             seeds = [[10 * n + g for g in range(2)] for n in range(3)]
             rollouts = agent.play(groups, seeds, engine, SamplingParams(max_tokens=160), 0)
             results[name] = [(r.completion_ids, r.score, len(r.turns), r.info) for r in rollouts]

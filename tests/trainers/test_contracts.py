@@ -145,13 +145,10 @@ def test_advantages_that_are_right() -> None:
 )
 def test_rollouts(change: Change, said: str) -> None:
     class Engine:
-        context = 77
-
         def generate(self, requests: Any, sampling: Any, policy_version: int) -> Any:
             return change(play(requests))
 
     validated = CheckedEngine(Engine(), "rollout 'x' (acme 1.0)")
-    assert validated.context == 77
     with pytest.raises(PluginError, match=rf"(?s)rollout 'x' \(acme 1.0\) returned .*{said}"):
         validated.generate(REQUESTS, SamplingParams(), 0)
 

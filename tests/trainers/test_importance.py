@@ -12,7 +12,7 @@ import torch
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.config.importance import ImportanceSettings
 from rlhf_core.functional.importance import effective_sample_size, importance_weights
-from rlhf_core.loss_terms import ImportanceCorrection, with_sample_size
+from rlhf_core.loss_terms import PolicyTerms, with_sample_size
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.learner import Learner
 
@@ -58,7 +58,8 @@ def test_gradient_is_the_losses_own_times_the_weight() -> None:
         return LossOutput(-ratio * tokens.advantages_BT, {"mine": (3.0, 4.0)})
 
     logprobs = OLD.clone().requires_grad_()
-    out = ImportanceCorrection(clip, ImportanceSettings(), "truncate")(batch(logprobs))
+    tokens = batch(logprobs)
+    out = PolicyTerms(correction="truncate")(clip(tokens), tokens)
     out.loss[MASK].sum().backward()
     weights = torch.tensor([[2, 1, 0.25, 1], [0.5, 2, 1, 0.0]])
     torch.testing.assert_close(logprobs.grad, -weights * torch.tensor([[1.0] * 4, [-2.0] * 4]))
@@ -70,8 +71,8 @@ def test_metrics_cover_what_counts_and_add_up_over_micro_batches() -> None:
         return LossOutput(tokens.logprobs_BT)
 
     for level, ratios, clipped in (("token", [3, 1, 0.25, 1, 0.5, 4, 1], 2), ("sequence", [0.75, 2.0], 1)):
-        loss = ImportanceCorrection(none, ImportanceSettings(level=level, cap=1.9), "truncate")
-        found = {k: (float(s), float(w)) for k, (s, w) in loss(batch()).metrics.items()}
+        terms, tokens = PolicyTerms(correction="truncate", importance=ImportanceSettings(level=level, cap=1.9)), batch()
+        found = {k: (float(s), float(w)) for k, (s, w) in terms(none(tokens), tokens).metrics.items()}
         n = len(ratios)
         assert found["importance/mean_ratio"] == (pytest.approx(sum(ratios), rel=1e-5), n)
         assert found["importance/clipped_fraction"] == (clipped, n)

@@ -68,8 +68,10 @@ def test_a_model_that_scales_its_logits_learns_from_data_on_shards(tmp_path: Pat
     module = PolicyModule(load_policy(config, weights=False).model)
     prepared, _ = prepare_to_learn(strategy, module, CONFIG.optimizer)
     try_transformer(strategy, prepared, str(tmp_path))
-    rows = NoGradForward(strategy, prepared).rows([sample], cut, lambda m, micro: m.measure_micro(micro))
-    assert rows[0][0] == pytest.approx(PolicyModule(load_policy(config).model).logprobs([sample], cut)[0], abs=1e-6)
+    rows = NoGradForward(strategy, prepared).rows([sample], cut, lambda m, micro: m.measure(micro, {"logprobs"}))
+    assert rows[0][0] == pytest.approx(
+        PolicyModule(load_policy(config).model).measure_all([sample], cut)[0].logprobs_T, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(

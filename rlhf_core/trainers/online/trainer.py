@@ -111,7 +111,7 @@ class OnlineTrainer:
             return 0
         state = checkpoint.state
         self.parts.checkpoint.load_state_dict(state["online"])
-        self.parts.source.load_state_dict([rank["source"] for rank in state["written_by"]])
+        self.parts.source.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
         self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
         self.before = Evaluation.from_state(state["before"])
         self.parts.checkpoint.restore_components(checkpoint)
@@ -131,7 +131,7 @@ class OnlineTrainer:
         """Write the checkpoint of a step, unless it is there."""
         if self.parts.checkpoint.saved(step):
             return
-        rank_state = {"source": self.parts.source.state_dict()}  # first: afterwards nothing is being sampled
+        rank_state = {"scheduler": self.parts.source.state_dict()}  # first: afterwards nothing is being sampled
         before = self.before.state() if self.before else None
         drift = self.parts.update.drift
         state = {"before": before, "checked_mismatch": drift.compared, "drift": drift.state_dict()}
