@@ -92,7 +92,7 @@ def names(rollouts: Iterable[Rollout]) -> list[tuple[str, int]]:
 
 
 def sampled_by_one(sizes: Sequence[int]) -> RolloutBatch:
-    """A batch of one process; one more prompt was sampled and set_aside."""
+    """A batch of one process; one more prompt was sampled and set aside."""
     prompts = [Prompt(f"p{n}", ({"role": "user", "content": str(n)},)) for n in range(len(sizes) + 1)]
     groups = [PromptGroup(prompt, (n,), size) for n, (prompt, size) in enumerate(zip(prompts, sizes))]
     rollouts = [sampled(g.prompt, i) for g in groups for i in range(g.group_size)]

@@ -217,7 +217,7 @@ def estimates(strategy: Counted) -> dict[str, Any]:
 
 
 def completions(strategy: Counted) -> dict[str, Any]:
-    """Which completions a rank has of five groups that are kept and two that are set_aside."""
+    """Which completions a rank has of five groups that are kept and two that are set aside."""
     drawn = rollout_groups([float(n) for n in range(7)])
     known = [g if n % 2 == strategy.rank else replace(g, rollouts=()) for n, g in enumerate(drawn)]
     unused: Any = None

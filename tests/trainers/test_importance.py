@@ -159,13 +159,13 @@ def test_settings_that_contradict_each_other(
 
 def test_accumulation_steps_say_the_micro_batch_size(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    micro = Learner._micro
+    forward_backward = Learner._forward_backward
 
-    def counted(self: Learner, items: Any, *args: Any) -> Any:
+    def counted(self: Learner, items: Any, *args: Any, **options: Any) -> Any:
         sizes.append(len(items))
-        return micro(self, items, *args)
+        return forward_backward(self, items, *args, **options)
 
-    monkeypatch.setattr(Learner, "_micro", counted)
+    monkeypatch.setattr(Learner, "_forward_backward", counted)
     accumulated = {"gradient_accumulation_steps": 4, "train_batch_size": 16, "drop_constant_groups": False}
     train(ONLINE, change={"trainer": {**FAST, "steps": 1, "share_prefix": False, **accumulated}})
     assert sizes == [4] * 8
