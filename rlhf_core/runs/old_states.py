@@ -64,7 +64,7 @@ def _batch(tree: Mapping[str, Any]) -> Mapping[str, Any]:
             "rollouts": _refs("Rollout", tree["rollouts"]),
             "scores": _refs("Score", tree["scores"]),
             "offset": tree["offset"],
-            "filtered": _refs("RolloutGroup", range(len(tree["aside"]))),
+            "set_aside": _refs("RolloutGroup", range(len(tree["aside"]))),
             "metrics": {"map": metrics},
             "version": tree["version"],
             "events": [_event(method, arguments) for method, arguments in tree["notes"]],

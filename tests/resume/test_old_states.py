@@ -86,7 +86,7 @@ def test_a_batch_in_flight_is_read(tmp_path: Path) -> None:
     assert (rollout.prompt_ids, rollout.completion_ids, rollout.finish_reason) == ((1, 2), (5,), FinishReason.LENGTH)
     assert rollout.logprobs_T.tolist() == [-0.5]
     assert batch.groups[0].prompt is PROMPT
-    assert batch.filtered[0].scores[0].status is ScoreStatus.TIMEOUT
+    assert batch.set_aside[0].scores[0].status is ScoreStatus.TIMEOUT
     assert [method for method, _ in batch.events] == ["rollouts", "rewards", "count", "trace"]
     assert batch.events[0][1][0][0] is rollout, "each once"
     assert batch.events[2][1] == ({"groups_set_aside": 1},)
