@@ -95,7 +95,7 @@ def test_a_run_goes_on_after_another_distribution_claims_its_names(fakes: Fakes)
     fakes.add("other-names", ENTRIES, CLAIMS)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(fakes.folder))
-        config = reload(Registry(disabled=()), plan, resume=True)
+        config = reload(Registry(disabled=()), plan)
     assert type(config.loss).__module__.startswith("rlhf_plugin_grpo")
 
 
