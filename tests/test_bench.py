@@ -130,6 +130,7 @@ def test_the_strangers_path_is_the_tutorials_and_its_table_is_the_records(tmp_pa
     assert strangers_path.table(record) in (strangers_path.ROOT / "docs/results.md").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_kept_keys_and_values_against_reading_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
@@ -154,6 +155,7 @@ def test_the_first_differing_token_is_the_earliest() -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_schedules_are_compared_on_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode_schedules, "LATENCY_S", 0.05)
