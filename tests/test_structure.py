@@ -81,7 +81,7 @@ def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_grpo_step_stays_within_its_files_and_lines() -> None:
-    command = [sys.executable, "-m", "scripts.check.step_files"]
+def test_a_grpo_step_stays_within_its_files_functions_and_frames() -> None:
+    command = [sys.executable, "-m", "scripts.check.step_path"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert out.returncode == 0, out.stdout + out.stderr

@@ -109,15 +109,15 @@ def open_component(kind: str, config: ComponentConfig, ctx: BuildContext) -> Ite
     Raises:
         PluginError: what was built is no such component.
     """
-    from rlhf_core.plugins.component_errors import blamed_on, label_for, remember_label
+    from rlhf_core.plugins.component_errors import component_errors, label_for, set_label
     from rlhf_core.plugins.registry import check_component
 
     label = label_for(kind, config, ctx.registry)
-    with blamed_on(label, "build()"):
+    with component_errors(label, "build()"):
         built = config.build(ctx)
     try:
         check_component(kind, built, label)
-        remember_label(built, label)
+        set_label(built, label)
         yield built
     finally:
         if callable(close := getattr(built, "close", None)):

@@ -13,7 +13,7 @@ from rlhf_core.data.held_out import is_held_out, row_key
 from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.data.settings import DatasetSettings, SourceSettings
 from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.component_errors import blamed_on, label_for
+from rlhf_core.plugins.component_errors import component_errors, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.contracts import UNORDERED, check_rows
 from rlhf_core.plugins.protocols import DatasetSource
@@ -43,7 +43,7 @@ class Source:
         check_template(self.label, settings.prompt_template)
         check_pattern(self.label, settings.answer_pattern)
         self.component_label = label_for("dataset", settings.source, ctx.registry)
-        with blamed_on(self.component_label, "build()"):
+        with component_errors(self.component_label, "build()"):
             self.component: DatasetSource = settings.source.build(ctx)
         check_component("dataset", self.component, self.component_label)
         self.reader = RowReader(self.label, settings.columns)
@@ -86,7 +86,7 @@ class Source:
         kind = kind if hasattr(self.component, kind) else "rows"
         if (kind, split) not in self._read:
             read = getattr(self.component, kind)
-            with blamed_on(self.component_label, f"{kind}({split!r})"):
+            with component_errors(self.component_label, f"{kind}({split!r})"):
                 answer = read(split)
                 rows = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
             self._read[kind, split] = [
@@ -100,7 +100,7 @@ class Source:
         place = getattr(self.component, "where", None)
         if not callable(place):
             return f"dataset '{self.label}', {split} row {number + 1}"
-        with blamed_on(self.component_label, "where()"):
+        with component_errors(self.component_label, "where()"):
             return str(place(split, number))
 
     def _held_out(self, record: RawRow) -> bool:
@@ -118,7 +118,7 @@ class Source:
         A component whose prompts have a template around them says what they ask: ``question(split, number)``.
         """
         question = getattr(self.component, "question", None)
-        with blamed_on(self.component_label, "question()"):
+        with component_errors(self.component_label, "question()"):
             asked = str(question(record.split, record.number)) if callable(question) else None
         return row_key(self.reader, record, asked)
 

@@ -8,8 +8,10 @@ from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
     from rlhf_core.rl.advantages import measure_kl as measure_kl
-    from rlhf_core.rl.build import RolloutTrainingParts as RolloutTrainingParts
-    from rlhf_core.rl.build import build_rollout_training as build_rollout_training
+    from rlhf_core.rl.build import RolloutParts as RolloutParts
+    from rlhf_core.rl.build import TrainedModule as TrainedModule
+    from rlhf_core.rl.build import build_loss as build_loss
+    from rlhf_core.rl.build import build_rollout_parts as build_rollout_parts
     from rlhf_core.rl.config import KLSettings as KLSettings
     from rlhf_core.rl.config import OnlineTrainerConfig as OnlineTrainerConfig
     from rlhf_core.rl.config import ReferenceSettings as ReferenceSettings

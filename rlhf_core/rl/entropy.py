@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_core.distributed.exchange import gather_on_first, scatter_from_first
+from rlhf_core.distributed.exchange import RankZero
 from rlhf_core.plugins.protocols import Strategy
 from rlhf_core.training.training_sample import Floats, TrainingSample
 
@@ -34,8 +34,12 @@ def keep_uncertain(
         The samples, and the metric ``entropy_threshold``.
     """
     counted = [e[i.mask_T] for i, e in zip(samples, entropies, strict=True)]
-    shards = gather_on_first(strategy, counted)
-    threshold = scatter_from_first(strategy, lambda: [_threshold(shards, quantile)] * strategy.world_size)
+    rank_zero = RankZero(strategy)
+    shards = rank_zero.gather(counted)
+    with rank_zero.section() as section:
+        if section.active:
+            section.for_all(_threshold(shards, quantile))
+    threshold = section.received
     if threshold is None:
         return list(samples), {}
     kept = [

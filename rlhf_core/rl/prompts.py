@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rlhf_core.data.order import PromptOrder
+from rlhf_core.types.errors import EngineUnavailable
 from rlhf_core.types.rollouts import Prompt, PromptGroup
 
 
@@ -38,6 +40,17 @@ class PromptLoader:
         """Let these prompts come next, before any other, in this order."""
         self.returned = [*(g.prompt for g in groups), *self.returned]
 
+    @contextmanager
+    def put_back_if_unsampled(self, groups: Sequence[PromptGroup], *, whole_batch: bool = True) -> Iterator[None]:
+        """Undo the taking of prompts where the engine is gone, unless others of the batch have been scored already."""
+        try:
+            yield
+        except EngineUnavailable as error:
+            if whole_batch:
+                self.put_back(groups)
+                error.prompts_put_back = True
+            raise
+
     def groups(self, prompts: Sequence[Prompt], group_size: int) -> list[PromptGroup]:
         """Tokenize prompts."""
         return [PromptGroup(p, self.encode(p), group_size) for p in prompts]
@@ -45,3 +58,12 @@ class PromptLoader:
     def by_name(self) -> dict[tuple[str, str], Prompt]:
         """(Source, id) -> prompt, of every prompt of the run."""
         return {(source, p.id): p for source, walk in self.order.walks.items() for p in walk.prompts}
+
+    def returned_names(self) -> list[list[str]]:
+        """[Source, id] of each prompt that was put back."""
+        return [[prompt.source, prompt.id] for prompt in self.returned]
+
+    def put_back_named(self, names: Sequence[Sequence[str]]) -> None:
+        """Let these prompts come next, and no others that were put back."""
+        prompts = self.by_name()
+        self.returned = [prompts[source, prompt_id] for source, prompt_id in names]

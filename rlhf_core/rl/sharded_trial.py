@@ -10,12 +10,12 @@ from rlhf_core.models.load import check_causal
 from rlhf_core.plugins.protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.forward_options import ForwardOptions, allowed
-from rlhf_core.training.sharded_trial import tried_on_shards
+from rlhf_core.training.sharded_trial import probe_on_shards
 from rlhf_core.training.structure import structure
 from rlhf_core.types.errors import ModelError
 
 
-def tried_options(
+def probe_forward_options(
     config: OnlineTrainerConfig, strategy: Strategy, prepared: torch.nn.Module, path: str
 ) -> ForwardOptions:
     """What the settings want and the model allows; all ranks call it.
@@ -43,4 +43,4 @@ def tried_options(
             )
         return allowed(model, module.options, packing_required=required)
 
-    return tried_on_shards(strategy, prepared, tried)
+    return probe_on_shards(strategy, prepared, tried)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from rlhf_core.distributed.exchange import gather_on_first
+from rlhf_core.distributed.exchange import RankZero
 from rlhf_core.models.layers.read_together import read_together
 from rlhf_core.plugins.protocols import Strategy
 from rlhf_core.types.batches import LossOutput, TokenBatch
@@ -80,7 +80,7 @@ class TokenRecorder:
 
     def of_all_ranks(self, strategy: Strategy) -> Mapping[str, Mapping[str, list[float]]]:
         """Rows by name, of all ranks, on rank 0; nothing on the others. All ranks call it together."""
-        return {name: row for rank in gather_on_first(strategy, self.rows) for name, row in rank.items()}
+        return {name: row for rank in RankZero(strategy).gather(self.rows) for name, row in rank.items()}
 
 
 def _grids(batch: TokenBatch) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@
 
      prompts -> rollouts -> scores -> advantages -> samples -> update -> checkpoint
     |__________________________|          |                      |
-         RolloutScheduler           AdvantageStep           UpdateStep
+           RolloutSource            AdvantageStep           UpdateStep
      (RolloutCollector: PromptLoader,  (ReferencePolicy,   (PolicyMicroBatcher,
       RolloutGenerator, RewardManager)  estimator, critic)  PolicyModule, Learner)
               ^______________________ WeightSync ______________|
@@ -15,26 +15,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.distributed.exchange import scatter_from_first
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.rl.advantages import ForwardResults, ScoredRollouts, measure_kl, with_advantages
+from rlhf_core.rl.advantages import with_advantages
 from rlhf_core.rl.build import OnlineParts, build_online
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
-from rlhf_core.rl.scheduler import ScheduledBatch
 from rlhf_core.rl.summary import summarize_online_run
 from rlhf_core.rl.token_record import TokenRecorder
-from rlhf_core.rl.update import group_counts
 from rlhf_core.runs.checkpoint_manager import Checkpoint
-from rlhf_core.training.generation import rollout_metrics
 from rlhf_core.training.loop import LoopSchedule, run_loop
 from rlhf_core.training.policy_evaluator import Evaluation
 from rlhf_core.training.rewards import score_metrics
-from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.training.timer import Timer
 from rlhf_core.training.trace import prompt_rows, update_row
 from rlhf_core.training.training_sample import TrainingSample
-from rlhf_core.types.rollouts import Advantages, FinishReason, Rollout
+from rlhf_core.types.rollouts import Score
 
 
 class OnlineTrainer:
@@ -64,87 +59,49 @@ class OnlineTrainer:
         """One rollout batch: sample, score, estimate advantages, update."""
         parts, config, timer = self.parts, self.config, Timer()
         with timer("step"):
-            scheduled = parts.scheduler.next(step, parts.learner.version, timer)
-            parts.scheduler.release_memory()
-            batch = scheduled.batch
-            timer.seconds |= batch.seconds if scheduled.first_read else {}
+            batch, first_read, source_metrics = parts.source.next_batch(step, parts.learner.version, timer)
+            parts.source.release_memory()
             samples = [TrainingSample.from_rollout(r, mask_truncated=config.mask_truncated) for r in batch.rollouts]
-            with timer("forward_check"):
-                parts.forward_check(samples)
+            if parts.forward_check is not None and not parts.forward_check.done:
+                with timer("forward_check"):
+                    parts.forward_check(samples)
             with timer("reference"):
                 forward = parts.advantages.forward(samples)
             scored = parts.advantages.score(batch, forward)
-            self._check_scores(scored, scheduled.first_read)
-            advantages = parts.advantages.estimate(scored, batch.group_ids)
-            groups = with_advantages(samples, batch, advantages, forward)
+            self._check_scores(scored.all_scores, first_read)
+            estimate = parts.advantages.estimate(scored, batch)
+            groups = with_advantages(samples, batch, estimate.advantages, forward)
             with timer("update"):
+                recorder = TokenRecorder(batch.groups, config.trace_prompts) if config.trace_prompts else None
                 critic_only = step <= parts.critic_warmup_steps
-                recorder = TokenRecorder(batch.groups, config.trace_prompts)
-                observe = recorder if config.trace_prompts else None
-                update_metrics = parts.update(step, groups, batch.version, critic_only=critic_only, observe=observe)
-            metrics = self._metrics(scheduled, forward, scored, advantages, update_metrics)
-            tokens = recorder.of_all_ranks(self.strategy) if config.trace_prompts else {}
+                update_metrics = parts.update(step, groups, batch.version, critic_only=critic_only, observe=recorder)
+            self.session.counts.update({**estimate.truncated, **estimate.without_signal})
+            metrics = {
+                **score_metrics(scored.all_scores),
+                **estimate.metrics,
+                **estimate.advantages.metrics,
+                **update_metrics,
+                **(batch.metrics if first_read else {"tokens_generated": 0.0}),
+                **{name: float(count) for name, count in estimate.truncated.items()},
+                **estimate.kl,
+                **{name: float(count) for name, count in estimate.without_signal.items()},
+            }
+            tokens = {} if recorder is None else recorder.of_all_ranks(self.strategy)
             if self.session.main:
-                rollouts, values = scored.every_rollout, advantages.values
-                rows = prompt_rows(batch.groups, rollouts, scored.scores, values, config.trace_prompts, tokens)
+                values = estimate.advantages.values
+                rows = prompt_rows(batch.groups, scored.rollouts, scored.scores, values, config.trace_prompts, tokens)
                 self.session.trace(step, "step", [*rows, update_row(metrics)])
-            metrics |= scheduled.metrics
+            metrics |= source_metrics
             metrics |= parts.reference.sync(step) if parts.reference is not None else {}
         self.session.metrics.log_step(step, metrics, timer.seconds)
 
-    def _check_scores(self, scored: ScoredRollouts, first_read: bool) -> None:
+    def _check_scores(self, scores: Sequence[Score], first_read: bool) -> None:
         """Count the scores of a batch once, and fail if too many are missing."""
         if first_read:
-            missing = [s.status.value for s in scored.every_score if not s.ok]
+            missing = [s.status.value for s in scores if not s.ok]
             self.session.counts.update(f"score_{status}" for status in missing)
-            self.session.counts["scores_ok"] += len(scored.every_score) - len(missing)
-        self.parts.rewards.check(scored.every_score)
-
-    def _metrics(
-        self,
-        scheduled: ScheduledBatch,
-        forward: ForwardResults,
-        scored: ScoredRollouts,
-        advantages: Advantages,
-        update_metrics: Mapping[str, float],
-    ) -> dict[str, float]:
-        """A step's metrics, over all ranks; what is counted goes into the summary too."""
-        batch = scheduled.batch
-        truncated, without_signal, completions = scatter_from_first(
-            self.strategy, lambda: [self._of_all_ranks(batch, scored, advantages)] * self.strategy.world_size
-        )
-        kl = self._kl(batch.rollouts, forward.references)
-        self.session.counts.update({**truncated, **without_signal})
-        return {
-            **score_metrics(scored.every_score),
-            **completions,
-            **advantages.metrics,
-            **update_metrics,
-            **(batch.metrics if scheduled.first_read else {"tokens_generated": 0.0}),
-            **{name: float(n) for name, n in truncated.items()},
-            **kl,
-            **{name: float(n) for name, n in without_signal.items()},
-        }
-
-    def _of_all_ranks(
-        self, batch: RolloutBatch, scored: ScoredRollouts, advantages: Advantages
-    ) -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
-        """What rank 0 counts for all ranks: truncated completions that are left out of the loss, and groups without a
-        signal; and the metrics of all completions."""
-        rollouts, scores_ok = scored.every_rollout, [s.ok for s in scored.scores]
-        truncated = sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)
-        return (
-            {"truncated_masked": truncated} if self.config.mask_truncated else {},
-            group_counts(advantages.values, scores_ok, batch.group_ids),
-            rollout_metrics([*rollouts, *batch.filtered_rollouts]),
-        )
-
-    def _kl(self, rollouts: Sequence[Rollout], references: Sequence[Any] | None) -> dict[str, float]:
-        """KL(policy that sampled || reference) per token, k3, over every rollout of all ranks."""
-        if references is None:
-            return {}
-        total, tokens = self.strategy.sum_over_ranks(measure_kl(rollouts, references))
-        return {"kl": total / tokens} if tokens else {}
+            self.session.counts["scores_ok"] += len(scores) - len(missing)
+        self.parts.rewards.check(scores)
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
@@ -154,7 +111,7 @@ class OnlineTrainer:
             return 0
         state = checkpoint.state
         self.parts.checkpoint.load_state_dict(state["online"])
-        self.parts.scheduler.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
+        self.parts.source.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
         self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
         self.before = Evaluation.from_state(state["before"])
         self.parts.checkpoint.restore_components(checkpoint)
@@ -167,14 +124,14 @@ class OnlineTrainer:
         count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
         if not parts.evaluator.has_work(count):
             return None
-        parts.scheduler.sync_policy(parts.learner.version)
+        parts.source.sync_policy(parts.learner.version)
         return parts.evaluator.evaluate(step, parts.learner.version, count)
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is there."""
         if self.parts.checkpoint.saved(step):
             return
-        rank_state = {"scheduler": self.parts.scheduler.state_dict()}  # first: afterwards nothing is being sampled
+        rank_state = {"scheduler": self.parts.source.state_dict()}  # first: afterwards nothing is being sampled
         before = self.before.state() if self.before else None
         drift = self.parts.update.drift
         state = {"before": before, "checked_mismatch": drift.compared, "drift": drift.state_dict()}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from rlhf_core.runs.session import RunSession
 from rlhf_core.training.drift import Drift, DriftCheck
 from rlhf_core.training.learner import Learner, MetricSums, Observe, means
 from rlhf_core.training.micro_batches import PolicyMicroBatcher
-from rlhf_core.training.policy_module import PolicyModule, columns
+from rlhf_core.training.policy_module import LOGPROBS, Measure, PolicyModule
 from rlhf_core.training.training_sample import TrainingSample, regrouped
 
 Groups = list[list[TrainingSample]]
@@ -91,28 +91,16 @@ class UpdateStep:
         self.session.hooks.fire("rlhf_batch_ready", event)
         updates: list[MetricSums] = []
         for batch in self._batches(step, groups):
-            sums = self._update(step, batch, sampled_by, critic_only, first=not updates, observe=observe)
+            staleness = self.learner.version - sampled_by
+            sums = self.learner.update_sums(batch.trained, batch.totals, critic_only=critic_only, observe=observe)
+            if not updates or not staleness:
+                self.drift(step, Drift.of(sums), staleness)
+            if staleness:
+                sums = {name: value for name, value in sums.items() if not name.startswith("drift/")}
             updates.append(sums)
             if self._too_far(sums, len(updates)):
                 break
         return {**with_sample_size(means(updates)), **metrics}
-
-    def _update(
-        self,
-        step: int,
-        batch: OptimizerBatch,
-        sampled_by: int,
-        critic_only: bool,
-        *,
-        first: bool,
-        observe: Observe | None,
-    ) -> MetricSums:
-        """One update; what cannot contribute a gradient is counted in the denominators and not run."""
-        staleness = self.learner.version - sampled_by
-        sums = self.learner.update_sums(batch.trained, batch.totals, critic_only=critic_only, observe=observe)
-        if first or not staleness:
-            self.drift(step, Drift.of(sums), staleness)
-        return {name: value for name, value in sums.items() if not staleness or not name.startswith("drift/")}
 
     def _measure(self, groups: Groups) -> tuple[Groups, dict[str, float]]:
         """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""
@@ -123,14 +111,13 @@ class UpdateStep:
             samples, several = [s.with_(old_T=s.behaviour_T) for s in samples if s.behaviour_T is not None], False
         if not several and not choose:
             return regrouped(samples, groups), {}
-        measured = self.learner.no_grad.rows(
-            samples, self.micro_batcher, lambda module, micro: module.measure_micro(micro, entropy=choose)
-        )
-        old, entropies = columns(measured)
+        want: frozenset[Measure] = frozenset({"logprobs", "entropy"}) if choose else LOGPROBS
+        measured = self.learner.no_grad.rows(samples, self.micro_batcher, partial(PolicyModule.measure, want=want))
         metrics: dict[str, float] = {}
         if several:
-            samples = [s.with_(old_T=old_T) for s, old_T in zip(samples, old)]
+            samples = [s.with_(old_T=row.logprobs_T) for s, row in zip(samples, measured)]
         if choose:
+            entropies = [row.entropy_T for row in measured]
             samples, metrics = keep_uncertain(samples, entropies, config.entropy_quantile, self.strategy)
         return regrouped(samples, groups), metrics
 
@@ -143,42 +130,40 @@ class UpdateStep:
         self.session.counts["updates_beyond_target_kl"] += left
         return True
 
-    def _with_gradient(self, samples: Sequence[TrainingSample]) -> list[TrainingSample]:
-        """The samples that can contribute a gradient."""
-        return [s for s in samples if s.tokens and not (self._drops_zero_advantages and s.zero_advantage)]
-
-    @property
-    def _drops_zero_advantages(self) -> bool:
+    def _with_gradient(self, groups: Groups) -> Groups:
+        """The samples of each group that can contribute a gradient."""
         config = self.config
         kl_in_loss = config.kl.where == "loss" and config.kl.coefficient > 0
         other_terms = kl_in_loss or config.entropy_coefficient != 0 or self.module.critic is not None
-        return config.drop_constant_groups and not other_terms
+        drops = config.drop_constant_groups and not other_terms
+        return [[s for s in group if s.tokens and not (drops and s.zero_advantage)] for group in groups]
 
     def _batches(self, step: int, groups: Groups) -> Iterator[OptimizerBatch]:
         """This rank's share of every optimizer batch.
 
         With several batches the groups of *all* ranks are permuted (anew in every epoch), cut into batches, and each
         batch is shared out, so that the process count changes no batch. With micro-batches by tokens a single batch is
-        shared out anew too, by the work of what is left to train on. What a group costs is told to every rank; its
-        samples are sent to those that train on them, once for all epochs.
+        shared out by the work of what is left to train on. Every rank knows what a group costs; its samples are sent
+        to the ranks that train on them, once for all epochs.
         """
-        trained = [self._with_gradient(group) for group in groups]
+        trained = self._with_gradient(groups)
         epochs = self.config.epochs_per_rollout_batch
         if self.updates_per_step == epochs and self.config.micro_batch_tokens is None:
             yield from [OptimizerBatch([s for group in trained for s in group], _totals(groups))] * epochs
             return
-        shards = self.strategy.gather_objects([self.micro_batcher.cost(group) for group in trained])
-        first = sum(len(shard) for shard in shards[: self.strategy.rank])
-        batches = self._places(step, sum(map(len, shards)))
-        shares = self._shares(batches, [cost for shard in shards for cost in shard])
-        wanted = [sorted({place for share in shares for place in share[rank]}) for rank in range(len(shards))]
-        sent = redistribute(self.strategy, {first + n: group for n, group in enumerate(trained) if group}, wanted)
-        own = range(first, first + len(groups))
-        for places, share in zip(batches, shares, strict=True):
-            totals = _totals([groups[place - first] for place in places if place in own])
-            yield OptimizerBatch([s for place in share[self.strategy.rank] for s in sent.get(place, ())], totals)
+        rank, world_size = self.strategy.rank, self.strategy.world_size
+        costs_of_ranks = self.strategy.gather_objects([self.micro_batcher.cost(group) for group in trained])
+        costs = [cost for rank_costs in costs_of_ranks for cost in rank_costs]
+        first = sum(len(rank_costs) for rank_costs in costs_of_ranks[:rank])
+        batches = self._permuted(step, len(costs))
+        shares = [share_out(batch, costs, self.micro_batcher, world_size) for batch in batches]
+        needed = [sorted({group for share in shares for group in share[to]}) for to in range(world_size)]
+        received = redistribute(self.strategy, {first + n: group for n, group in enumerate(trained) if group}, needed)
+        for batch, share in zip(batches, shares, strict=True):
+            own = [groups[group - first] for group in batch if first <= group < first + len(groups)]
+            yield OptimizerBatch([s for group in share[rank] for s in received.get(group, ())], _totals(own))
 
-    def _places(self, step: int, count: int) -> list[list[int]]:
+    def _permuted(self, step: int, count: int) -> list[list[int]]:
         """The groups of each optimizer batch, ascending; they are numbered over all ranks."""
         batches: list[list[int]] = []
         epochs = self.config.epochs_per_rollout_batch
@@ -187,31 +172,19 @@ class UpdateStep:
             order = np.arange(count)
             if batches_per_epoch > 1:
                 order = np.random.default_rng([self.seed, step, epoch]).permutation(count)
-            batches += [np.sort(places).tolist() for places in np.array_split(order, batches_per_epoch)]
+            batches += [np.sort(batch).tolist() for batch in np.array_split(order, batches_per_epoch)]
         return batches
 
-    def _shares(self, batches: Sequence[Sequence[int]], costs: Sequence[float]) -> list[list[list[int]]]:
-        """Of each batch the groups that each rank trains on."""
-        parts = [self.micro_batcher.share([costs[n] for n in places], self.strategy.world_size) for places in batches]
-        return [[[places[n] for n in part] for part in share] for places, share in zip(batches, parts, strict=True)]
+
+def share_out(
+    batch: Sequence[int], costs: Sequence[float], micro_batcher: PolicyMicroBatcher, world_size: int
+) -> list[list[int]]:
+    """The groups of one optimizer batch that each rank trains on."""
+    parts = micro_batcher.share([costs[group] for group in batch], world_size)
+    return [[batch[n] for n in part] for part in parts]
 
 
 def _totals(groups: Sequence[Sequence[TrainingSample]]) -> tuple[float, float]:
     """Tokens, and sequences that have any."""
     tokens = [s.tokens for group in groups for s in group]
     return float(sum(tokens)), float(sum(n > 0 for n in tokens))
-
-
-def group_counts(values: Sequence[Any], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
-    """Count groups that teach nothing: equal scores, or (under another name) too few scores to compare.
-
-    Args:
-        values: advantages of the completions of all ranks, None where there is none.
-        scores_ok: whether each has a score.
-        group_ids: the group of each.
-    """
-    alive = {g for g, v in zip(group_ids, values) if v is not None and np.any(v)}
-    size, scored = Counter(group_ids), Counter(g for g, ok in zip(group_ids, scores_ok) if ok)
-    without_signal = [g for g in size if g not in alive]
-    unscored = sum(scored[g] < min(2, size[g]) for g in without_signal)
-    return {"constant_groups": len(without_signal) - unscored, "unscored_groups": unscored}

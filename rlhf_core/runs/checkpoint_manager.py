@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.data.atomic import whole_folder
 from rlhf_core.distributed.alone import alone
-from rlhf_core.distributed.exchange import gather_on_first
+from rlhf_core.distributed.exchange import RankZero
 from rlhf_core.distributed.rank_states import for_ranks
 from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.random_state import rng_state, set_rng_state
@@ -128,7 +128,7 @@ class CheckpointManager:
             "components": self.components.state_dict(),
             "hook_errors": dict(self.hooks.errors),
         }
-        ranks = gather_on_first(self.strategy, this_rank)
+        ranks = RankZero(self.strategy).gather(this_rank)
         writes = self.strategy.rank == 0
         with alone(self.strategy, f"writing the checkpoint of step {step}"):
             with self._store.writing(step) if writes else contextlib.nullcontext() as folder:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.trained_rows import RowRecorder
-from rlhf_core.plugins.component_errors import blamed_on, label_for, label_of, remember_label
+from rlhf_core.plugins.component_errors import component_errors, label_for, label_of, set_label
 from rlhf_core.plugins.registry import check_component
-from rlhf_core.plugins.time_limit import watched
+from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.types.errors import PluginError, RunDirError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ComponentSet:
             ComponentError: building it raised.
         """
         label = label_for(kind, chosen, ctx.registry, role)
-        with blamed_on(label, "build()"):
+        with component_errors(label, "build()"):
             built = chosen.build(ctx)
         check_component(kind, built, label)
         return self.add(kind, built, chosen, ctx, role)
@@ -69,7 +69,7 @@ class ComponentSet:
         key = f"{kind}/{role or chosen.name}"
         taken = sum(p.key.partition("#")[0] == key for p in self._entries)
         label = label_for(kind, chosen, ctx.registry, role)
-        remember_label(built, label)
+        set_label(built, label)
         self._entries.append(BuiltComponent(kind, f"{key}#{taken + 1}" if taken else key, label, built))
         return built
 
@@ -84,10 +84,6 @@ class ComponentSet:
             (entry for entry in self._entries if entry.component is component),
             BuiltComponent("", name, name, component),
         )
-
-    def label(self, component: Any) -> str:
-        """Kind, name, distribution and version of a component. Example: ``reward 'judge' (acme-judge 1.2)``"""
-        return self.of(component).label
 
     def state_dict(self) -> dict[str, Any]:
         """Key -> state of every component that is ``Stateful``.
@@ -139,7 +135,7 @@ class ComponentSet:
             close = getattr(entry.component, "close", None)
             try:
                 if callable(close):
-                    with watched("close", f"close() of {entry.label}"):
+                    with time_limit("close", f"close() of {entry.label}"):
                         close()
             except Exception as error:
                 log.warning("%s failed to close: %s: %s", entry.label, type(error).__name__, error)

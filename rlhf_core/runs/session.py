@@ -17,14 +17,14 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.deadlines import DeadlineSettings
 from rlhf_core.plugins.protocols import Strategy
-from rlhf_core.plugins.time_limit import Watchdog, watched
+from rlhf_core.plugins.time_limit import Watchdog, time_limit
 from rlhf_core.runs.card import write_card
 from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.events import LiveEvents
 from rlhf_core.runs.metric_logger import MetricLogger
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.runs.work import Work, unseen
+from rlhf_core.runs.work import ShowProgress, null_progress
 from rlhf_core.types.errors import RlhfError
 
 log = logging.getLogger("rlhf")
@@ -72,7 +72,7 @@ class RunSession:
         self._interrupted_by = "Ctrl-C"
         hooks.stop_reason, hooks.reports = None, self.main
         self.say: Callable[[str], None] = lambda text: log.info(text)
-        self.work: Work = unseen
+        self.work: ShowProgress = null_progress
         """Shows how far long work between two steps is; see :mod:`rlhf_core.runs.work`."""
         self._open = False
 
@@ -194,7 +194,7 @@ class RunSession:
         """
         interrupted, stopping = self._agree()
         if interrupted or stopping or (step > 0 and (step == last or (every and step % every == 0))):
-            with watched("checkpoint", "writing the checkpoint"):
+            with time_limit("checkpoint", "writing the checkpoint"):
                 save(step)
             stopping = self.stop_reason() is not None
         if interrupted and not stopping and step < last:

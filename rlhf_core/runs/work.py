@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 Advance = Callable[[int], None]
 """Called with how many more are done."""
-Work = Callable[[str, int | None], AbstractContextManager[Advance]]
+ShowProgress = Callable[[str, int | None], AbstractContextManager[Advance]]
 """Name of the work, and how many there are to do where that is known.
 
 Example:
@@ -17,7 +17,7 @@ Example:
 
 
 @contextmanager
-def unseen(name: str, total: int | None) -> Iterator[Advance]:
+def null_progress(name: str, total: int | None) -> Iterator[Advance]:
     """Work that nobody watches."""
 
     def advance(count: int) -> None:

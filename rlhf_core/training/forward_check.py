@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlhf_core.distributed.exchange import lent
+from rlhf_core.distributed.exchange import borrow_dummy_sample
 from rlhf_core.models.layers.logprobs import selected_logprobs
 from rlhf_core.models.layers.padded import padded_logits
 from rlhf_core.plugins.protocols import ShardedForward, Strategy
@@ -240,7 +240,7 @@ class ForwardCheck:
     def _on_shards(self, chosen: list[TrainingSample]) -> list[Finding]:
         """All ranks make as many forwards; one without samples is lent those of another."""
         present = self.strategy.gather_objects(bool(chosen))
-        chosen = lent(self.strategy, chosen or None, present) or []
+        chosen = borrow_dummy_sample(self.strategy, chosen or None, present) or []
 
         def on_any_rank(condition: bool) -> bool:
             return self.strategy.max_over_ranks(int(condition)) > 0

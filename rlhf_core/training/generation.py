@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from rlhf_core.plugins.component_errors import blamed_on, label_of
-from rlhf_core.plugins.contracts import Label, ValidatedEngine, check_rollouts, contract_error, requested
+from rlhf_core.plugins.component_errors import component_errors, label_of
+from rlhf_core.plugins.contracts import CheckedEngine, OnEnded, check_rollouts, contract_error, requested
 from rlhf_core.plugins.episode_contract import check_episode
 from rlhf_core.plugins.protocols import Agent, RolloutEngine
-from rlhf_core.plugins.time_limit import watched
+from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.runs.statistics import mean
-from rlhf_core.runs.work import Advance
 from rlhf_core.training.seeds import request_seed
 from rlhf_core.types.rollouts import FinishReason, MalformedRollout, PromptGroup, Rollout, SamplingParams
 from rlhf_core.types.turns import POLICY, TurnStatus
@@ -27,12 +24,11 @@ class RolloutGenerator:
         agent: plays the episodes.
         engine: samples.
         seed: the run's.
-        label: component -> how to name it in errors.
     """
 
-    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int, label: Label = label_of) -> None:
-        self.agent, self.engine, self.seed = agent, ValidatedEngine(engine, label(engine)), seed
-        self.agent_label = label(agent)
+    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int) -> None:
+        self.agent, self.seed = agent, seed
+        self.engine, self.agent_label = CheckedEngine(engine), label_of(agent)
 
     def sample(
         self,
@@ -41,7 +37,7 @@ class RolloutGenerator:
         version: int,
         *,
         tag: object,
-        advance: Advance | None = None,
+        on_ended: OnEnded | None = None,
     ) -> list[Rollout]:
         """Sample every group's completions, group by group.
 
@@ -50,7 +46,7 @@ class RolloutGenerator:
             sampling: how they are drawn.
             version: of the policy.
             tag: part of every seed.
-            advance: told how many more completions have ended, by an engine that has ``on_ended``.
+            on_ended: told how many more completions have ended, where the engine or the agent can say so.
 
         Raises:
             PluginError: the engine or the agent returned other rollouts than asked for, or in another order.
@@ -59,29 +55,17 @@ class RolloutGenerator:
         seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
-        limit = watched("rollout", f"play() of {self.agent_label} for {distinct} completions")
-        with limit, reporting(self.engine.engine, advance), blamed_on(self.agent_label, "play()"):
+        engine = self.engine if on_ended is None else CheckedEngine(self.engine.engine, self.engine.label, on_ended)
+        limit = time_limit("rollout", f"play() of {self.agent_label} for {distinct} completions")
+        with limit, component_errors(self.agent_label, "play()"):
             try:
-                rollouts = self.agent.play(list(groups), seeds, self.engine, sampling, version)
+                answer = self.agent.play(list(groups), seeds, engine, sampling, version)
             except MalformedRollout as error:
                 raise contract_error(self.agent_label, f"a {error}", "an episode whose parts agree") from error
-        answer = check_rollouts(rollouts, requested(groups), self.agent_label)
-        for rollout in answer:
+        rollouts = check_rollouts(answer, requested(groups), self.agent_label)
+        for rollout in rollouts:
             check_episode(rollout, sampling.max_tokens, self.agent_label)
-        return answer
-
-
-@contextlib.contextmanager
-def reporting(engine: Any, advance: Advance | None) -> Iterator[None]:
-    """Let an engine that can tell on the way how many completions have ended do so."""
-    if advance is None or not hasattr(engine, "on_ended"):
-        yield
-        return
-    engine.on_ended = advance
-    try:
-        yield
-    finally:
-        engine.on_ended = None
+        return rollouts
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

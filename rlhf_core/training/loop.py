@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rlhf_core.plugins.time_limit import watched
+from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.session import RunSession
 from rlhf_core.types.errors import EngineUnavailable
@@ -57,10 +57,10 @@ def run_loop(trainer: Stepper, session: RunSession, schedule: LoopSchedule) -> M
     """
     with session.guard():
         checkpoint = session.open(schedule.keep_checkpoints)
-        with watched("build", "building the components of the run"):
+        with time_limit("build", "building the components of the run"):
             first = trainer.start(checkpoint)
         last = _walk(trainer, session, schedule, first)
-        ending = watched("evaluation", "the last evaluation, or writing the final model")
+        ending = time_limit("evaluation", "the last evaluation, or writing the final model")
         with ending, _saved_without_engine(trainer, session, last, unchanged=True):
             return trainer.finish(last)
 
@@ -72,10 +72,13 @@ def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: 
     for step in range(first, last + 1):
         session.watchdog.step = step
         if step > first:
-            with watched("update", "the whole step"), _saved_without_engine(trainer, session, step - 1):
+            with time_limit("update", "the whole step"), _saved_without_engine(trainer, session, step - 1):
                 trainer.step(step)
         if eval_every and step % eval_every == 0 and step < last and (step > first or session.owes_evaluation(step)):
-            with watched("evaluation", "the evaluation"), _saved_without_engine(trainer, session, step, unchanged=True):
+            with (
+                time_limit("evaluation", "the evaluation"),
+                _saved_without_engine(trainer, session, step, unchanged=True),
+            ):
                 trainer.evaluate(step)  # which trains nothing
         if session.boundary(step, last, schedule.checkpoint_every, trainer.save):
             return step
@@ -106,7 +109,7 @@ def _saved_without_engine(
         together = error.on_every_rank or session.strategy.world_size == 1
         if not ((unchanged or error.unchanged) and together):
             raise
-        with watched("checkpoint", "writing the checkpoint"):
+        with time_limit("checkpoint", "writing the checkpoint"):
             trainer.save(step)
         hint = f"{error.fix}; {session.resume_hint}" if error.fix else session.resume_hint
         what = f"{error.what}; everything up to step {step} is saved"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from rlhf_core.distributed.exchange import lent
+from rlhf_core.distributed.exchange import borrow_dummy_sample
 from rlhf_core.models.layers.trunk_and_head import call_trunk_once
 from rlhf_core.models.slices import read_weights
 from rlhf_core.plugins.protocols import ModuleRelease, ShardedForward, ShardedLoading, Strategy
@@ -98,7 +98,7 @@ class NoGradForward:
         if self._sharding is None:
             return len(micros), ()
         counts = self.strategy.gather_objects(len(micros))
-        spare = lent(self.strategy, micros[0] if micros else None, [count > 0 for count in counts])
+        spare = borrow_dummy_sample(self.strategy, micros[0] if micros else None, [count > 0 for count in counts])
         return max(counts), spare or ()
 
     @contextmanager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlhf_core.plugins.component_errors import label_of
-from rlhf_core.plugins.contracts import Label, score_samples
+from rlhf_core.plugins.contracts import CheckedReward
 from rlhf_core.plugins.protocols import RewardModel
 from rlhf_core.runs.statistics import mean
 from rlhf_core.types.errors import ScoreError
@@ -19,13 +18,11 @@ class RewardManager:
         default: reward for every source that names none.
         by_source: source label -> its own reward.
         max_missing: the run fails when more than this share of a batch has no score.
-        label: component -> how to name it in errors.
     """
 
-    def __init__(
-        self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float, label: Label = label_of
-    ) -> None:
-        self.default, self.by_source, self.max_missing, self.label = default, dict(by_source), max_missing, label
+    def __init__(self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float) -> None:
+        self.default, self.max_missing = CheckedReward(default), max_missing
+        self.by_source = {source: CheckedReward(reward) for source, reward in by_source.items()}
 
     def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[Score]:
         """One score per rollout; a reward that raises gives status ``error``, never 0.0.
@@ -35,21 +32,16 @@ class RewardManager:
         Raises:
             PluginError: a reward returned something else than one ``Score`` per sample.
         """
-        rows_by_reward: dict[int, list[int]] = {}
+        rows_by_reward: dict[CheckedReward, list[int]] = {}
         scores: dict[int, Score] = {}
         for row, (prompt, rollout) in enumerate(zip(prompts, rollouts, strict=True)):
             if rollout.score is not None and not rollout.score.ok:
                 scores[row] = rollout.score
             else:
-                rows_by_reward.setdefault(id(self._reward_of(prompt)), []).append(row)
-        for rows in rows_by_reward.values():
-            reward = self._reward_of(prompts[rows[0]])
-            samples = [rollouts[row].sample(prompts[row]) for row in rows]
-            scores |= zip(rows, score_samples(reward, samples, self.label(reward)))
+                rows_by_reward.setdefault(self.by_source.get(prompt.source, self.default), []).append(row)
+        for reward, rows in rows_by_reward.items():
+            scores |= zip(rows, reward.score([rollouts[row].sample(prompts[row]) for row in rows]))
         return [scores[row] for row in range(len(rollouts))]
-
-    def _reward_of(self, prompt: Prompt) -> RewardModel:
-        return self.by_source.get(prompt.source, self.default)
 
     def check(self, scores: Sequence[Score]) -> None:
         """Fail loudly when too many scores are missing (deliberate gating does not count).
@@ -61,7 +53,7 @@ class RewardManager:
         all_missing = not any(s.ok for s in scores)
         if scores and (all_missing or len(bad) > self.max_missing * len(scores)):
             first = bad[0] if bad else scores[0]
-            rewards = dict.fromkeys(self.label(r) for r in (self.default, *self.by_source.values()))
+            rewards = dict.fromkeys(reward.label for reward in (self.default, *self.by_source.values()))
             raise ScoreError(
                 f"{len(bad)} of {len(scores)} scores are missing",
                 where=", ".join(rewards),

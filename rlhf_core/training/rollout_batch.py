@@ -51,7 +51,7 @@ class RolloutBatch:
     """Of :attr:`rollouts`."""
     offset: int
     """Completions of the ranks before this one."""
-    filtered: Sequence[RolloutGroup] = ()
+    set_aside: Sequence[RolloutGroup] = ()
     """Groups of all ranks that were sampled and scored, and are not trained on; rank 0 has their completions."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     version: int = 0
@@ -62,14 +62,14 @@ class RolloutBatch:
     """What making it took, if it was made ahead."""
 
     @property
-    def filtered_scores(self) -> list[Score]:
-        """Scores of the filtered groups."""
-        return [s for group in self.filtered for s in group.scores]
+    def set_aside_scores(self) -> list[Score]:
+        """Scores of the set-aside groups."""
+        return [s for group in self.set_aside for s in group.scores]
 
     @property
-    def filtered_rollouts(self) -> list[Rollout]:
-        """Completions of the filtered groups, on rank 0."""
-        return [r for group in self.filtered for r in group.rollouts]
+    def set_aside_rollouts(self) -> list[Rollout]:
+        """Completions of the set-aside groups, on rank 0."""
+        return [r for group in self.set_aside for r in group.rollouts]
 
     @property
     def group_ids(self) -> list[int]:
@@ -80,6 +80,14 @@ class RolloutBatch:
 def share_bounds(count: int, world_size: int) -> list[int]:
     """Where each rank's share of ``count`` groups begins, and the end; sizes differ by one at most."""
     return [rank * (count // world_size) + min(rank, count % world_size) for rank in range(world_size + 1)]
+
+
+def cut_groups(
+    groups: Sequence[PromptGroup], rollouts: Sequence[Rollout], scores: Sequence[Score]
+) -> list[RolloutGroup]:
+    """Completions and scores that lie group by group, cut into their groups."""
+    ends = np.cumsum([0, *(g.group_size for g in groups)])
+    return [RolloutGroup(g, rollouts[a:b], scores[a:b]) for g, a, b in zip(groups, ends, ends[1:])]
 
 
 def batch_of(

@@ -21,7 +21,7 @@ from rlhf_core.training.structure import structure
 R = TypeVar("R")
 
 
-def tried_on_shards(strategy: Strategy, prepared: torch.nn.Module, tried: Callable[[Any], R]) -> R:
+def probe_on_shards(strategy: Strategy, prepared: torch.nn.Module, tried: Callable[[Any], R]) -> R:
     """What ``tried(module)`` returns inside of a forward without gradient; all ranks call it.
 
     Args:
@@ -37,7 +37,7 @@ def tried_on_shards(strategy: Strategy, prepared: torch.nn.Module, tried: Callab
 def try_transformer(strategy: Strategy, prepared: torch.nn.Module, path: str) -> None:
     """Refuse an encoder, and try which kernels the model allows, before anything is measured or trained.
 
-    Arguments as of :func:`tried_on_shards`.
+    Arguments as of :func:`probe_on_shards`.
 
     Args:
         strategy: shards the module.
@@ -56,7 +56,7 @@ def try_transformer(strategy: Strategy, prepared: torch.nn.Module, path: str) ->
         else:
             structure(model)
 
-    tried_on_shards(strategy, prepared, tried)
+    probe_on_shards(strategy, prepared, tried)
 
 
 def outermost_transformer(module: torch.nn.Module) -> Any:

@@ -61,7 +61,7 @@ def update_row(metrics: Mapping[str, float]) -> dict[str, Any]:
     return {"event": "update", "metrics": dict(metrics)}
 
 
-def filtered_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
+def set_aside_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
     """Rows of groups that are not trained on, without tokens."""
     rollouts = [r for g in groups for r in g.rollouts]
     scores = [s for g in groups for s in g.scores]

@@ -1,4 +1,4 @@
-"""Brings the policy's weights to what samples."""
+"""Brings the policy's weights to the rollout engine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+from rlhf_core.distributed.engine_loss import engine_on_every_rank
 from rlhf_core.distributed.whole_weights import Weights, use_whole_weights
 from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
 from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.construct import import_component
 from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy
+from rlhf_core.types.errors import EngineUnavailable
 
 WholeWeights = Callable[[], AbstractContextManager[None]]
 """Context in which the policy's weights are whole on every rank."""
@@ -66,7 +68,7 @@ class WeightSync:
         self.policy, self.whole_weights, self.sampler = policy, whole_weights, sampler
         self._names = list(names)
         self._update_weights = getattr(engine, "update_weights", None)
-        self._engine = engine
+        self.engine = engine
         self._shards = strategy if isinstance(strategy, ShardedForward) and hasattr(engine, "write_weights") else None
         """Gives rank 0 the weights one by one; None where the engine is handed all of them."""
         self.in_flight = bool(getattr(engine, "in_flight", False))
@@ -94,7 +96,7 @@ class WeightSync:
             records: list[Any] = []
 
             def write(weights: Weights) -> None:
-                records.append(self._engine.write_weights(version, weights))
+                records.append(self.engine.write_weights(version, weights))
 
             use_whole_weights(strategy, self.policy, write)
             record = strategy.gather_objects(records[0] if records else None)[0]
@@ -102,7 +104,7 @@ class WeightSync:
         return self._written[1]
 
     def load(self, version: int, weights: Snapshot, ranks: Collectives | None = None) -> None:
-        """Let what samples have the weights of :meth:`snapshot`.
+        """Let the engine have the weights of :meth:`snapshot`.
 
         Args:
             version: of the policy.
@@ -110,10 +112,10 @@ class WeightSync:
             ranks: collectives of a thread beside the main one.
         """
         if self.needs_ranks:
-            self._engine.use_ranks(self._strategy if ranks is None else ranks)
+            self.engine.use_ranks(self._strategy if ranks is None else ranks)
         if isinstance(weights, Written):
             if version != self._published:
-                self._engine.take_weights(version, weights.record)
+                self.engine.take_weights(version, weights.record)
                 self._published = version
             return
         if self.sampler is not None:
@@ -123,7 +125,7 @@ class WeightSync:
             self._published = version
 
     def sync(self, version: int) -> None:
-        """Let what samples have the policy's weights as they are now; nothing where it has them already."""
+        """Let the engine have the policy's weights as they are now; nothing where it has them already."""
         if self.sampler is not None or (self._update_weights is not None and version != self._published):
             self.load(version, self.snapshot(version))
 
@@ -131,6 +133,20 @@ class WeightSync:
         """Let an engine that shares the policy's device give memory back; weights that it gave up are sent again."""
         if self._release_memory is not None and self._release_memory():
             self._published = None
+
+
+def sync_weights(weight_sync: WeightSync, version: int, comm: Collectives) -> None:
+    """Bring the policy to the engine, before a step changes anything; all ranks call it together.
+
+    Raises:
+        EngineUnavailable: on every rank, if the engine of one takes it nowhere; nothing has changed.
+    """
+    try:
+        with engine_on_every_rank(comm):
+            weight_sync.sync(version)
+    except EngineUnavailable as error:
+        error.unchanged = True
+        raise
 
 
 def weights_to_sample(engine: Any, whole_weights: WholeWeights) -> WholeWeights:

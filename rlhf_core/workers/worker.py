@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.plugins.component_errors import label_of, remember_label
+from rlhf_core.plugins.component_errors import label_of, set_label
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import Verifier
 from rlhf_core.plugins.registry import Registry, check_component
@@ -159,7 +159,7 @@ def build(spec: dict[str, Any]) -> Verifier:
     built = config.build(context)
     check_component(kind, built, planned["name"])
     answers = built if kind == "verifier" else OneByOne(built)
-    remember_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
+    set_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
     if kind == "verifier":
         return answers
     if _holds_values(getattr(built, "state_dict", dict)()):

@@ -37,7 +37,7 @@ def beside(strategy: Any, lora: bool, share: Sequence[Any]) -> tuple[list[Any], 
                 parameter.mul_(1.1)
     rows = kept.logprobs(share, strategy.unwrap(prepared), CUT)
     with strategy.gathered(prepared):
-        return rows, strategy.unwrap(prepared).logprobs(share, CUT)
+        return rows, [row.logprobs_T for row in strategy.unwrap(prepared).measure_all(share, CUT)]
 
 
 def beforehand(strategy: Any, lora: bool, share: Sequence[Any]) -> list[float]:

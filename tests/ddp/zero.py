@@ -224,7 +224,7 @@ def numbers(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, Any]:
         cut = micro_batches_of_size(1 if "bf16" in kind else 2)
         found["reference"] = made.reference.logprobs(share, module, cut)
         with strategy.gathered(module):  # as the native engine samples: as many forwards as a rank wants
-            found["gathered"] = module.logprobs(share, cut)
+            found["gathered"] = [row.logprobs_T for row in module.measure_all(share, cut)]
     made.optimizer.load_state_dict(made.optimizer.state_dict())
     made.learner.update(share)
     found["weights"] = {k: v.clone() for k, v in strategy.full_state(made.prepared).items()}

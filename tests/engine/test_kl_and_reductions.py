@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from rlhf_core.models.layers.chunked_head import head_logprobs
 from rlhf_core.models.layers.logprobs import entropy, selected_logprobs
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.advantages import apply_kl_penalty
-from rlhf_core.rl.build import policy_loss
+from rlhf_core.rl.build import policy_terms
 from rlhf_core.rl.config import KLSettings, OnlineTrainerConfig
 from rlhf_core.rl.importance import ImportanceSettings
-from rlhf_core.rl.loss_terms import KLTerm
+from rlhf_core.rl.loss_terms import PolicyTerms
 from rlhf_core.rl.rollout_config import RolloutSettings
 from rlhf_core.training.functional.kl import kl_loss, kl_value
 from rlhf_core.training.functional.reduce import masked_mean, masked_normalize, masked_sum, reduce_loss
@@ -88,7 +89,9 @@ def test_kl_term_of_a_run_is_the_kls_off_policy(case: Case) -> None:
         old_logprobs_BT=behaviour[None],
         ref_logprobs_BT=reference[None],
     )
-    value, gradient = expected(policy, KLTerm(GrpoClip(0.2, 0.2), 0.5, "k3")(batch).loss[0], behaviour)
+    value, gradient = expected(
+        policy, CheckedLoss(GrpoClip(0.2, 0.2), terms=[PolicyTerms(0.5)])(batch).loss[0], behaviour
+    )
     kl, kl_gradient = exact(policy, reference)
     torch.testing.assert_close(gradient, 0.5 * kl_gradient)
     torch.testing.assert_close(value, 0.5 * kl)
@@ -115,7 +118,9 @@ def test_kl_term_of_rollouts_sampled_ahead_is_the_kls(case: Case, stale: int, up
         ref_logprobs_BT=reference[None],
         behaviour_logprobs_BT=behaviour[None],
     )
-    value, gradient = expected(policy, policy_loss(GrpoClip(0.2, 0.2), config)(batch).loss[0], behaviour)
+    value, gradient = expected(
+        policy, CheckedLoss(GrpoClip(0.2, 0.2), terms=[policy_terms(config)])(batch).loss[0], behaviour
+    )
     kl, kl_gradient = exact(policy, reference)
     torch.testing.assert_close(gradient, 0.5 * kl_gradient)
     torch.testing.assert_close(value, 0.5 * kl)

@@ -13,6 +13,7 @@ import pytest
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.plugins.contracts import CheckedEngine
 from rlhf_core.types.errors import PluginError
 from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams, ScoreStatus
 from rlhf_core.workers.worker_handle import descendants
@@ -115,7 +116,7 @@ def test_schedules_sample_the_same_episodes(naughty: Path, small_model: Path, tm
             groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), 2) for prompt in prompts]
             engine: Any = NativeEngine(policy.model, tokenizer, 1024, keep_mib=keep)
             ended: list[int] = []
-            engine.on_ended = ended.append
+            engine = CheckedEngine(engine, "the engine", ended.append)
             seeds = [[10 * n + g for g in range(2)] for n in range(3)]
             rollouts = agent.play(groups, seeds, engine, SamplingParams(max_tokens=160), 0)
             results[name] = [(r.completion_ids, r.score, len(r.turns), r.info) for r in rollouts]

@@ -165,6 +165,6 @@ def test_a_batch_in_a_checkpoint_and_back(tmp_path: Path) -> None:
         assert (one.finish_reason, one.seed, one.policy_version) == (two.finish_reason, two.seed, two.policy_version)
         assert (one.mask_T is None) == (two.mask_T is None)
         assert (one.info, one.segments, one.versions) == (two.info, two.segments, two.versions)
-    assert back.filtered[0].rollouts[1] is back.rollouts[1]
+    assert back.set_aside[0].rollouts[1] is back.rollouts[1]
     assert [method for method, _ in back.events] == ["rollouts", "rewards", "count", "trace"]
     assert back.events[1][1][0][1] is back.rollouts[1]

@@ -12,8 +12,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.rl.loss_terms import KLTerm
+from rlhf_core.rl.loss_terms import PolicyTerms
 from rlhf_core.training.forward_options import ForwardOptions
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.policy_module import PolicyModule
@@ -74,7 +75,7 @@ def gradient(
 ) -> dict[str, torch.Tensor]:
     strategy = Capture()
     settings = OnlineTrainerConfig(name="t", micro_batch_size=micro, reduction=reduction)  # type: ignore[arg-type]
-    loss = GrpoClip(0.2, 0.2) if kl == 0 else KLTerm(GrpoClip(0.2, 0.2), kl, "k3")
+    loss = CheckedLoss(GrpoClip(0.2, 0.2), terms=[PolicyTerms(kl)])
     totals = (float(sum(i.tokens for i in rows)), float(len(rows)))
     kept = [i for i in rows if not i.zero_advantage] if drop else rows
     Learner(PolicyModule(model(), 1.0, ForwardOptions(share_prefix=share)), loss, strategy, settings, 1).update(

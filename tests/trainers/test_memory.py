@@ -64,7 +64,7 @@ def largest(paths: ForwardOptions) -> dict[str, int]:
     with Largest() as update:
         learner.update(rows)
     with Largest() as measure:
-        room.measure(rows, micro_batches_of_size(COMPLETIONS), entropy=True)
+        room.measure_all(rows, micro_batches_of_size(COMPLETIONS), {"logprobs", "entropy"})
     found["update"], found["measure"] = update.numel, measure.numel
     return found
 

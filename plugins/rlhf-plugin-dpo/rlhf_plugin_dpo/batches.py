@@ -125,12 +125,11 @@ def _sides_apart(shards: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[
 class SupervisedTerm:
     """Adds ``weight`` times the supervised term to any pair loss."""
 
-    def __init__(self, loss: Any, weight: float) -> None:
-        self.loss, self.weight = loss, weight
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
 
-    def __call__(self, batch: PairBatch) -> LossOutput:
+    def __call__(self, out: LossOutput, batch: PairBatch) -> LossOutput:
         """Return the loss with its term; ``batch.nll_B`` must be there. Metric ``nll`` is in nats per token."""
-        out = self.loss(batch)
         assert batch.nll_B is not None, "the supervised term needs the chosen texts' log-likelihood"
         nll = {"nll": (batch.nll_B.detach().sum(), float(len(batch.nll_B)))}
         return LossOutput(out.loss + self.weight * batch.nll_B, {**out.metrics, **nll})

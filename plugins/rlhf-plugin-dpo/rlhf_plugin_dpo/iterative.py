@@ -16,8 +16,10 @@ from rlhf_core.data import read_jsonl
 from rlhf_core.hooks import BatchReady
 from rlhf_core.rewards import Score
 from rlhf_core.rl import (
-    RolloutTrainingParts,
-    build_rollout_training,
+    RolloutParts,
+    TrainedModule,
+    build_loss,
+    build_rollout_parts,
     load_online_inputs,
     measure_kl,
     summarize_online_run,
@@ -89,7 +91,7 @@ class IterativeTrainer:
         ctx: session, strategy, datasets and the run's configuration.
     """
 
-    parts: RolloutTrainingParts
+    parts: RolloutParts
 
     def __init__(self, config: IterativeDpoConfig, ctx: BuildContext) -> None:
         self.config, self.ctx = config.micro_batches(ctx.world_size), ctx
@@ -121,24 +123,18 @@ class IterativeTrainer:
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
-        self.parts = build_rollout_training(
-            self.config,
-            self.ctx,
-            self.inputs,
-            checkpoint,
-            module=self.module,
-            total_updates=self.config.steps * self.config.updates,
-            wrap_loss=self._with_supervised_term,
-        )
+        self.parts = build_rollout_parts(self.config, self.ctx, self.inputs, checkpoint, self._trained_module)
         if checkpoint is None:
             self.before = self.evaluate(0)
             return 0
         self._restore(checkpoint)
         return checkpoint.step
 
-    def _with_supervised_term(self, loss: Any) -> Any:
+    def _trained_module(self, ctx: BuildContext) -> TrainedModule:
+        """The pair module, and the run's loss with the supervised term."""
         weight = self.config.sft.weight
-        return SupervisedTerm(loss, weight) if weight > 0 else loss
+        terms = [SupervisedTerm(weight)] if weight > 0 else []
+        return TrainedModule(self.module, build_loss(ctx, terms), self.config.steps * self.config.updates)
 
     def step(self, step: int) -> None:
         """One rollout batch, or one update; the last of an iteration also ends it."""
@@ -158,11 +154,11 @@ class IterativeTrainer:
     def _collect(self, step: int, iteration: int, timer: Timer) -> dict[str, float]:
         """Sample and score a rollout batch, and make pairs of it, which rank 0 keeps."""
         parts = self.parts
-        batch = parts.collect(step, parts.learner.version, self.session.rollout_events(step), timer)
+        batch = parts.source.next_batch(step, parts.learner.version, timer).batch
         with timer("reference"):
             collected = self._pairs_of_all_ranks(batch, iteration)
         self.pending += collected.pairs
-        every_score = [*collected.scores, *batch.filtered_scores]
+        every_score = [*collected.scores, *batch.set_aside_scores]
         self._count(every_score, collected.dropped)
         parts.rewards.check(every_score)
         scores = [float(s.value or 0.0) for s in collected.scores if s.ok]
@@ -290,7 +286,7 @@ class IterativeTrainer:
         count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
         if not parts.evaluator.has_work(count):
             return None
-        parts.sync(parts.learner.version)
+        parts.source.sync_policy(parts.learner.version)
         return parts.evaluator.evaluate(step, parts.learner.version, count, partial(_win_metrics, self.before))
 
     def save(self, step: int) -> None:

@@ -69,9 +69,9 @@ class Turns:
             return
         self._over.add(episode)
         self.stream.forget(episode)
-        report = getattr(self.engine, "on_ended", None)
-        if report is not None:
-            report(1)
+        on_ended = getattr(self.engine, "on_ended", None)
+        if on_ended is not None:
+            on_ended(1)
 
 
 def play_by_count(agent: MultiTurnAgent, episodes: Sequence[Episode], turns: Turns, version: int) -> None:

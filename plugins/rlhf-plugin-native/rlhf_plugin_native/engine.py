@@ -60,8 +60,6 @@ class NativeEngine:
         self.model, self.tokenizer = model, tokenizer
         self.context = min(context, length_limit(model) or context)
         self.max_concurrent, self.max_batch_tokens, self.keep_mib = max_concurrent, max_batch_tokens, keep_mib
-        self.on_ended: Callable[[int], None] | None = None
-        """Called every few seconds with how many more completions have ended."""
         if not decodes(model):
             name = type(base_model(model)).__name__
             raise ModelError(
@@ -88,9 +86,15 @@ class NativeEngine:
         )
 
     def generate(
-        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+        self,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        policy_version: int,
+        on_ended: Callable[[int], None] | None = None,
     ) -> list[Rollout]:
         """Sample one completion per request, in order.
+
+        ``on_ended`` is called every few seconds with how many more completions have ended.
 
         ``min_tokens`` counts the EOS: a completion has at least so many tokens. Stop strings may span tokens and
         are kept. What the logprobs mean is described in :func:`rlhf_plugin_native.sampling.draw`.
@@ -98,10 +102,9 @@ class NativeEngine:
         Raises:
             ConfigError: a prompt is empty, or does not fit the context together with ``max_tokens``.
         """
-        if self.on_ended is None:
+        if on_ended is None:
             return self.generate_each(requests, sampling, policy_version)
-        report = self.on_ended
-        return self.generate_each(requests, sampling, policy_version, lambda ended, tokens: report(len(ended)))
+        return self.generate_each(requests, sampling, policy_version, lambda ended, tokens: on_ended(len(ended)))
 
     def generate_each(
         self,

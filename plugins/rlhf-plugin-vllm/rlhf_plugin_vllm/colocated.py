@@ -49,8 +49,6 @@ class ColocatedEngine:
         self.check_request, self.ends, self.tokenizer = native.check, native.ends, policy.tokenizer
         dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
-        self.on_ended: Callable[[int], None] | None = None
-        """Told how many more completions have ended."""
         self.files = WeightFiles(policy.model, None)
         try:
             frozen = frozen_weights(policy.model, self.files, divided=isinstance(ctx.strategy, ShardedForward))
@@ -119,7 +117,11 @@ class ColocatedEngine:
         row["canary_largest"] = max(row["canary_largest"], gap)
 
     def generate(
-        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+        self,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        policy_version: int,
+        on_ended: Callable[[int], None] | None = None,
     ) -> list[Rollout]:
         """Sample one completion per request, in order.
 
@@ -139,8 +141,8 @@ class ColocatedEngine:
                 fix="call update_weights before generate, as WeightSync does",
             )
         rollouts = self._sample(requests, sampling, policy_version)
-        if self.on_ended is not None:
-            self.on_ended(len(rollouts))
+        if on_ended is not None:
+            on_ended(len(rollouts))
         return rollouts
 
     def _sample(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, version: int) -> list[Rollout]:

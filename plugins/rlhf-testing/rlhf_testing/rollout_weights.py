@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -256,14 +257,10 @@ def check_follows(config: ComponentConfig, engine: Any, model: torch.nn.Module, 
 
 def check_reports(config: ComponentConfig, engine: Any, asked: Asked) -> None:
     """Progress adds up."""
-    if not hasattr(engine, "on_ended"):
+    if "on_ended" not in inspect.signature(engine.generate).parameters:
         return
     ended: list[int] = []
-    engine.on_ended = ended.append
-    try:
-        engine.generate(asked.requests, asked.sampling, 7)
-    finally:
-        engine.on_ended = None
+    engine.generate(asked.requests, asked.sampling, 7, on_ended=ended.append)
     count = len(asked.requests)
     rule = "on_ended is told how many more completions have ended, each once"
     require(sum(ended) == count, config, rule, f"{ended} for {count} requests")

@@ -27,7 +27,7 @@ from rlhf_core.runs.launch.rows import with_rows as with_rows
 from rlhf_core.runs.launch.sigterm import sigterm_as_interrupt
 from rlhf_core.runs.live import held_by_this_process
 from rlhf_core.runs.run_dir import RunDir, first_missing
-from rlhf_core.runs.work import Work
+from rlhf_core.runs.work import ShowProgress
 from rlhf_core.types.errors import PluginError, RlhfError
 
 log = logging.getLogger("rlhf")
@@ -68,7 +68,7 @@ def launch(
     resume: bool,
     say: Say,
     progress: Progress,
-    work: Work | None = None,
+    work: ShowProgress | None = None,
     rank_0: Rank0 | None = None,
 ) -> Mapping[str, Any]:
     """Run the plan in this process, or start one process per rank and wait.

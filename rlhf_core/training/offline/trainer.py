@@ -19,7 +19,7 @@ from rlhf_core.models.precision import computes_in_bfloat16
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.loss_contract import CheckedLoss
+from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.component_set import register_sources
@@ -152,13 +152,15 @@ class OfflineTrainer:
             self.train_items[i] = item
         self.held_items = list(complete("heldout", self.held_items))
 
+    def loss_terms(self) -> Sequence[LossTerm]:
+        """Terms that a trainer adds to the run's loss."""
+        return ()
+
     def loss(self) -> Loss:
-        """The run's loss; a trainer may put a term of its own around it."""
+        """The run's loss, checked, with the trainer's terms."""
         chosen = self.ctx.config.loss
         assert chosen is not None, "a trainer's companions name its loss"
-        components = self.session.components
-        loss = components.build("loss", chosen, self.ctx)
-        return CheckedLoss(loss, components.label(loss))
+        return CheckedLoss(self.session.components.build("loss", chosen, self.ctx), terms=self.loss_terms())
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
         """A whole batch (of all ranks) as the loss is to see it; a trainer may add what only the batch knows.

@@ -144,7 +144,8 @@ def _loss(ctx: BuildContext) -> Any:
 
 def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[Any], Any, Any, float | None]:
     from rlhf_core.losses import CriticAdvantage
-    from rlhf_core.rl.build import policy_loss
+    from rlhf_core.plugins.loss_contract import CheckedLoss
+    from rlhf_core.rl.build import policy_terms
     from rlhf_core.training import ForwardOptions, PolicyModule
 
     run: Any = ctx.config
@@ -153,7 +154,7 @@ def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[A
     module = PolicyModule(ctx.policy.model, trainer.sampling.temperature, options)
     with_values = bool(getattr(run.advantage, "has_critic", False))
     estimator = run.advantage.build(ctx) if with_values else None
-    loss = policy_loss(loss, trainer)
+    loss = CheckedLoss(loss, terms=[policy_terms(trainer)])
     rate = None
     if isinstance(estimator, CriticAdvantage):
         loss, rate = estimator.with_value_loss(loss), estimator.learning_rate
