@@ -16,6 +16,8 @@ QUICK = (
     "--dataset",
     "pocket/arithmetic",
     "--set",
+    "dataset.limit=64",  # reading and encoding all rows takes half of such a run
+    "--set",
     "reward.workers=1",
     "--set",
     "threads=1",

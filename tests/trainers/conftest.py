@@ -21,7 +21,7 @@ from tests.resume.runs import train as train_here
 ONLINE: dict[str, Any] = {
     "trainer": {"name": "grpo", "steps": 3, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 4},
     "reward": {"name": "verifier", "workers": 1},
-    "dataset": {"name": "pocket", "subset": "arithmetic"},
+    "dataset": {"name": "pocket", "subset": "arithmetic", "limit": 64},
 }
 GROUPS = {
     **ONLINE,
