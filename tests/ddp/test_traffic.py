@@ -75,7 +75,7 @@ def check_equal(one: Path, two: Path) -> None:
         assert samples.read_text() == (two / "samples.jsonl").read_text()
     assert examples(one) == examples(two)
     for a, b in zip(rows(one), rows(two), strict=True):
-        assert a == pytest.approx(b, abs=1e-4), a["step"]
+        assert a == pytest.approx(b, rel=1e-4, abs=1e-4), a["step"]
     first, second = weights(one), weights(two)
     assert max(float((first[k] - second[k]).abs().max()) for k in first) < 1e-6
 
