@@ -40,11 +40,7 @@ class Watch(ABC, Generic[C]):
         """What is wrong with this step, None if nothing is."""
 
     def observe(self, step: int, metrics: Metrics) -> str | None:
-        """Warn after ``patience`` alarming steps in a row, and again every ``repeat_every`` steps while it lasts.
-
-        Raises:
-            StopRun: with the warning, if ``stop`` is set.
-        """
+        """Warn after ``patience`` alarming steps in a row, and again every ``repeat_every`` steps while it lasts."""
         problem = self.look(step, metrics)
         self.streak = self.streak + 1 if problem else 0
         if not problem or self.streak < self.patience:

@@ -38,11 +38,7 @@ class OpenAIJudge(PaidService[OpenAIConfig]):
         return [m.id async for m in self.client.models.list()]
 
     def read(self, message: Any, question: Question | None = None) -> tuple[ServiceReply, Tokens]:
-        """Text and calls of the first choice, with its cost.
-
-        Raises:
-            ValueError: it is no completion.
-        """
+        """Text and calls of the first choice, with its cost."""
         choices = getattr(message, "choices", None)
         if not choices or getattr(choices[0], "message", None) is None:
             raise ValueError(f"the server answered with {str(message)[:80]!r}, not a chat completion")

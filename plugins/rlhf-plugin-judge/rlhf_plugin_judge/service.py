@@ -49,11 +49,7 @@ class AnthropicJudge(PaidService[AnthropicConfig]):
         return await ask_batched(self, questions)
 
     def read(self, message: Any, question: Question | None = None) -> tuple[ServiceReply, Tokens]:
-        """Text and calls of a message, with its cost.
-
-        Raises:
-            ValueError: it is no message.
-        """
+        """Text and calls of a message, with its cost."""
         if not isinstance(message, anthropic.types.Message):
             raise ValueError(f"the service answered with {type(message).__name__} {str(message)[:80]!r}, not a message")
         tokens = tokens_of(message)

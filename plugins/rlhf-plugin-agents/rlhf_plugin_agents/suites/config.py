@@ -127,11 +127,7 @@ def _first(tasks: Sequence[AgentTask], category: str, count: int) -> list[AgentT
 
 
 def agent_of(name: str, settings: dict[str, Any]) -> AgentConfig:
-    """An agent's settings.
-
-    Raises:
-        ConfigError: there is no such agent, or it has no such setting.
-    """
+    """An agent's settings."""
     from pydantic import ValidationError
 
     from rlhf_core.config import explain_invalid
@@ -248,11 +244,7 @@ class Chains(AgentSuiteConfig):
 
 
 def folder_of(suite: AgentSuiteConfig) -> Path:
-    """The folder of a suite that ships no rows.
-
-    Raises:
-        ConfigError: none is set.
-    """
+    """The folder of a suite that ships no rows."""
     if suite.path is None:
         raise ConfigError(f"suite '{suite.name}' has no rows", fix="--data FOLDER with its published files")
     return Path(suite.path).expanduser()

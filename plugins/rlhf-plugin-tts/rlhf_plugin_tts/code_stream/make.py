@@ -47,10 +47,6 @@ def make_stream_voice(
         voice: description (Parler-TTS) or speaker (CSM) of prompts that name none.
         descriptions: folder or hub id of Parler-TTS's tokenizer of descriptions; None takes that of its text encoder.
         learn: ``all`` codebooks get gradients, or the ``first`` alone.
-
-    Raises:
-        ModelError: one of them is not there, or they do not fit together.
-        ConfigError: the folder exists, Dia is given a voice, or a tokenizer needs a package that is not installed.
     """
     from transformers import AutoTokenizer
 
@@ -91,11 +87,7 @@ def make_stream_voice(
 
 
 def check_readable(folders: Sequence[Path]) -> None:
-    """Refuse a tokenizer that is there as ``spiece.model`` alone where sentencepiece is not installed.
-
-    Raises:
-        ConfigError: names the extra.
-    """
+    """Refuse a tokenizer that is there as ``spiece.model`` alone where sentencepiece is not installed."""
     for folder in folders:
         alone = (folder / "spiece.model").is_file() and not (folder / "tokenizer.json").is_file()
         if alone and importlib.util.find_spec("sentencepiece") is None:
@@ -106,11 +98,7 @@ def check_readable(folders: Sequence[Path]) -> None:
 
 
 def read_model_config(weights: Path, model: str, kind: str) -> dict[str, Any]:
-    """``config.json`` of a model of that kind.
-
-    Raises:
-        ModelError: there is none, or it is of another kind.
-    """
+    """``config.json`` of a model of that kind."""
     file = weights / "config.json"
     described: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     model_type, title, *_ = KINDS[kind]
