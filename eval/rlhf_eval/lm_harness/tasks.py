@@ -6,13 +6,11 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.config import BuildContext, PluginError
 from rlhf_core.data import DatasetError
-
-if TYPE_CHECKING:
-    from rlhf_eval.lm_harness.config import LmEvalConfig
+from rlhf_eval.lm_harness.config import LmEvalConfig
 
 log = logging.getLogger("rlhf.eval")
 

@@ -7,10 +7,9 @@ import platform
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rlhf_core.plugins.registry import Entry
+from rlhf_core.plugins.registry import Entry
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.config import RlhfError, UserError, check_component
 from rlhf_core.data import write_json
-from rlhf_core.runs import RunDirError
+from rlhf_core.runs import RunDirError, Study
 from rlhf_core.runs.launch.ranks import die_with_parent
+from rlhf_study.config import StudyConfig
 from rlhf_study.record import machine
-
-if TYPE_CHECKING:
-    from rlhf_core.runs import Study
-    from rlhf_study.config import StudyConfig
 
 Figures = Mapping[str, Any]
 Key = tuple[str, int]

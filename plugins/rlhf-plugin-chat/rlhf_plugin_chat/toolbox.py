@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_core.config import ComponentConfig, ConfigError, PluginError
+from rlhf_core.config import ComponentConfig, ConfigError, PluginError, Registry
 from rlhf_core.data import Message, Prompt, PromptGroup, Tool
-from rlhf_core.models import ModelConfig
-from rlhf_core.rollouts import SamplingParams, Turn
-
-if TYPE_CHECKING:
-    from rlhf_core.config import Registry
-    from rlhf_core.models import LoadedModel
-    from rlhf_core.rollouts import Rollout
+from rlhf_core.models import LoadedModel, ModelConfig
+from rlhf_core.rollouts import Rollout, SamplingParams, Turn
 
 SHOWN = 400
 """Characters of a result that a line shows; the model reads it whole, up to the agent's limit."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.data import Prompt
+from rlhf_plugin_code.config import AppsConfig, AssertsConfig
 from rlhf_plugin_code.extract import check_body, defined, split_tests
 from rlhf_plugin_code.inside.names import supplied
-
-if TYPE_CHECKING:
-    from rlhf_plugin_code.config import AppsConfig, AssertsConfig
 
 
 class BrokenTests(ValueError):

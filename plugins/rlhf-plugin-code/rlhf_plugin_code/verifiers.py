@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlhf_core.config import BuildContext
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_code.compare import same_output
+from rlhf_plugin_code.config import AppsConfig, AssertsConfig, CodeConfig, ProgramConfig
 from rlhf_plugin_code.extract import program
 from rlhf_plugin_code.rows import Asserted, BrokenTests, calls, cases
 from rlhf_plugin_code.sandbox import Ended, SandboxError, TestReport
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_plugin_code.config import AppsConfig, AssertsConfig, CodeConfig, ProgramConfig
 
 
 class _Coder:

@@ -6,13 +6,11 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-
-if TYPE_CHECKING:
-    from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig
+from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig
 
 Counter = Callable[[str], int]
 Pattern = Any

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rlhf_core.config import Registry
-    from rlhf_core.data import PreferencePair
+from rlhf_core.config import Registry
+from rlhf_core.data import PreferencePair
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext, ComponentConfig, Registry
-    from rlhf_core.data import Datasets, Prompt
-    from rlhf_core.rollouts import Rollout
+from rlhf_core.config import BuildContext, ComponentConfig, Registry
+from rlhf_core.data import Datasets, Prompt
+from rlhf_core.rollouts import Rollout
 
 
 @click.command()

@@ -8,12 +8,11 @@ import os
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 NEVER = 2**31 - 1
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.engine import local_rank, settings
-
-if TYPE_CHECKING:
-    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 
 class PartReader:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.config import ConfigError
 from rlhf_core.rl import OnlineTrainerConfig
-
-if TYPE_CHECKING:
-    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 TESTED = ("0.19.8",)
 """Versions of DeepSpeed that the tests were run with."""

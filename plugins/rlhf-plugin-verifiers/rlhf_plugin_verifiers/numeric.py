@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-
-if TYPE_CHECKING:
-    from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
+from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
 
 MAX_DIGITS = 200
 """Longer numbers are no answer; reading them exactly would only cost time."""

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import BuildContext, ConfigError, Registry
 from rlhf_core.data import DatasetError, Datasets, Prompt, message_text
-from rlhf_core.rewards import Sample, Score
+from rlhf_core.rewards import Sample, Score, VerifierConfig
 from rlhf_core.workers.pool import VerifierPool
 from rlhf_core.workers.worker_handle import Recycling
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext, Registry
-    from rlhf_core.rewards import VerifierConfig
-    from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
+from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 
 class VerifierReward:

@@ -13,14 +13,12 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Tool
 from rlhf_core.rollouts import ToolError
-
-if TYPE_CHECKING:
-    from rlhf_plugin_agents.tools.mcp_config import McpServer
+from rlhf_plugin_agents.tools.mcp_config import McpServer
 
 IN_PROCESS = "import:"
 LEAVE_S = 5.0

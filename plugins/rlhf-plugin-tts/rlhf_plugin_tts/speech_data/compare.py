@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rlhf_core.data import Prompt
-    from rlhf_core.rewards import Sample, Score
+from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample, Score
 
 REWARDS = ("wer", "distillmos", "dnsmos")
 

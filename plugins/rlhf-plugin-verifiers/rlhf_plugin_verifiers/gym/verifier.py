@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.rewards import Sample, Score, ScoreStatus
+from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
 from rlhf_plugin_verifiers.gym.safe import may_be_scored
 from rlhf_plugin_verifiers.gym.source import create, import_reasoning_gym
 from rlhf_plugin_verifiers.maths.answer import boxed_answer
-
-if TYPE_CHECKING:
-    from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from rlhf_core.data import Prompt
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, is_formula, last_statement, stated_answer
 from rlhf_plugin_verifiers.maths.assignments import same_assignments
 from rlhf_plugin_verifiers.maths.choice import Option, chosen_letter, only_letter, option, option_letter
+from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
 from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
 from rlhf_plugin_verifiers.maths.text import other_words, own_part, plain_digits, unwrapped, without_plus
-
-if TYPE_CHECKING:
-    from rlhf_core.data import Prompt
-    from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
 
 
 class Verdict(NamedTuple):
