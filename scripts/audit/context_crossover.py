@@ -18,11 +18,9 @@ from statistics import mean
 from typing import Any, get_args
 
 from rlhf_plugin_agents.agents.config import AgentConfig, MultiAgentConfig, ScratchpadConfig
-from rlhf_plugin_agents.backends.scripted import ScriptedBackend
-from rlhf_plugin_agents.backends.window import Cut
+from rlhf_plugin_agents.backends.scripted import Cut, ScriptedBackend
 from rlhf_plugin_agents.harness import play_one
-from rlhf_plugin_agents.suites.chain_reader import ChainReader
-from rlhf_plugin_agents.suites.chains import chain_tasks
+from rlhf_plugin_agents.suites.chains import ChainReader, chain_tasks
 
 HOPS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
 WINDOWS = (100, 150, 200, 300)

@@ -17,8 +17,7 @@ import torch
 
 from rlhf_plugin_tts.pocket_voice.analysis import CEPSTRA
 from rlhf_plugin_tts.pocket_voice.codec import PocketCodec
-from rlhf_plugin_tts.pocket_voice.folder import new_model, write_voice
-from rlhf_plugin_tts.pocket_voice.vocabulary import vocabulary
+from rlhf_plugin_tts.pocket_voice.folder import new_model, vocabulary, write_voice
 from scripts.build_pocket_voice.codebook import kmeans, neighbours
 from scripts.build_pocket_voice.styles import Clip, example
 

@@ -35,7 +35,7 @@ from rlhf_core.data import read_jsonl
 from rlhf_core.data.atomic import write_json
 from rlhf_eval.statistics import paired_difference
 from rlhf_plugin_agents.backends.known import backend_of
-from rlhf_plugin_agents.compare import compare
+from rlhf_plugin_agents.commands import compare
 from rlhf_plugin_agents.harness import Job, evaluate, prepare
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from scripts.bench.__main__ import commit, machine

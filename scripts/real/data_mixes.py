@@ -37,7 +37,7 @@ from rlhf_core.data import Prompt
 from rlhf_core.data.atomic import write_json
 from rlhf_core.rewards import Sample
 from rlhf_core.runs import wilson
-from rlhf_plugin_agents.compare import compare
+from rlhf_plugin_agents.commands import compare
 from rlhf_plugin_episodes.lookup.demonstrations import TOOLS, demonstration
 from rlhf_plugin_episodes.lookup.source import draw_questions
 from rlhf_plugin_episodes.lookup.world import world

@@ -18,7 +18,7 @@ from rlhf_plugin_episodes.lookup import weights_path
 from rlhf_plugin_episodes.lookup.config import LookupDataConfig
 from rlhf_plugin_episodes.lookup.demonstrations import TOOLS
 from rlhf_plugin_episodes.lookup.source import LookupSource
-from rlhf_plugin_sft.turns import all_answers
+from rlhf_plugin_sft.task import all_answers
 
 
 @pytest.fixture(scope="module")

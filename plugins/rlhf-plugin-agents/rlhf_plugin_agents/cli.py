@@ -97,9 +97,7 @@ tau_bench = _suite(
     rlhf eval tau_bench --data FOLDER --replay FILE      # published trajectories
     """,
 )
-chains = _suite(
-    "chains", "Chains of documents, 2 to 8 hops: rlhf eval chains --agent multi_agent --agent scratchpad."
-)
+chains = _suite("chains", "Chains of documents, 2 to 8 hops: rlhf eval chains --agent multi_agent --agent scratchpad.")
 code_debug = _suite(
     "code_debug",
     """12 functions to repair, judged by asserts in a sandbox.

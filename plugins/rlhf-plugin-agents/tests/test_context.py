@@ -11,7 +11,7 @@ import pytest
 from rlhf_plugin_agents.agents.config import AGENTS, MultiAgentConfig, ScratchpadConfig
 from rlhf_plugin_agents.backends.base import ContextFull, ModelRequest
 from rlhf_plugin_agents.backends.config import ScriptedConfig
-from rlhf_plugin_agents.backends.window import seen
+from rlhf_plugin_agents.backends.scripted import seen
 from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.suites.config import Chains
 

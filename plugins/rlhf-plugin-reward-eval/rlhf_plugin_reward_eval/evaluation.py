@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import TextColumn, TimeElapsedColumn
 
 from rlhf_core.cli import open_component
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_plugin_reward_eval import measures, probes
 from rlhf_plugin_reward_eval.cases import Case, Cases, Text, prompt_key
-from rlhf_plugin_reward_eval.progress import Progress
 from rlhf_plugin_reward_eval.responses import Response
 from rlhf_plugin_reward_eval.scorer import Scorer
 from rlhf_plugin_reward_eval.stats import Floats
@@ -175,3 +177,30 @@ def probe(scorer: Scorer, pairs: Sequence[Case], settings: Settings, spread: flo
     }
     allowed = ("batch",) if any(case.chosen.media for case in pairs) else PROBES
     return {name: run[name]() for name in allowed if name in settings.probes and math.isfinite(spread)}
+
+
+class Progress:
+    """``with Progress() as p: advance = p.start("ensemble"); advance(32)``"""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            TextColumn("{task.completed:.0f} scored"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.bar.stop()
+
+    def start(self, label: str) -> Callable[[int], None]:
+        """A new line; call the function returned with the number of conversations scored."""
+        task = self.bar.add_task(label, total=None)
+        return lambda count: self.bar.advance(task, count)
