@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
 from rlhf_core.rl import OnlineTrainerConfig
-from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 TESTED = ("0.19.8",)
 """Versions of DeepSpeed that the tests were run with."""
@@ -17,7 +19,11 @@ OFFLINE = ("sft", "dpo", "kto", "reward_model", "prm", "orm", "rubric_model")
 
 
 def check_installation(config: DeepSpeedConfig) -> None:
-    """Refuse a machine without a DeepSpeed that goes with the settings."""
+    """Refuse a machine without a DeepSpeed that goes with the settings.
+
+    Raises:
+        ConfigError: it is missing, or another version, or made for another device.
+    """
     if missing():
         raise ConfigError(
             f"strategy deepspeed cannot run here: {missing()}",
@@ -61,6 +67,9 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
     Args:
         run: the configuration.
         config: of the strategy.
+
+    Raises:
+        ConfigError: names the algorithm or the setting.
     """
     trainer = run.trainer
     if not isinstance(trainer, OnlineTrainerConfig) and trainer.name not in OFFLINE:
