@@ -20,8 +20,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from rlhf_plugin_agents.suites.bfcl import CATEGORIES, example, read_category
-from rlhf_plugin_agents.suites.bfcl_check import fault_in_calls
+from rlhf_plugin_agents.suites.bfcl import CATEGORIES, example, fault_in_calls, read_category
 
 MUTATIONS = 10
 THEIRS = """

@@ -13,8 +13,7 @@ from rlhf_plugin_agents.agents.config import PlanAndExecuteConfig, ReactConfig
 from rlhf_plugin_agents.backends.base import ContextFull, ModelReply
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import Job, play_one
-from rlhf_plugin_agents.suites.bfcl import load, task_of
-from rlhf_plugin_agents.suites.bfcl_check import fault_in_calls
+from rlhf_plugin_agents.suites.bfcl import fault_in_calls, load, task_of
 from rlhf_plugin_agents.suites.config import Bfcl
 
 PROPERTIES = {

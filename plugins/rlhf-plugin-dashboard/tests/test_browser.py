@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rlhf_plugin_dashboard.curves import RunData
-from rlhf_plugin_dashboard.server import Dashboard
+from rlhf_plugin_dashboard.serve import Dashboard
 from scripts.chromium import show_as
 
 BLUE, ORANGE = (0, 114, 178), (213, 94, 0)

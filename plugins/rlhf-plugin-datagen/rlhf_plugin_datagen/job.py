@@ -11,8 +11,10 @@ from typing import Any
 from rlhf_core.cli import component_of, context_of
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, Registry
 from rlhf_core.data import Datasets
+from rlhf_plugin_datagen.demonstrations import demonstrations, estimate_demonstrations
+from rlhf_plugin_datagen.grades import estimate_grades, grades
 from rlhf_plugin_datagen.items import Item, Kind, Settings
-from rlhf_plugin_datagen.kinds import KINDS
+from rlhf_plugin_datagen.preferences import estimate_preferences, preferences
 from rlhf_plugin_datagen.principles import read_constitution
 from rlhf_plugin_datagen.usage import answer_settings, estimate_for
 from rlhf_plugin_rubric.rubric import load_rubric
@@ -148,3 +150,10 @@ def finished_rows(output: Path) -> list[dict[str, Any]]:
 
     left_out = output.with_name(f"{output.name}.left_out.jsonl")
     return [*read_jsonl(output), *read_jsonl(left_out)]
+
+
+KINDS: Mapping[str, Kind] = {
+    "preferences": Kind(preferences, estimate_preferences),
+    "sft": Kind(demonstrations, estimate_demonstrations),
+    "grades": Kind(grades, estimate_grades),
+}

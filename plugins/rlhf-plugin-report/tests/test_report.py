@@ -16,8 +16,7 @@ import rlhf_plugin_report.page
 from rlhf_core.runs import find_run
 from rlhf_plugin_report.charts import draw
 from rlhf_plugin_report.cli import report
-from rlhf_plugin_report.fit import fitted
-from rlhf_plugin_report.page import render
+from rlhf_plugin_report.page import fitted, render
 from rlhf_plugin_report.read import PageView, read_page
 
 from .conftest import change_rows, data_of, page_of, unpacked
