@@ -16,7 +16,6 @@ import inspect
 import json
 import os
 import runpy
-import signal
 import socket
 import struct
 import subprocess
@@ -47,6 +46,14 @@ IMPORTED = (
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.qwen3.modeling_qwen3",
+    "rlhf_core.cli.train",
+    "rlhf_core.runs.launch.run",
+    "rlhf_core.rl.build",
+    "rlhf_core.rl.trainer",
+    "rlhf_core.models.load",
+    "rlhf_plugin_grpo.config",
+    "rlhf_plugin_native.engine",
+    "rlhf_plugin_verifiers.reward",
 )
 READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "CUDA_", "LD_", "DS_")
 READ_AT_IMPORT += ("TORCH_", "PYTHON", "ACCELERATE_", "HOME", "XDG_", "LC_", "LANG")
@@ -253,7 +260,6 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     for name in IMPORTED:
         importlib.import_module(name)
-    gc.collect()
     gc.freeze()
     request = serve(channel)
     if request is None:
