@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import Advantage as Advantage
-    from rlhf_core.plugins.protocols import CriticAdvantage as CriticAdvantage
-    from rlhf_core.plugins.protocols import Loss as Loss
     from rlhf_core.training.functional.groups import rounding as rounding
     from rlhf_core.training.functional.importance import bounded_ratio as bounded_ratio
     from rlhf_core.training.functional.kl import kl_value as kl_value

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rlhf_core.cli import chosen_reward
 from rlhf_core.config import ComponentConfig, ConfigError, Registry, explain_invalid, parse_settings
-from rlhf_core.data import Datasets, Prompt, interleave, write_json
+from rlhf_core.data import Datasets, Prompt, write_json
 from rlhf_core.models import model_paths, model_place, resolve_model, weights_digest
 
 PLAN = "comparison.json"
@@ -141,7 +141,7 @@ def prompts_of(datasets: Datasets, split: str, count: int) -> list[Prompt]:
         raise ConfigError(
             f"the data set has no prompts in its split '{split}'", fix="--split train, or another data set"
         )
-    return [rows[i] for i in interleave([p.source for p in rows], datasets.weights)][:count]
+    return datasets.interleaved(rows)[:count]
 
 
 def check_comparable(reward: Any, judge: Any, datasets: Datasets, prompts: Sequence[Prompt]) -> None:
