@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.registry import Registry as Registry
     from rlhf_core.plugins.registry import check_component as check_component
     from rlhf_core.plugins.slots import component as component
-    from rlhf_core.plugins.validation import explain_invalid as explain_invalid
     from rlhf_core.types.errors import ConfigError as ConfigError
     from rlhf_core.types.errors import DeadlineExceeded as DeadlineExceeded
     from rlhf_core.types.errors import PluginError as PluginError

@@ -39,7 +39,7 @@ from rlhf_core.training.rewards import score_metrics
 from rlhf_core.training.timer import Timer
 from rlhf_core.training.trace import prompt_rows, update_row
 from rlhf_core.training.training_sample import TrainingSample
-from rlhf_core.types.rollouts import Score
+from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 
 
 class RolloutTrainer:
@@ -128,6 +128,31 @@ class RolloutTrainer:
         self.parts.checkpoint.restore_components(checkpoint)
         return checkpoint.step
 
+    def trace_prompts(
+        self,
+        step: int,
+        stage: str,
+        groups: Sequence[PromptGroup],
+        rollouts: Sequence[Rollout],
+        scores: Sequence[Score],
+        advantages: Sequence[Any],
+        tokens: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Append the prompts of a step to ``trace.jsonl``; rank 0 has the completions, and writes.
+
+        Args:
+            step: the step.
+            stage: names the rows.
+            groups: the step's prompts.
+            rollouts: group by group.
+            scores: one per rollout.
+            advantages: a number, an array ``[T]`` or None per rollout.
+            tokens: of completions by name, what the update saw of each token.
+        """
+        if self.session.main:
+            rows = prompt_rows(groups, rollouts, scores, advantages, self.config.trace_prompts, tokens)
+            self.session.trace(step, stage, rows)
+
     def evaluate(self, step: int, *, final: bool = False) -> Evaluation | None:
         """Held-out evaluation; before and after the run on at least ``gold_samples`` prompts."""
         config, parts = self.config, self.parts
@@ -213,10 +238,10 @@ class OnlineTrainer(RolloutTrainer):
                 **{name: float(count) for name, count in estimate.without_signal.items()},
             }
             tokens = {} if recorder is None else recorder.of_all_ranks(self.strategy)
-            if self.session.main:
-                values = estimate.advantages.values
-                rows = prompt_rows(batch.groups, scored.rollouts, scored.scores, values, config.trace_prompts, tokens)
-                self.session.trace(step, "step", [*rows, update_row(metrics)])
+            self.trace_prompts(
+                step, "step", batch.groups, scored.rollouts, scored.scores, estimate.advantages.values, tokens
+            )
+            self.session.trace(step, "step", [update_row(metrics)])
             metrics |= source_metrics
             metrics |= parts.reference.sync(step) if parts.reference is not None else {}
         self.session.metrics.log_step(step, metrics, timer.seconds)

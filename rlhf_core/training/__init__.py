@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from rlhf_core.training.policy_loading import load_trained_policy as load_trained_policy
     from rlhf_core.training.policy_module import PolicyModule as PolicyModule
     from rlhf_core.training.rewards import score_metrics as score_metrics
-    from rlhf_core.training.sharded_trial import try_transformer as try_transformer
     from rlhf_core.training.steps import run_steps as run_steps
     from rlhf_core.training.timer import Timer as Timer
-    from rlhf_core.training.trace import prompt_rows as prompt_rows
     from rlhf_core.training.training_sample import TrainingSample as TrainingSample
 
 __getattr__, __dir__ = surface(__name__)

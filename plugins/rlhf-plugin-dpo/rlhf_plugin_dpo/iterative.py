@@ -23,7 +23,6 @@ from rlhf_core.training import (
     PolicyModule,
     Timer,
     TrainingSample,
-    prompt_rows,
     rollout_metrics,
     score_metrics,
 )
@@ -146,11 +145,9 @@ class IterativeTrainer(RolloutTrainer):
             **{name: float(n) for name, n in collected.dropped.items()},
             **({"kl": kl / tokens} if tokens else {}),
         }
-        if self.session.main:
-            advantages = [None] * len(collected.rollouts)
-            full = self.config.trace_prompts
-            rows = prompt_rows(batch.groups, collected.rollouts, collected.scores, advantages, full)
-            self.session.trace(step, "pairs", [*rows, {"event": "pairs", "names": [p.name for p in collected.pairs]}])
+        advantages = [None] * len(collected.rollouts)
+        self.trace_prompts(step, "pairs", batch.groups, collected.rollouts, collected.scores, advantages)
+        self.session.trace(step, "pairs", [{"event": "pairs", "names": [p.name for p in collected.pairs]}])
         return metrics
 
     def _pairs_of_all_ranks(self, batch: Any, iteration: int) -> CollectedPairs:

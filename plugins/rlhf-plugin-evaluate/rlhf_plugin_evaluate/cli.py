@@ -85,7 +85,7 @@ def policies(
     rlhf eval policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
     rlhf eval policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
-    from rlhf_core.cli import open_registry
+    from rlhf_core.cli import component_of, open_registry
     from rlhf_core.runs import check_writable
     from rlhf_plugin_evaluate import comparison
     from rlhf_plugin_evaluate.comparison import BASELINE
@@ -94,7 +94,7 @@ def policies(
     registry = open_registry()
     paths = comparison.named_policies(baseline, others)
     reward_config = comparison.reward_of(registry, folder, reward, settings)
-    judge_config = comparison.judge_of(registry, judge, judge_settings) if judge else None
+    judge_config = component_of(registry, "judge", judge, settings=judge_settings) if judge else None
     reference_path = comparison.reference_of(reference, paths[BASELINE]) if temperature > 0 else None
     plan = comparison.Comparison(
         policies=paths,

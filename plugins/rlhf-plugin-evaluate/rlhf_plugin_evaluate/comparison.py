@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from rlhf_core.cli import chosen_reward
-from rlhf_core.config import ComponentConfig, ConfigError, Registry, explain_invalid, parse_settings
+from rlhf_core.config import ComponentConfig, ConfigError, Registry
 from rlhf_core.data import Datasets, Prompt, write_json
 from rlhf_core.models import model_paths, model_place, resolve_model, weights_digest
 
@@ -104,21 +102,6 @@ def reference_of(reference: str, baseline: str) -> str | None:
     if reference in ("none", ""):
         return None
     return model_of(baseline if reference == "baseline" else reference)
-
-
-def judge_of(registry: Registry, name: str, settings: Sequence[str]) -> ComponentConfig:
-    """The judge's Config.
-
-    Raises:
-        PluginError: no such judge.
-        ConfigError: a setting does not exist.
-    """
-    cls = registry.load("judge", name)
-    try:
-        options = {**parse_settings(settings), "name": registry.find("judge", name).name}
-        return cls.model_validate(options, context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, cls, where=f"judge '{name}'") from error
 
 
 def reward_of(registry: Registry, folder: str | None, name: str | None, settings: Sequence[str]) -> Any:
