@@ -75,9 +75,7 @@ def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverCo
     Raises:
         ConfigError: no judge, or an unusable key or value.
     """
-    from pydantic import ValidationError
-
-    from rlhf_core.config import ConfigError, explain_invalid
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_discover.config import DiscoverConfig
 
     if "name" not in (settings.get("judge") or {}):
@@ -87,7 +85,4 @@ def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverCo
             why=f"judges: {judges}",
             fix="--judge NAME (pip install rlhf-plugin-judge brings local and anthropic), or --baseline",
         )
-    try:
-        return DiscoverConfig.model_validate(dict(settings), context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, DiscoverConfig) from error
+    return DiscoverConfig.from_settings(settings, registry=registry)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import ConfigError
+from rlhf_core.data import Tool
 from rlhf_core.rollouts import ToolResult
-from rlhf_core.types.messages import Tool
 from rlhf_plugin_episodes.tool_spec import tool_spec
 
 TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}

@@ -43,9 +43,8 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
     rlhf push runs/x --to org/name --dry-run
     rlhf push runs/x --to org/name
     """
-    from rlhf_core.cli import emit_json, set_up_logging
+    from rlhf_core.cli import emit_json
 
-    set_up_logging()
     upload = checked(model, repository)
     facts: dict[str, Any] = {
         "repository": repository,
@@ -136,7 +135,6 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
     """
     from huggingface_hub import HfApi, constants, get_token
 
-    from rlhf_core.cli import quiet_libraries
     from rlhf_core.config import ConfigError, RlhfError
 
     if constants.HF_HUB_OFFLINE:
@@ -148,7 +146,6 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
             why="neither HF_TOKEN nor a login of `hf auth login` is there",
             fix="set HF_TOKEN to a token that may write, or use --dry-run",
         )
-    quiet_libraries()
     api = HfApi(token=token)
     try:
         api.create_repo(upload.repository, private=private, exist_ok=True)
