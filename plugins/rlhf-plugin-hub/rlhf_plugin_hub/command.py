@@ -66,12 +66,7 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
 
 
 def checked(model: str, repository: str) -> Upload:
-    """What would be uploaded.
-
-    Raises:
-        ConfigError: the repository's name cannot be one.
-        ModelError: no such model, a damaged one, or one that is no folder.
-    """
+    """What would be uploaded."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     from rlhf_core.config import ConfigError
@@ -127,12 +122,7 @@ def show(facts: dict[str, Any], card: str | None) -> None:
 
 
 def send(upload: Upload, *, private: bool, message: str) -> str:
-    """Make the repository if it is not there, and upload; its address is returned.
-
-    Raises:
-        ConfigError: there is no token, the hub is switched off, or the repository is there and public, unasked.
-        RlhfError: the hub refuses, or cannot be reached.
-    """
+    """Make the repository if it is not there, and upload; its address is returned."""
     from huggingface_hub import HfApi, constants, get_token
 
     from rlhf_core.config import ConfigError, RlhfError

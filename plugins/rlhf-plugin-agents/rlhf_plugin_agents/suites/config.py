@@ -241,11 +241,7 @@ class Chains(AgentSuiteConfig):
 
 
 def folder_of(suite: AgentSuiteConfig) -> Path:
-    """The folder of a suite that ships no rows.
-
-    Raises:
-        ConfigError: none is set.
-    """
+    """The folder of a suite that ships no rows."""
     if suite.path is None:
         raise ConfigError(f"suite '{suite.name}' has no rows", fix="--data FOLDER with its published files")
     return Path(suite.path).expanduser()
