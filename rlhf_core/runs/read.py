@@ -126,7 +126,7 @@ def find_run(name: str, root: Path = ROOT) -> StoredRun:
     known = [p.name for p in run_folders(beside)]
     near = did_you_mean(place.name, known)
     why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
-    raise RunDirError(f"'{name}' is no run", why=why, fix=near or "rlhf runs list --root FOLDER")
+    raise RunDirError(f"'{name}' is not a run", why=why, fix=near or "rlhf runs list --root FOLDER")
 
 
 def run_folders(root: Path) -> list[Path]:
