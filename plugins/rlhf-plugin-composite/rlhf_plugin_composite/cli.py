@@ -113,7 +113,7 @@ def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
     for name, value in pairs_of(text, "--weights"):
         if name not in names:
             raise ConfigError(
-                f"--weights names '{name}', which is no component",
+                f"--weights names '{name}', which is not a component",
                 why=f"components: {', '.join(names)}",
                 fix="check --weights and --parts",
             )

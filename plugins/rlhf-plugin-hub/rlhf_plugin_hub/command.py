@@ -76,15 +76,15 @@ def checked(model: str, repository: str) -> Upload:
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise ConfigError(f"--to {repository!r} is no name of a repository", why=str(error), fix="--to org/name") from (
-            error
-        )
+        raise ConfigError(
+            f"--to {repository!r} is not a name of a repository", why=str(error), fix="--to org/name"
+        ) from (error)
     if repository.count("/") != 1:
         raise ConfigError(f"--to {repository!r} names no organisation or user", fix=f"--to org/{repository}")
     source = resolve_model(model)
     if not source.local or source.gguf:
         raise ModelError(
-            f"'{model}' is no folder here", fix="give a run, a checkpoint, or a folder in Hugging Face form"
+            f"'{model}' is not a folder here", fix="give a run, a checkpoint, or a folder in Hugging Face form"
         )
     folder = Path(source.adapter or source.place)
     verify_files(folder)

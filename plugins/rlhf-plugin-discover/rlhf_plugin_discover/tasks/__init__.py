@@ -96,7 +96,7 @@ def task_folder(name: str) -> Path:
     if not folder.is_dir():
         raise ConfigError(
             f"there is no task '{name}'",
-            why=f"shipped: {', '.join(shipped())}; and it is no folder",
+            why=f"shipped: {', '.join(shipped())}; and it is not a folder",
             fix="name one of these, or a folder with task.yaml and prompt.md",
         )
     return folder
