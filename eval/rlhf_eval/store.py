@@ -57,7 +57,9 @@ class ResultFolder:
             raise ConfigError(f"--out {self.path} is a file", fix="name a folder")
         if not settings_file.is_file():
             if self.path.is_dir() and any(self.path.iterdir()):
-                raise ConfigError(f"--out {self.path} holds something that is no evaluation", fix="name another folder")
+                raise ConfigError(
+                    f"--out {self.path} holds something that is not an evaluation", fix="name another folder"
+                )
             return
         then = json.loads(settings_file.read_text())
         changed = differences(then, self.settings)

@@ -46,7 +46,9 @@ class AgentFolder:
             raise ConfigError(f"--out {self.path} is a file", fix="name a folder")
         if not file.is_file():
             if self.path.is_dir() and any(self.path.iterdir()):
-                raise ConfigError(f"--out {self.path} holds something that is no evaluation", fix="name another folder")
+                raise ConfigError(
+                    f"--out {self.path} holds something that is not an evaluation", fix="name another folder"
+                )
             return
         try:
             then = json.loads(file.read_text())

@@ -89,7 +89,7 @@ def cases(config: AppsConfig, prompt: Prompt) -> dict[str, Any]:
         raise BrokenTests(f"{len(inputs)} inputs and {len(outputs)} outputs")
     name = columns.get("fn_name")
     if name is not None and not (isinstance(name, str) and name.isidentifier()):
-        raise BrokenTests(f"fn_name {name!r} is no name")
+        raise BrokenTests(f"fn_name {name!r} is not a name")
     return {"inputs": inputs[: config.max_tests], "outputs": outputs[: config.max_tests], "fn_name": name}
 
 

@@ -106,7 +106,8 @@ def build_composite(config: CompositeConfig, ctx: BuildContext) -> CompositeRewa
             composite.rewards[name] = reward
             if not callable(getattr(reward, "score", None)):
                 raise ConfigError(
-                    f"part '{name}' of the composite is no reward", why=f"what {part.reward.name} builds has no score()"
+                    f"part '{name}' of the composite is not a reward",
+                    why=f"what {part.reward.name} builds has no score()",
                 )
         calibrate(composite)
     except BaseException:

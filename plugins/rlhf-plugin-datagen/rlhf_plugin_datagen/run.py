@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_core.cli import quiet_libraries
 from rlhf_core.config import check_component
 from rlhf_core.data import DatasetError
-from rlhf_core.models import ModelConfig
 from rlhf_plugin_datagen.items import Item, ItemResult
 from rlhf_plugin_datagen.job import Job
 from rlhf_plugin_datagen.store import Store
@@ -69,8 +67,6 @@ def run_batches(
 
 def build(job: Job) -> list[Any]:
     """Generator and judge; one object if they are the same."""
-    if any(isinstance(getattr(config, "model", None), ModelConfig) for config in (job.generator, job.judge)):
-        quiet_libraries()
     generator = job.generator.build(job.ctx)
     judge = generator if job.judge == job.generator else job.judge.build(job.ctx)
     for component, config in ((generator, job.generator), (judge, job.judge)):

@@ -62,10 +62,12 @@ def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any
 
 
 def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverConfig:
-    """The configuration."""
-    from pydantic import ValidationError
+    """The configuration.
 
-    from rlhf_core.config import ConfigError, explain_invalid
+    Raises:
+        ConfigError: no judge, or an unusable key or value.
+    """
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_discover.config import DiscoverConfig
 
     if "name" not in (settings.get("judge") or {}):
@@ -75,7 +77,4 @@ def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverCo
             why=f"judges: {judges}",
             fix="--judge NAME (pip install rlhf-plugin-judge brings local and anthropic), or --baseline",
         )
-    try:
-        return DiscoverConfig.model_validate(dict(settings), context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, DiscoverConfig) from error
+    return DiscoverConfig.from_settings(settings, registry=registry)

@@ -28,7 +28,7 @@ def _leave():
             return value.tolist()
         if isinstance(value, (set, frozenset, range)) or hasattr(value, "__next__"):
             return list(value)
-        raise TypeError(f"{name} holds a {{type(value).__name__}}, which is no plain data")
+        raise TypeError(f"{name} holds a {{type(value).__name__}}, which is not plain data")
     text = json.dumps(globals()[{name!r}], default=plain)
     sys.stdout.flush()
     sys.stdout.write({mark!r} + text + "\\n")

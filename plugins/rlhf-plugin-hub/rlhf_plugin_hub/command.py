@@ -43,9 +43,8 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
     rlhf push runs/x --to org/name --dry-run
     rlhf push runs/x --to org/name
     """
-    from rlhf_core.cli import emit_json, set_up_logging
+    from rlhf_core.cli import emit_json
 
-    set_up_logging()
     upload = checked(model, repository)
     facts: dict[str, Any] = {
         "repository": repository,
@@ -77,15 +76,15 @@ def checked(model: str, repository: str) -> Upload:
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise ConfigError(f"--to {repository!r} is no name of a repository", why=str(error), fix="--to org/name") from (
-            error
-        )
+        raise ConfigError(
+            f"--to {repository!r} is not a name of a repository", why=str(error), fix="--to org/name"
+        ) from (error)
     if repository.count("/") != 1:
         raise ConfigError(f"--to {repository!r} names no organisation or user", fix=f"--to org/{repository}")
     source = resolve_model(model)
     if not source.local or source.gguf:
         raise ModelError(
-            f"'{model}' is no folder here", fix="give a run, a checkpoint, or a folder in Hugging Face form"
+            f"'{model}' is not a folder here", fix="give a run, a checkpoint, or a folder in Hugging Face form"
         )
     folder = Path(source.adapter or source.place)
     verify_files(folder)
@@ -126,7 +125,6 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
     """Make the repository if it is not there, and upload; its address is returned."""
     from huggingface_hub import HfApi, constants, get_token
 
-    from rlhf_core.cli import quiet_libraries
     from rlhf_core.config import ConfigError, RlhfError
 
     if constants.HF_HUB_OFFLINE:
@@ -138,7 +136,6 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
             why="neither HF_TOKEN nor a login of `hf auth login` is there",
             fix="set HF_TOKEN to a token that may write, or use --dry-run",
         )
-    quiet_libraries()
     api = HfApi(token=token)
     try:
         api.create_repo(upload.repository, private=private, exist_ok=True)

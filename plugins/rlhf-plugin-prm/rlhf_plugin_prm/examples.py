@@ -82,7 +82,7 @@ def _steps(meta: Mapping[str, Any], split: Split, where: str) -> tuple[str, list
             )
     else:
         raise DatasetError(
-            f"steps are no list of texts: {str(column)[:60]!r}",
+            f"steps are not a list of texts: {str(column)[:60]!r}",
             where=where,
             fix='write "steps": ["first step", "second step"]',
         )
@@ -107,7 +107,7 @@ def _labels(meta: Mapping[str, Any], count: int, split: Split, where: str) -> tu
     if isinstance(first_wrong, int) and not isinstance(first_wrong, bool):
         if not -1 <= first_wrong < count:
             raise DatasetError(
-                f"label {first_wrong} is no step of {count}",
+                f"label {first_wrong} is not a step of {count}",
                 where=where,
                 fix="give the index of the first wrong step, from 0, or -1 if all are right",
             )

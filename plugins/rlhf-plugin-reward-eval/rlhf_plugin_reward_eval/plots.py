@@ -19,7 +19,7 @@ def check_plots(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--plots {folder} is no folder", why=str(error.strerror), fix="name a folder") from error
+        raise ConfigError(f"--plots {folder} is not a folder", why=str(error.strerror), fix="name a folder") from error
 
 
 def draw(report: Report, folder: Path) -> list[Path]:

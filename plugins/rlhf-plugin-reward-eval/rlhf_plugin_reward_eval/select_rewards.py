@@ -76,6 +76,6 @@ def check_options(
         raise ConfigError("--gold and --gold-scale belong to --responses", fix="--responses FILE")
     if scale is not None and (column is None or scale[0] >= scale[1]):
         raise ConfigError(
-            f"--gold-scale {scale[0]:g} {scale[1]:g} is no scale of a --gold column",
+            f"--gold-scale {scale[0]:g} {scale[1]:g} is not a scale of a --gold column",
             fix="--gold COLUMN --gold-scale LOW HIGH",
         )

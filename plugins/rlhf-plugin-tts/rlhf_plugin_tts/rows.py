@@ -85,7 +85,7 @@ def read_rated(file: str, reference: str | None, group: str | None) -> list[Rate
         column = reference or next((c for c in REFERENCES if c in row), REFERENCES[0])
         value = row.get(column)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise DatasetError(f"column '{column}' is no rating", where=where, why=f"got {value!r:.80}")
+            raise DatasetError(f"column '{column}' is not a rating", where=where, why=f"got {value!r:.80}")
         kind = group or next((c for c in GROUPS if c in row), None)
         if group is not None and group not in row:
             raise DatasetError(f"there is no column '{group}'", where=where, fix="--group COLUMN of speaker or engine")

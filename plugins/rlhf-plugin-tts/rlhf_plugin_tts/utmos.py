@@ -105,7 +105,7 @@ def read_checkpoint(place: str) -> Mapping[str, Tensor]:
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ModelError(f"'{file}' is no file of weights", why=str(error).splitlines()[0]) from error
+        raise ModelError(f"'{file}' is not a file of weights", why=str(error).splitlines()[0]) from error
 
 
 def load_encoder(place: str) -> Any:
@@ -115,7 +115,7 @@ def load_encoder(place: str) -> Any:
         return transformers.AutoModel.from_pretrained(place).eval().requires_grad_(False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
-            f"'{place}' is no speech encoder that transformers loads",
+            f"'{place}' is not a speech encoder that transformers loads",
             why=str(error).strip().splitlines()[0],
             fix="give the folder of a wav2vec 2.0, HuBERT or WavLM in Hugging Face form, or its hub id",
         ) from error

@@ -134,7 +134,7 @@ class Whisper:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(path)
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(
-                f"'{path}' is no Whisper checkpoint that transformers loads",
+                f"'{path}' is not a Whisper checkpoint that transformers loads",
                 why=str(error).splitlines()[0],
                 fix="reward.whisper=FOLDER, or a hub id such as openai/whisper-base.en",
             ) from error

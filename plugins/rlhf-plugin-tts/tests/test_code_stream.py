@@ -192,7 +192,7 @@ def test_what_dia_and_csm_cannot_say_is_refused(tmp_path: Path) -> None:
     turns = [{"role": "system", "content": "a calm voice"}, {"role": "user", "content": "hi."}]
     with pytest.raises(DatasetError, match="Dia takes no description"):
         modality_of(dia).prompt_ids(turns)
-    with pytest.raises(DatasetError, match="'a calm voice' is no speaker of CSM"):
+    with pytest.raises(DatasetError, match="'a calm voice' is not a speaker of CSM"):
         modality_of(csm).prompt_ids(turns)
     with pytest.raises(DatasetError, match="the name of a token"):
         modality_of(csm).prompt_ids([{"role": "user", "content": "say <|end_of_text|>"}])

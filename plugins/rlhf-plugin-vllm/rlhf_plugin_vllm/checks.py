@@ -160,7 +160,7 @@ def facts_of(client: Client, config: VllmConfig, folder: str = "") -> Mapping[st
             f"no vLLM answers at {client.url}", why=str(error), fix="start it, or correct rollout.urls"
         ) from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"what answers at {client.url} is no vLLM", fix="correct rollout.urls") from error
+        raise ConfigError(f"what answers at {client.url} is not vLLM", fix="correct rollout.urls") from error
     if not facts or not isinstance(facts[0], Mapping) or facts[0].get("protocol") != PROTOCOL:
         raise ConfigError(
             f"the vLLM at {client.url} has another version of the extension",

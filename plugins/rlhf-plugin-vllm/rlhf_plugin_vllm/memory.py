@@ -110,7 +110,8 @@ def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) 
     if space:
         if not space.isdigit() or int(space) < 1:
             raise ConfigError(
-                f"{KV_SPACE}='{space}' is no whole number of GiB", fix=f"--set \"rollout.environment.{KV_SPACE}='4'\""
+                f"{KV_SPACE}='{space}' is not a whole number of GiB",
+                fix=f"--set \"rollout.environment.{KV_SPACE}='4'\"",
             )
         return int(space) * GIB
     if explicit is None:
@@ -123,7 +124,9 @@ def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) 
     except ValueError:
         size = 0
     if size < 1:
-        raise ConfigError(f"kv_cache_memory_bytes={explicit} is no number of bytes", fix=f"{4 * GIB} is 4 GiB, or 4G")
+        raise ConfigError(
+            f"kv_cache_memory_bytes={explicit} is not a number of bytes", fix=f"{4 * GIB} is 4 GiB, or 4G"
+        )
     return size
 
 
@@ -230,7 +233,7 @@ def utilization(arguments: Sequence[str]) -> float:
         share = 0.0
     if not 0 < share <= 1:
         raise ConfigError(
-            f"rollout.arguments: --gpu-memory-utilization={given} is no share of a device's memory",
+            f"rollout.arguments: --gpu-memory-utilization={given} is not a share of a device's memory",
             fix="more than 0 and at most 1",
         )
     return share

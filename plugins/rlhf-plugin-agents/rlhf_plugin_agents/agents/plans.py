@@ -55,7 +55,7 @@ def read_plan(text: str, tools: Sequence[Tool]) -> Plan:
         steps = value["steps"]
         rows: dict[str, Mapping[str, Any]] = {str(s.get("id", n)): s for n, s in enumerate(steps, start=1)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadPlan(f'the plan is no JSON of the form {{"steps": [...]}}: {error}') from error
+        raise BadPlan(f'the plan is not JSON of the form {{"steps": [...]}}: {error}') from error
     if not rows:
         raise BadPlan("the plan has no steps")
     if len(rows) != len(steps) or len(rows) > MAX_STEPS:

@@ -83,8 +83,8 @@ def _arguments(text: str) -> tuple[Mapping[str, Any], str]:
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
-        return {}, f"the arguments are no JSON: {error}"
-    return (value, "") if isinstance(value, dict) else ({}, "the arguments are no JSON object")
+        return {}, f"the arguments are not JSON: {error}"
+    return (value, "") if isinstance(value, dict) else ({}, "the arguments are not a JSON object")
 
 
 def probe(service: Any, *, tools: bool) -> ServiceReply:

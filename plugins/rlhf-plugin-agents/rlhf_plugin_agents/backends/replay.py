@@ -70,7 +70,7 @@ def read_trajectories(path: Path) -> list[AgentTrajectory]:
         lines: list[Any] = list(read_jsonl(path))
     except ValueError as error:
         raise DatasetError(
-            f"'{path}' is no file of JSON lines: {error}", fix="name a rows.jsonl that `rlhf eval` wrote"
+            f"'{path}' is not a file of JSON lines: {error}", fix="name a rows.jsonl that `rlhf eval` wrote"
         ) from error
     rows = [
         from_json(line.get("trajectory", line) if isinstance(line, Mapping) else line, f"{path}, line {n}")

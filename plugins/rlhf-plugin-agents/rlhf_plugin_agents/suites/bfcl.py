@@ -77,7 +77,7 @@ def _rows(folder: Path, file: str, prefix: str = "") -> list[dict[str, Any]]:
         try:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         except ValueError as error:
-            raise DatasetError(f"'{path}' is no file of JSON lines: {error}") from error
+            raise DatasetError(f"'{path}' is not a file of JSON lines: {error}") from error
     return []
 
 

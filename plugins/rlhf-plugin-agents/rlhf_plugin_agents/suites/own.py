@@ -31,7 +31,7 @@ def rows_of(path: Path) -> tuple[Mapping[str, Any], ...]:
         missing = [k for k in NEEDED if k not in row]
         if missing or row["scorer"] not in SCORERS or any(row["id"] == r["id"] for r in rows):
             why = f"it has no {', '.join(missing)}" if missing else "its id is taken, or there is no such scorer"
-            raise DatasetError("a row is no task", where=f"{path}, line {number}", why=why)
+            raise DatasetError("a row is not a task", where=f"{path}, line {number}", why=why)
         rows.append(row)
     return tuple(rows)
 

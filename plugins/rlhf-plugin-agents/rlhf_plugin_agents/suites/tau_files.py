@@ -56,7 +56,7 @@ def read(folder: Path, name: str) -> Any:
             try:
                 return text if name.endswith(".md") else json.loads(text)
             except ValueError as error:
-                raise DatasetError(f"'{path}' is no JSON: {error}") from error
+                raise DatasetError(f"'{path}' is not JSON: {error}") from error
     domain, _, rest = name.partition("_")
     place = _published(folder, domain) if domain in STORES else None
     if place is not None:

@@ -48,7 +48,7 @@ def text_of(file: Path) -> str:
             case _:
                 return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ToolError(f"'{file.name}' is no text; pictures, sounds and PDF cannot be read here") from error
+        raise ToolError(f"'{file.name}' is not text; pictures, sounds and PDF cannot be read here") from error
     except (zipfile.BadZipFile, KeyError, ElementTree.ParseError) as error:
         raise ToolError(f"'{file.name}' is broken: {error}") from error
 

@@ -121,4 +121,4 @@ class Files:
         try:
             return place.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ToolError(f"'{path}' is no text") from error
+            raise ToolError(f"'{path}' is not text") from error

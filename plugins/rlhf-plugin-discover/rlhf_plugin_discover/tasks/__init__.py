@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from rlhf_core.config import Config, ConfigError, Registry, component, explain_invalid, merge_settings, read_yaml
+from rlhf_core.config import Config, ConfigError, Registry, component, merge_settings, read_yaml
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import VerifierConfig
 from rlhf_plugin_code.extract import program
@@ -96,7 +96,7 @@ def task_folder(name: str) -> Path:
     if not folder.is_dir():
         raise ConfigError(
             f"there is no task '{name}'",
-            why=f"shipped: {', '.join(shipped())}; and it is no folder",
+            why=f"shipped: {', '.join(shipped())}; and it is not a folder",
             fix="name one of these, or a folder with task.yaml and prompt.md",
         )
     return folder
@@ -111,10 +111,7 @@ def read_task_file(folder: Path, registry: Registry, settings: Mapping[str, Any]
     data = read_yaml(folder / "task.yaml")
     if settings:
         data = merge_settings(data, {"verifier": dict(settings)})
-    try:
-        return TaskFile.model_validate(data, context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, TaskFile, where=str(folder / "task.yaml")) from error
+    return TaskFile.from_settings(data, str(folder / "task.yaml"), registry)
 
 
 def verifier_of(file: TaskFile, folder: Path) -> Any:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_core.data import Prompt
+from rlhf_core.data import Prompt, ToolCall
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.rollouts import ToolError, ToolResult, TurnStatus
-from rlhf_core.types.messages import ToolCall
 from rlhf_plugin_episodes.calculator import Calculator
 from rlhf_plugin_episodes.lookup.config import LookupConfig
 from rlhf_plugin_episodes.lookup.questions import answer_in

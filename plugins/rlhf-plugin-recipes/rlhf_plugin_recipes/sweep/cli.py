@@ -41,14 +41,12 @@ def sweep(
     rlhf sweep learning_rate --jobs 2
     rlhf sweep mine.yaml --seeds 0,1,2,3 --set base.trainer.steps=50
     """
-    from rlhf_core.cli import set_up_logging
     from rlhf_core.config import ConfigError
     from rlhf_plugin_recipes.files import find_file, shipped
     from rlhf_plugin_recipes.process import locked
     from rlhf_plugin_recipes.sweep.plan import plan_runs
     from rlhf_plugin_recipes.sweep.read import read_sweep
 
-    set_up_logging()
     if list_them:
         _list(as_json)
         return

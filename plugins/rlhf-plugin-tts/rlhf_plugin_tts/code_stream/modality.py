@@ -119,7 +119,7 @@ class StreamVoice:
         ids = [int(name[1:]) if name[:1] == "c" and name[1:].isdecimal() else -1 for name in text.split()]
         if any(not 0 <= i < self.marks[0] for i in ids):
             raise DatasetError(
-                "a completion holds what is no code of this voice",
+                "a completion holds what is not a code of this voice",
                 where=f"completion {text[:40]!r}",
                 fix="a completion of speech is its codes, as rlhf generate writes them",
             )

@@ -54,10 +54,8 @@ def voice(model: str, codec: str, output: Path, like: str | None, end: str | Non
     rlhf tts voice --model nari-labs/Dia-1.6B-0626 --codec descript/dac_44khz --like dia --output dia
     rlhf tts voice --model lm --codec dac --token '<a{}>' --prompt 'say: {text}<speak>' --output my-voice
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
 
-    set_up_logging()
-    quiet_libraries()
     make = _codec_voice if like not in STREAMS else _stream
     result = make(model, codec, output, like, end, asked)
     if as_json:

@@ -52,7 +52,7 @@ class Answers:
             or answer.get("answer") not in GIVEN
             or answer.get("first") not in (0, 1)
         ):
-            raise DatasetError("that is no answer to a trial", why=f"got {dict(answer)!r:.200}")
+            raise DatasetError("the answer does not belong to a trial", why=f"got {dict(answer)!r:.200}")
         trial = self.trials[str(answer["id"])]
         row = {key: answer[key] for key in ("id", "answer", "first", "seconds", "at") if key in answer}
         row |= {"listener": self.listener, "kind": trial.kind, "labels": [side.label for side in trial.sides]}

@@ -43,10 +43,8 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
     rlhf tts pairs --model runs/voice --output pairs.jsonl
     rlhf tts pairs --model runs/voice --by samples --reward acoustic_proxy --output pairs.jsonl
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
 
-    set_up_logging()
-    quiet_libraries()
     result = make(output, options)
     if as_json:
         emit_json(result)
