@@ -6,11 +6,14 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import BuildContext, PluginError
 from rlhf_core.data import DatasetError
-from rlhf_eval.lm_harness.config import LmEvalConfig
+
+if TYPE_CHECKING:
+    from rlhf_eval.lm_harness.config import LmEvalConfig
+
 
 log = logging.getLogger("rlhf.eval")
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 from rlhf_core.config import ConfigError
-from rlhf_plugin_code.config import SandboxSettings
+
+if TYPE_CHECKING:
+    from rlhf_plugin_code.config import SandboxSettings
+
 
 PATIENCE_S = 5.0
 """For a command to do something with an empty program."""

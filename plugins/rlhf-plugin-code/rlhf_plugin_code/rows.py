@@ -5,12 +5,14 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Prompt
-from rlhf_plugin_code.config import AppsConfig, AssertsConfig
 from rlhf_plugin_code.extract import check_body, defined, split_tests
 from rlhf_plugin_code.inside.names import supplied
+
+if TYPE_CHECKING:
+    from rlhf_plugin_code.config import AppsConfig, AssertsConfig
 
 
 class BrokenTests(ValueError):

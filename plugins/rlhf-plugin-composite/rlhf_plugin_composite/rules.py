@@ -6,11 +6,14 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig
+
 
 Counter = Callable[[str], int]
 Pattern = Any

@@ -8,11 +8,13 @@ import os
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+if TYPE_CHECKING:
+    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+
 
 NEVER = 2**31 - 1
 

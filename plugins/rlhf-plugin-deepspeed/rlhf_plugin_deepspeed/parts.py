@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.engine import local_rank, settings
+
+if TYPE_CHECKING:
+    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 
 class PartReader:

@@ -7,14 +7,17 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.config import ConfigError
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_code.extract import program
 from rlhf_plugin_code.sandbox import Ended, SandboxError
-from rlhf_plugin_discover.config import LeftBehindConfig
 from rlhf_plugin_discover.kissing.check import check_kissing
+
+if TYPE_CHECKING:
+    from rlhf_plugin_discover.config import LeftBehindConfig
+
 
 Check = Callable[[Any], float]
 MARK = "\x1evalue:"

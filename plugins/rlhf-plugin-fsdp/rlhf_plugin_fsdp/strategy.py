@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -14,7 +14,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rlhf_core.config import BuildContext
 from rlhf_core.distributed import OnRanks, decoder_layers
-from rlhf_plugin_fsdp.config import FsdpConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_fsdp.config import FsdpConfig
 
 
 class Fsdp(OnRanks):

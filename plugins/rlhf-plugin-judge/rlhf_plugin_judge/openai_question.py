@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Message, json_values, message_text
 from rlhf_core.rewards import JudgeRequest
 from rlhf_plugin_judge.answers import digest
-from rlhf_plugin_judge.openai_config import OpenAIConfig
 from rlhf_plugin_judge.prices import most, most_tokens
 from rlhf_plugin_judge.question import Question
 from rlhf_plugin_judge.replies import ToolRequest
 from rlhf_plugin_judge.texts import clean
 from rlhf_plugin_judge.tool_blocks import TOOLS_ADD
+
+if TYPE_CHECKING:
+    from rlhf_plugin_judge.openai_config import OpenAIConfig
 
 
 def question_of(request: JudgeRequest, config: OpenAIConfig) -> Question:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
+
 
 MAX_DIGITS = 200
 """Longer numbers are no answer; reading them exactly would only cost time."""

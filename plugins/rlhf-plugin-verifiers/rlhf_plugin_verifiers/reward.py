@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import BuildContext, ConfigError, Registry
 from rlhf_core.data import DatasetError, Datasets, Prompt, message_text
 from rlhf_core.rewards import Sample, Score, VerifierConfig
 from rlhf_core.workers.pool import VerifierPool
 from rlhf_core.workers.worker_handle import Recycling
-from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 
 class VerifierReward:

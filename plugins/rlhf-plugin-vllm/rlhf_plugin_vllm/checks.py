@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rlhf_core.config import BuildContext, ConfigError
@@ -13,10 +13,13 @@ from rlhf_core.models import ModelError
 from rlhf_core.rollouts import SamplingParams
 from rlhf_plugin_vllm.answers import PATH
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
-from rlhf_plugin_vllm.colocated_config import ColocatedConfig
-from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.memory import cache_bytes, option, utilization
 from rlhf_plugin_vllm.worker import EXTENSION, PROTOCOL, SHAPE
+
+if TYPE_CHECKING:
+    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
+    from rlhf_plugin_vllm.config import VllmConfig
+
 
 TESTED = ("0.32.0",)
 """Versions of vLLM that the tests were run with."""

@@ -6,11 +6,15 @@ import subprocess
 import sys
 from importlib.metadata import distributions
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_plugin_vllm.checks import check_settings, check_version
-from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.memory import cache_bytes
+
+if TYPE_CHECKING:
+    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
+
 
 STRATEGIES = ("auto", "single", "ddp", "fsdp", "deepspeed")
 """Each process hands whole weights to a vLLM of its own, which with adapters starts from the whole model."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
-from rlhf_plugin_vllm.colocated_config import ColocatedConfig
-from rlhf_plugin_vllm.config import VllmConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
+    from rlhf_plugin_vllm.config import VllmConfig
+
 
 MIB, GIB = 1 << 20, 1 << 30
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}

@@ -5,11 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import wandb
 
 from rlhf_core.config import BuildContext
-from rlhf_plugin_wandb.config import WandbConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_wandb.config import WandbConfig
 
 
 class WandbTracker:

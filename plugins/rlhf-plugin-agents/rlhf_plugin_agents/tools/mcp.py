@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Tool
 from rlhf_core.rollouts import ToolError
-from rlhf_plugin_agents.tools.mcp_config import McpServer
+
+if TYPE_CHECKING:
+    from rlhf_plugin_agents.tools.mcp_config import McpServer
+
 
 IN_PROCESS = "import:"
 LEAVE_S = 5.0

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import DatasetError
 from rlhf_core.rewards import Sample
 from rlhf_plugin_prm.data.chains import KINDS, Chain, distinct_chains, gold, solve
-from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig
 from rlhf_plugin_prm.data.perturb import Kind, Labelled, NotWorked, perturb, untouched
+
+if TYPE_CHECKING:
+    from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig
+
 
 Row = Mapping[str, Any]
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Prompt
-from rlhf_plugin_verifiers.exact.config import JsonSchemaConfig
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
+
+if TYPE_CHECKING:
+    from rlhf_plugin_verifiers.exact.config import JsonSchemaConfig
+
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 MAX_TRIES = 50

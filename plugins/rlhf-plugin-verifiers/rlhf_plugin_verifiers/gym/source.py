@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
-from rlhf_plugin_verifiers.gym.config import GymDataConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_verifiers.gym.config import GymDataConfig
+
 
 HELDOUT_SEED = 1 << 24
 """Added for held-out problems: item i of seed s is drawn with seed s + i, so neighbouring seeds share most problems."""

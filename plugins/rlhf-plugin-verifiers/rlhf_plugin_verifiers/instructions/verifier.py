@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-from rlhf_plugin_verifiers.instructions.config import IFEvalConfig
 from rlhf_plugin_verifiers.instructions.registry import Check, checks
+
+if TYPE_CHECKING:
+    from rlhf_plugin_verifiers.instructions.config import IFEvalConfig
 
 
 class Followed(NamedTuple):

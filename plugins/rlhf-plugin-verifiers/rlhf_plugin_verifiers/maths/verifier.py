@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlhf_core.data import Prompt
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, is_formula, last_statement, stated_answer
 from rlhf_plugin_verifiers.maths.choice import Option, chosen_letter, only_letter, option, option_letter
-from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
 from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
 from rlhf_plugin_verifiers.maths.text import canonical, other_words, own_part, plain_digits, unwrapped, without_plus
+
+if TYPE_CHECKING:
+    from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
 
 
 class Verdict(NamedTuple):
