@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rlhf_core.models.weights_on_demand import on_demand as on_demand
     from rlhf_core.plugins.optimizer_plan import NormPart as NormPart
     from rlhf_core.plugins.optimizer_plan import OptimizerPlan as OptimizerPlan
-    from rlhf_core.plugins.protocols import ModuleRelease as ModuleRelease
-    from rlhf_core.plugins.protocols import ShardedForward as ShardedForward
-    from rlhf_core.plugins.protocols import ShardedLoading as ShardedLoading
-    from rlhf_core.plugins.protocols import Strategy as Strategy
+    from rlhf_core.plugins.strategy_protocols import ModuleRelease as ModuleRelease
+    from rlhf_core.plugins.strategy_protocols import ShardedForward as ShardedForward
+    from rlhf_core.plugins.strategy_protocols import ShardedLoading as ShardedLoading
+    from rlhf_core.plugins.strategy_protocols import Strategy as Strategy
 
 __getattr__, __dir__ = surface(__name__)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch.distributed as dist
 
+from rlhf_core.distributed.group import GroupCollectives
 from rlhf_core.plugins.context import BuildContext
 
 
-class OnRanks:
+class OnRanks(GroupCollectives):
     """Exchanges between ranks, with their deadlines and messages, are those of ``ddp``.
 
     Args:
@@ -23,7 +23,7 @@ class OnRanks:
     def __init__(self, ranks: Any) -> None:
         self.ranks = ranks
         self.rank, self.world_size, self.device = ranks.rank, ranks.world_size, ranks.device
-        self.peers = ranks.peers
+        self.peers, self.timeout_s = ranks.peers, ranks.timeout_s
         self._own_group = not dist.is_initialized()
         if self._own_group:  # one process has no launcher's store
             backend = "nccl" if self.device.type == "cuda" else "gloo"
@@ -41,26 +41,6 @@ class OnRanks:
         ddp = ctx.registry.load("strategy", "ddp").model_validate({"timeout_s": timeout_s, "device": device})
         return ddp.build(ctx)
 
-    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Add each value over ranks."""
-        return self.ranks.sum_over_ranks(values)
-
-    def max_over_ranks(self, value: int) -> int:
-        """Largest value over ranks."""
-        return self.ranks.max_over_ranks(value)
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Every rank's plain value, in rank order."""
-        return self.ranks.gather_objects(value)
-
-    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
-        """What every rank has sent to this one."""
-        return self.ranks.exchange_objects(outgoing)
-
-    def barrier(self, what: str) -> None:
-        """Wait for all ranks."""
-        self.ranks.barrier(what)
-
     def alone(self, what: str) -> AbstractContextManager[None]:
         """Rank 0 works; the others wait for it at the end."""
         return self.ranks.alone(what)
@@ -74,6 +54,3 @@ class OnRanks:
         self.ranks.close()
         if self._own_group:
             dist.destroy_process_group()
-
-
-__all__ = ["OnRanks"]

@@ -13,14 +13,14 @@ import pytest
 import torch.distributed as dist
 
 from rlhf_core.distributed import peers as peers_module
-from rlhf_core.distributed.peers import Peers, waiting
+from rlhf_core.distributed.peers import RankMonitor, waiting
 from rlhf_core.types.errors import DeadlineExceeded
 
 from .test_launch import logged, ranks_of, started, wait_until
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Peers, Peers]]:
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RankMonitor, RankMonitor]]:
     """Rank 0 and rank 1, in this process, over a real store."""
     monkeypatch.setattr(peers_module, "BEAT_S", 0.02)
     monkeypatch.setattr(peers_module, "SILENT_S", 0.3)
@@ -29,13 +29,13 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Peers, Peers]]:
     monkeypatch.setattr(peers_module, "position", lambda: (next(places), 7.0))
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=5), wait_for_workers=False)
     stores = [dist.TCPStore("127.0.0.1", server.port, is_master=False) for _ in range(2)]
-    ranks = [Peers(store, rank, 2) for rank, store in enumerate(stores)]
+    ranks = [RankMonitor(store, rank, 2) for rank, store in enumerate(stores)]
     yield ranks[0], ranks[1]
     for rank in ranks:
         rank.close()
 
 
-def test_a_rank_that_says_nothing_more_is_named(two: tuple[Peers, Peers]) -> None:
+def test_a_rank_that_says_nothing_more_is_named(two: tuple[RankMonitor, RankMonitor]) -> None:
     zero, one = two
     wait_until(lambda: zero.heard[1].beat and one.heard[0].beat, "each has heard of the other", 10)
     assert zero.silent() == []
@@ -49,7 +49,7 @@ def test_a_rank_that_says_nothing_more_is_named(two: tuple[Peers, Peers]) -> Non
     assert "rank 1 has said nothing for 0 s (stopped, swapped out or gone); it last said: step 3, play()" in text
 
 
-def test_every_rank_tells_its_stack(two: tuple[Peers, Peers]) -> None:
+def test_every_rank_tells_its_stack(two: tuple[RankMonitor, RankMonitor]) -> None:
     said = two[0].stacks()
     assert said.startswith("rank 0: thread MainThread\n")
     assert "\nrank 1: thread MainThread\n" in said
@@ -57,12 +57,12 @@ def test_every_rank_tells_its_stack(two: tuple[Peers, Peers]) -> None:
     assert "in _exchange" not in said, "the thread that tells"
 
 
-def test_a_silent_rank_tells_none(two: tuple[Peers, Peers]) -> None:
+def test_a_silent_rank_tells_none(two: tuple[RankMonitor, RankMonitor]) -> None:
     two[1].close()
     assert two[0].stacks().endswith("\nrank 1: did not say (stopped, swapped out or gone)")
 
 
-def test_an_error_of_this_rank_stays_what_it_is(two: tuple[Peers, Peers]) -> None:
+def test_an_error_of_this_rank_stays_what_it_is(two: tuple[RankMonitor, RankMonitor]) -> None:
     with pytest.raises(RuntimeError, match="not enough memory"), waiting("adding gradients", 0, two[0], 6.0):
         raise RuntimeError("not enough memory: you tried to allocate 8 bytes")
 
