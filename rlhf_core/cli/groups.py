@@ -139,7 +139,7 @@ def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
         disabled: distributions that are left out; None takes the user's list.
     """
     from rlhf_core.plugins.disabled import disabled_distributions
-    from rlhf_core.plugins.registry import scan
+    from rlhf_core.plugins.entry_points import scan
 
     off = set(disabled_distributions() if disabled is None else disabled)
     entries = [d.entry("command") for d in scan() if d.point.group == GROUP and d.distribution not in off]
@@ -152,7 +152,7 @@ def load(entries: list[Any], path: str) -> click.Command:
     Raises:
         PluginError: two distributions claim it, it does not import, or it is no click command.
     """
-    from rlhf_core.plugins.registry import check_core_range
+    from rlhf_core.plugins.entry_points import check_core_range
     from rlhf_core.types.errors import PluginError
 
     words = path.replace(".", " ")

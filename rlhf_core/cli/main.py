@@ -11,7 +11,7 @@ from rlhf_core._version import __version__
 from rlhf_core.cli.common import set_up_process
 from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.plugins import time_limit as deadline
-from rlhf_core.runs.launch.leave import has_to_leave, leave
+from rlhf_core.runs.launch.process_end import hard_exit, needs_hard_exit
 
 COMMANDS = {
     "train": ("rlhf_core.cli.train:train", "Train a model: any algorithm, reward and loss that is installed."),
@@ -42,8 +42,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         _main(argv)
     except SystemExit as end:
-        if argv is None and has_to_leave():
-            leave(end.code if isinstance(end.code, int) else 1)
+        if argv is None and needs_hard_exit():
+            hard_exit(end.code if isinstance(end.code, int) else 1)
         raise
 
 
@@ -79,7 +79,7 @@ def _main(argv: list[str] | None) -> None:
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
         click.echo(str(error), err=True)
         if argv is None and isinstance(error, DeadlineExceeded):
-            leave(error.exit_code)  # what hangs may be a thread, and the interpreter would wait for it
+            hard_exit(error.exit_code)  # what hangs may be a thread, and the interpreter would wait for it
         raise SystemExit(error.exit_code) from error
     except BrokenPipeError as error:
         raise SystemExit(0) from error

@@ -27,12 +27,11 @@ def list_(kind: str | None, as_json: bool) -> None:
     """Components, commands and hooks that are installed. Reads metadata only; imports no plugin."""
     from rlhf_core.cli.common import emit_json, table
     from rlhf_core.plugins.disabled import disabled_distributions
-    from rlhf_core.plugins.registry import describe_all
 
     entries = declared(kind)
     off = set(disabled_distributions())
     if as_json:
-        emit_json([{**row, "disabled": row["distribution"] in off} for row in describe_all(entries)])
+        emit_json([{**entry.describe(), "disabled": entry.distribution in off} for entry in entries])
         return
     table(
         ("kind", "name", "distribution", "version", ""),

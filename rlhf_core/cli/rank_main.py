@@ -16,9 +16,10 @@ from rlhf_core.plugins import time_limit as deadline
 from rlhf_core.plugins.disabled import disabled_distributions
 from rlhf_core.plugins.hooks import load_hooks
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.runs.launch.leave import leave
 from rlhf_core.runs.launch.process import run_plan
+from rlhf_core.runs.launch.process_end import hard_exit
 from rlhf_core.runs.launch.ranks import die_with_launcher, report
+from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import ComponentError, RlhfError
 
 
@@ -44,8 +45,8 @@ def main() -> int:
         config = reload(registry, plan)
         registry.freeze()
         with StepPrinter(config, args.run_dir, quiet=os.environ.get("RANK", "0") != "0") as printer:
-            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
-            run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume, **shown)
+            display = Display(printer.say, printer.step, printer.work)
+            run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume, display=display)
     except RlhfError as error:
         if isinstance(error, ComponentError):
             traceback.print_exception(error.__cause__)
@@ -66,4 +67,4 @@ if __name__ == "__main__":
     except Exception:
         traceback.print_exc()
         code = 1
-    leave(code)
+    hard_exit(code)

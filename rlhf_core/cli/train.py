@@ -14,7 +14,7 @@ from rlhf_core.cli.options import open_plugins, resolve_labelled_options, run_op
 
 if TYPE_CHECKING:
     from rlhf_core.runs.launch.joined import Rank0
-    from rlhf_core.runs.launch.started import StartedRank
+    from rlhf_core.runs.launch.started import RankInfo
 
 
 @click.command()
@@ -95,7 +95,7 @@ def train(
         _run(plan, config, registry, hooks, run_dir, resume is not None, as_json, rank_0)
 
 
-def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | None:
+def _first_of(rank: RankInfo | None, stack: contextlib.ExitStack) -> Rank0 | None:
     """Rank 0's side of a launch by torchrun or srun, told to the other ranks however the stack ends."""
     if rank is None:
         return None
@@ -140,6 +140,7 @@ def _run(
     from rlhf_core.cli.progress import StepPrinter, print_summary
     from rlhf_core.runs.launch.run import launch
     from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
+    from rlhf_core.runs.work import Display
 
     folder = run_dir or default_run_dir(config.trainer.name)
     if not resume:
@@ -147,8 +148,8 @@ def _run(
     printer = StepPrinter(config, folder, quiet=as_json)
     try:
         with printer:
-            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
-            summary = launch(plan, config, registry, hooks, folder, resume=resume, rank_0=rank_0, **shown)
+            display = Display(printer.say, printer.step, printer.work)
+            summary = launch(plan, config, registry, hooks, folder, resume=resume, rank_0=rank_0, display=display)
         if as_json:
             emit_json({**summary, "run_dir": str(folder)})
         else:

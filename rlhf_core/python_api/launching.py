@@ -60,6 +60,7 @@ def launch_in_process(
     from rlhf_core.cli.progress import StepPrinter
     from rlhf_core.runs.launch.run import launch, preflight, with_rows
     from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
+    from rlhf_core.runs.work import Display
 
     preflight(registry, config, plan.world_size)
     plan = plan if resuming else with_rows(plan, registry, config)
@@ -69,8 +70,8 @@ def launch_in_process(
     quiet_libraries()
     with StepPrinter(config, folder, quiet=not progress) as printer:
         try:
-            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
-            launch(plan, config, registry, hooks, folder, resume=resuming, **shown)
+            display = Display(printer.say, printer.step, printer.work)
+            launch(plan, config, registry, hooks, folder, resume=resuming, display=display)
         finally:
             for note in hooks.notes:
                 printer.say(note)

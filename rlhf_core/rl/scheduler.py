@@ -16,7 +16,7 @@ from rlhf_core.rl.rollout_config import RolloutSettings
 from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.rl.shares import reshard_batch
 from rlhf_core.rl.sources import InlineSource, SourceBatch
-from rlhf_core.runs.events import replay
+from rlhf_core.runs.events import LiveEvents, replay
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.training.timer import Timer
 from rlhf_core.training.weight_sync import Snapshot, sync_weights
@@ -151,7 +151,7 @@ class BufferedSource:
             entry = self._finished(entry)
         assert entry.batch is not None
         if entry.reads == 1:
-            replay(entry.batch.events, self.session.rollout_events(step))
+            replay(entry.batch.events, LiveEvents(self.session, step))
             timer.seconds |= entry.batch.seconds
         return SourceBatch(entry.batch, entry.reads == 1, self._metrics(entry, version, evicted_prompts))
 
@@ -197,7 +197,7 @@ class BufferedSource:
         if groups:
             self.prompts.put_back(groups)
         for batch in batches:
-            replay(batch.events, self.session.rollout_events(step), hooks=False)  # nobody will train on its rollouts
+            replay(batch.events, LiveEvents(self.session, step), hooks=False)  # nobody will train on its rollouts
             missing = [s.status.value for s in batch.scores if not s.ok]
             for rank in self.session.strategy.gather_objects(missing):
                 self.session.counts.update(f"evicted_score_{status}" for status in rank)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from rlhf_core.rl.collector import RolloutCollector
+from rlhf_core.runs.events import LiveEvents
 from rlhf_core.runs.session import RunSession
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.training.timer import Timer
@@ -81,7 +82,7 @@ class InlineSource:
     def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
         """See :meth:`RolloutSource.next_batch`; ``number`` counts batches where several steps learn from one."""
         sync_weights(self.weight_sync, version, self.session.strategy)
-        events = self.session.rollout_events(step)
+        events = LiveEvents(self.session, step)
         try:
             return SourceBatch(self.collector.collect(number or step, version, events, timer))
         except EngineUnavailable as error:

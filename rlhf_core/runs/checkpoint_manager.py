@@ -15,7 +15,7 @@ from rlhf_core.distributed.rank_states import for_ranks
 from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.random_state import rng_state, set_rng_state
 from rlhf_core.plugins import hooks as hk
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.runs.checkpoint import CheckpointStore
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.run_dir import RunDir

@@ -103,6 +103,7 @@ def main() -> None:
     from rlhf_core.plugins.hooks import load_hooks
     from rlhf_core.plugins.registry import Registry
     from rlhf_core.runs.launch.run import plan_run, preflight, run_plan
+    from rlhf_core.runs.work import Display
 
     def progress(step: int, total: int | None, row: Mapping[str, float]) -> None:
         parts = {name: row[name] for name in ("rollout", "update")}
@@ -113,7 +114,7 @@ def main() -> None:
     hooks = load_hooks()
     plan = plan_run(registry, hooks, config, 1)
     preflight(registry, config, 1)
-    run_plan(plan, config, registry, hooks, folder / "run", resume=False, progress=progress)
+    run_plan(plan, config, registry, hooks, folder / "run", resume=False, display=Display(progress=progress))
 
 
 if __name__ == "__main__":

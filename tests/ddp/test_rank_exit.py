@@ -20,7 +20,7 @@ print(sys.getrefcount(group))
 """
 LEAVES = """
 import atexit, sys, threading, time
-from rlhf_core.cli.rank_main import leave
+from rlhf_core.cli.rank_main import hard_exit
 
 class Stuck:
     def __del__(self):
@@ -30,7 +30,7 @@ stuck = Stuck()
 threading.Thread(target=time.sleep, args=(100,)).start()
 atexit.register(print, "told at exit")
 sys.stdout.write("not flushed ")
-leave(3)
+hard_exit(3)
 """
 
 IN_TORCH = """

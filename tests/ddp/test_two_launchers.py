@@ -105,7 +105,7 @@ def test_two_machines_are_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long  # the comparison and its messages: test_meeting.py
+@pytest.mark.long  # the comparison and its messages: test_rendezvous.py
 def test_another_run_directory_is_refused(tmp_path: Path) -> None:
     port, options = free_port(), (*TRAIN, "--set", "trainer.rollout_batch_size=32")
     with started(tmp_path, [[*node(r, port, 2), *options, "--run-dir", f"runs/{r}"] for r in (0, 1)]) as machines:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.plugins.registry import Entry
+from rlhf_core.plugins.entry_points import Entry
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 from rlhf_core.config import RlhfError, UserError, check_component
 from rlhf_core.data import write_json
 from rlhf_core.runs import RunDirError, Study
-from rlhf_core.runs.launch.ranks import die_with_parent
+from rlhf_core.runs.launch.process_end import die_with_parent
 from rlhf_study.config import StudyConfig
 from rlhf_study.record import machine
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.config.plan import Plan, library_versions, reload
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch import rank_checks as checks
-from rlhf_core.runs.launch.leave import leave
-from rlhf_core.runs.launch.meeting import SEEN_S, LostRanks, Meeting
-from rlhf_core.runs.launch.started import StartedRank
+from rlhf_core.runs.launch.process_end import hard_exit
+from rlhf_core.runs.launch.rendezvous import SEEN_S, LostRanks, Rendezvous
+from rlhf_core.runs.launch.started import RankInfo
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import RlhfError, RunDirError, UserError, disk_error
 
@@ -50,15 +50,15 @@ class Rank0:
         me: this rank.
     """
 
-    def __init__(self, me: StartedRank) -> None:
-        self.me, self.meeting = me, Meeting(me)
+    def __init__(self, me: RankInfo) -> None:
+        self.me, self.rendezvous = me, Rendezvous(me)
         self._announced = False
         self._beating_over = threading.Event()
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
         """Tell the others why there is no run, if there is none."""
-        with self.meeting.beating() as self._beating_over:
+        with self.rendezvous.beating() as self._beating_over:
             try:
                 yield
             except BaseException as error:
@@ -70,8 +70,8 @@ class Rank0:
         if self._announced:
             return
         with contextlib.suppress(LostRanks):
-            self.meeting.say(WORD, {"end": code, "text": text})
-            self.meeting.wait_until_seen("seen", absent_too=absent_too)
+            self.rendezvous.put(WORD, {"end": code, "text": text})
+            self.rendezvous.wait_until_seen("seen", absent_too=absent_too)
 
     def agree(self, plan: Plan, config: RunConfig, run: RunDir, *, resume: bool) -> None:
         """Give the plan to the other ranks, and wait until every one has said that it can run it.
@@ -85,7 +85,7 @@ class Rank0:
         checks.check_disk(run.path, checks.checkpoint_bytes(config), self.me.place)
         try:
             _write(path, token)
-            self.meeting.say(
+            self.rendezvous.put(
                 WORD,
                 {
                     "digest": plan.digest,
@@ -97,7 +97,7 @@ class Rank0:
             )
             self._announced = True
             try:
-                rows = self.meeting.hear_all("found", "the other ranks to check the plan")
+                rows = self.rendezvous.get_all("found", "the other ranks to check the plan")
             except BaseException as error:
                 with contextlib.suppress(LostRanks):
                     self._verdict(*_reason(error))
@@ -110,9 +110,9 @@ class Rank0:
             raise RanksRefused("\n".join(problems))
 
     def _verdict(self, text: str, code: int) -> None:
-        self.meeting.say(VERDICT, {"end": code, "text": text})
+        self.rendezvous.put(VERDICT, {"end": code, "text": text})
         self._beating_over.set()
-        self.meeting.wait_until_seen("seen")  # the store may end with this process
+        self.rendezvous.wait_until_seen("seen")  # the store may end with this process
 
 
 def _reason(error: BaseException) -> tuple[str, int]:
@@ -130,7 +130,7 @@ def _write(path: Path, text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Taken:
+class PlanFromRankZero:
     """What another rank takes from rank 0: the plan, its configuration and the run's directory."""
 
     plan: Plan
@@ -140,7 +140,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class OwnCommand:
+class LaunchArgs:
     """What a rank's own command line says, and its machine's check, which rank 0's plan is compared with."""
 
     preflight: Callable[[RunConfig, int], None]
@@ -153,7 +153,7 @@ class OwnCommand:
     """The configuration that the command line asks for; None where it changes nothing."""
 
 
-def take_plan(me: StartedRank, registry: Registry, own: OwnCommand) -> Taken | None:
+def take_plan(me: RankInfo, registry: Registry, own: LaunchArgs) -> PlanFromRankZero | None:
     """Wait for rank 0's plan, check on this machine whether it can be run, and wait for what the others say.
 
     Args:
@@ -167,10 +167,10 @@ def take_plan(me: StartedRank, registry: Registry, own: OwnCommand) -> Taken | N
     Raises:
         RlhfError: rank 0 ended, or some rank cannot run the plan.
     """
-    meeting = Meeting(me)
-    word = meeting.hear(WORD, 0, "rank 0's plan", meeting.beat)
+    rendezvous = Rendezvous(me)
+    word = rendezvous.get(WORD, 0, "rank 0's plan", rendezvous.beat)
     if "end" in word:
-        meeting.say(f"seen/{me.rank}", True)
+        rendezvous.put(f"seen/{me.rank}", True)
         if word["end"] == 0:
             return None
         raise EndedByRank0(f"rank 0 ended: {word['text']}", word["end"])
@@ -181,16 +181,16 @@ def take_plan(me: StartedRank, registry: Registry, own: OwnCommand) -> Taken | N
         problem = str(error) if me.place in str(error) else f"{me.place}: {error}"
     except Exception as error:
         problem = f"{me.place}: {type(error).__name__}: {error}"
-    meeting.say(f"found/{me.rank}", problem)
-    verdict = meeting.hear(VERDICT, 0, "rank 0 to hear of every rank", meeting.beat)
-    meeting.say(f"seen/{me.rank}", True)
+    rendezvous.put(f"found/{me.rank}", problem)
+    verdict = rendezvous.get(VERDICT, 0, "rank 0 to hear of every rank", rendezvous.beat)
+    rendezvous.put(f"seen/{me.rank}", True)
     if verdict["end"] != 0:
         raise EndedByRank0(verdict["text"], verdict["end"])
     assert taken is not None, "no problem was found"
     return taken
 
 
-def _check(word: Mapping[str, Any], me: StartedRank, registry: Registry, own: OwnCommand) -> Taken:
+def _check(word: Mapping[str, Any], me: RankInfo, registry: Registry, own: LaunchArgs) -> PlanFromRankZero:
     folder = Path(word["run_dir"]) if own.run_dir is None else own.run_dir.absolute()
     if own.resume != word["resume"]:
         mine, theirs = ("resumes", "starts") if own.resume else ("starts", "resumes")
@@ -210,10 +210,10 @@ def _check(word: Mapping[str, Any], me: StartedRank, registry: Registry, own: Ow
         checks.check_same_config(own.wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.place)
     registry.freeze()
     own.preflight(config, plan.world_size)
-    return Taken(plan, config, folder, own.resume)
+    return PlanFromRankZero(plan, config, folder, own.resume)
 
 
-def end_quietly(error: RlhfError, me: StartedRank) -> None:
+def end_quietly(error: RlhfError, me: RankInfo) -> None:
     """End this rank without a message that another one prints in the same terminal; else return.
 
     It leaves after that one, or when its launcher ends it: a launcher ends all ranks once one has left.
@@ -221,4 +221,4 @@ def end_quietly(error: RlhfError, me: StartedRank) -> None:
     if (isinstance(error, EndedByRank0) or error.exit_code == INTERRUPTED) and not me.speaks:
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(SEEN_S)
-        leave(error.exit_code)
+        hard_exit(error.exit_code)

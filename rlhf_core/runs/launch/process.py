@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,11 @@ from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus
 from rlhf_core.plugins.registry import Registry, check_component
 from rlhf_core.plugins.time_limit import time_limit
-from rlhf_core.runs.launch.resume import how_to_go_on
-from rlhf_core.runs.launch.started import StartedRank
+from rlhf_core.runs.launch.started import RankInfo, how_to_go_on
 from rlhf_core.runs.run_dir import RunDir, check_writable
-from rlhf_core.runs.work import ShowProgress
+from rlhf_core.runs.work import Display
 
 log = logging.getLogger("rlhf.launch")
-
-Say = Callable[[str], None]
-Progress = Callable[[int, int | None, Mapping[str, float]], None]
-"""Step, steps in all where known, metrics."""
 
 
 def run_plan(
@@ -40,10 +35,8 @@ def run_plan(
     run_dir: Path,
     *,
     resume: bool,
-    say: Say | None = None,
-    progress: Progress | None = None,
-    work: ShowProgress | None = None,
-    started: StartedRank | None = None,
+    display: Display | None = None,
+    started: RankInfo | None = None,
 ) -> Mapping[str, Any]:
     """Build strategy, session and trainer in this process, and run.
 
@@ -54,9 +47,7 @@ def run_plan(
         hooks: listeners.
         run_dir: of the run.
         resume: go on from the newest checkpoint.
-        say: shows one line.
-        progress: shows a step.
-        work: shows how far long work is.
+        display: shows the run.
         started: this rank, where another launcher than ours started the ranks.
 
     Returns:
@@ -82,10 +73,8 @@ def run_plan(
         resume=resume,
         environment=environment(),
         deadlines=deadlines,
+        display=display,
     )
-    session.say = say or session.say
-    session.metrics.progress = progress or session.metrics.progress
-    session.work = work or session.work
     ctx = ctx.with_(strategy=strategy, session=session)
     with contextlib.ExitStack() as closing:
         closing.enter_context(session.watchdog.active())

@@ -7,7 +7,6 @@ without their traceback about a failed child, ended when whoever started it is g
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import runpy
@@ -21,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.runs.launch.resume import how_to_go_on
+from rlhf_core.runs.launch.process_end import die_with_parent
+from rlhf_core.runs.launch.started import how_to_go_on
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import OtherRankFailed, RlhfError
 
 REPORTS = "RLHF_RANK_REPORTS"
 """Variable that names the folder in which a failing rank leaves its reason."""
-PR_SET_PDEATHSIG = 1
 TORCHRUN_GRACE_S = 25.0
 """Less than the time after which torchrun kills a rank that it has told to end."""
 GRACE_S = 75.0
@@ -193,13 +192,6 @@ def die_with_launcher() -> None:
     """End this rank at once when the launcher is killed and so cannot end it (Linux)."""
     if REPORTS in os.environ:
         die_with_parent()
-
-
-def die_with_parent() -> None:
-    """End this process at once when the one that started it is killed (Linux)."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.config.plan import Plan, reload
 from rlhf_core.config.run import RunConfig
@@ -13,9 +13,6 @@ from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch.extension import CHANGEABLE, GROUPS, PROCESSES, differences, extended, may_change
 from rlhf_core.runs.launch.extension import Change as Changed
 from rlhf_core.types.errors import RunDirError
-
-if TYPE_CHECKING:
-    from rlhf_core.runs.launch.started import StartedRank
 
 Change = Callable[[Mapping[str, Any]], RunConfig]
 MAX_ROWS = 8
@@ -53,25 +50,6 @@ def planned_resume(
         plan = extended(plan, config, changes, run_dir)
     registry.freeze()
     return plan, config
-
-
-def how_to_go_on(run_dir: Path, started: StartedRank | None) -> str:
-    """What to do to resume a run, for messages.
-
-    Args:
-        run_dir: of the run.
-        started: this rank, where another launcher started the ranks; ``rlhf train --resume`` alone would start all of
-            them on one machine.
-
-    Example:
-        >>> how_to_go_on(Path("runs/grpo"), None)
-        'go on with: rlhf train --resume runs/grpo'
-        >>> how_to_go_on(Path("runs/grpo"), StartedRank(0, 16, 0, "srun"))  # doctest: +SKIP
-        'go on: start it with the same launcher, 16 processes, adding --resume runs/grpo'
-    """
-    if started is None:
-        return f"go on with: rlhf train --resume {run_dir}"
-    return f"go on: start it with the same launcher, {started.world_size} processes, adding --resume {run_dir}"
 
 
 def _read_plan(run_dir: Path) -> Plan:

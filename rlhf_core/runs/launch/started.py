@@ -7,8 +7,10 @@ import re
 import socket
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from rlhf_core.runs.launch.process_end import die_with_parent
 from rlhf_core.types.errors import UserError
 
 LAUNCH_TIMEOUT = "RLHF_LAUNCH_TIMEOUT_S"
@@ -20,8 +22,8 @@ FIRST_HOST = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST"
 
 
 @dataclass(frozen=True)
-class StartedRank:
-    """One of several processes. Example: ``StartedRank(rank=9, world_size=16, local_rank=1, launcher="srun")``"""
+class RankInfo:
+    """One of several processes. Example: ``RankInfo(rank=9, world_size=16, local_rank=1, launcher="srun")``"""
 
     rank: int
     world_size: int
@@ -41,7 +43,7 @@ class StartedRank:
         return f"rank {self.rank} on {socket.gethostname()}"
 
 
-def started_rank(environ: MutableMapping[str, str] = os.environ) -> StartedRank | None:
+def started_rank(environ: MutableMapping[str, str] = os.environ) -> RankInfo | None:
     """This process among those that a launcher started; None where it is the only one.
 
     What ``srun`` says is written down as torchrun says it, for the libraries that read it there.
@@ -75,18 +77,35 @@ def started_rank(environ: MutableMapping[str, str] = os.environ) -> StartedRank 
         one_gpu = len(environ.get("CUDA_VISIBLE_DEVICES", ",").split(",")) == 1  # --gpus-per-task
         device = 0 if one_gpu else local_rank
         environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(device))
-    return StartedRank(rank, world_size, local_rank, launcher, _timeout(environ))
+    return RankInfo(rank, world_size, local_rank, launcher, _timeout(environ))
 
 
-def end_with_launcher(rank: StartedRank) -> None:
+def how_to_go_on(run_dir: Path, started: RankInfo | None) -> str:
+    """What to do to resume a run, for messages.
+
+    Args:
+        run_dir: of the run.
+        started: this rank, where another launcher started the ranks; ``rlhf train --resume`` alone would start all of
+            them on one machine.
+
+    Example:
+        >>> how_to_go_on(Path("runs/grpo"), None)
+        'go on with: rlhf train --resume runs/grpo'
+        >>> how_to_go_on(Path("runs/grpo"), RankInfo(0, 16, 0, "srun"))  # doctest: +SKIP
+        'go on: start it with the same launcher, 16 processes, adding --resume runs/grpo'
+    """
+    if started is None:
+        return f"go on with: rlhf train --resume {run_dir}"
+    return f"go on: start it with the same launcher, {started.world_size} processes, adding --resume {run_dir}"
+
+
+def end_with_launcher(rank: RankInfo) -> None:
     """End this rank at once when torchrun is killed and so cannot end it (Linux); other launchers end their own."""
     if rank.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" in os.environ:
-        from rlhf_core.runs.launch.ranks import die_with_parent
-
         die_with_parent()
 
 
-def world_size(nproc: int | None, rank: StartedRank | None) -> int | None:
+def world_size(nproc: int | None, rank: RankInfo | None) -> int | None:
     """Processes that were asked for with ``--nproc``, or that the launcher started; None if neither says.
 
     Raises:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from rlhf_core.runs.launch.started import LAUNCH_TIMEOUT, StartedRank
+from rlhf_core.runs.launch.started import LAUNCH_TIMEOUT, RankInfo
 from rlhf_core.types.errors import UserError
 
 POLL_S = 0.05
@@ -29,14 +29,14 @@ class LostRanks(UserError):
     """The store of the launch is gone."""
 
 
-class Meeting:
+class Rendezvous:
     """The ranks of one launch. Every wait has a deadline, and names the rank that was awaited.
 
     Args:
         me: this rank.
     """
 
-    def __init__(self, me: StartedRank) -> None:
+    def __init__(self, me: RankInfo) -> None:
         import torch.distributed as dist
 
         host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
@@ -61,9 +61,9 @@ class Meeting:
         self.me = me
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.store = dist.PrefixStore(f"rlhf/launch/{attempt}", store)  # pyright: ignore[reportPrivateImportUsage]
-        self.say(f"arrived/{me.rank}", {"host": socket.gethostname(), "pid": os.getpid()})
+        self.put(f"arrived/{me.rank}", {"host": socket.gethostname(), "pid": os.getpid()})
 
-    def say(self, key: str, value: Any) -> None:
+    def put(self, key: str, value: Any) -> None:
         """Let every rank read a plain value.
 
         Raises:
@@ -72,7 +72,7 @@ class Meeting:
         with self._connected():
             self.store.set(key, json.dumps(value))
 
-    def hear(self, key: str, rank: int, what: str, alive: Callable[[], object] | None = None) -> Any:
+    def get(self, key: str, rank: int, what: str, alive: Callable[[], object] | None = None) -> Any:
         """Wait for what a rank says.
 
         Args:
@@ -94,7 +94,7 @@ class Meeting:
             time.sleep(POLL_S)
         return self._read(key)
 
-    def hear_all(self, name: str, what: str) -> Mapping[int, Any]:
+    def get_all(self, name: str, what: str) -> Mapping[int, Any]:
         """Wait for what every other rank says under ``NAME/RANK``, by one deadline.
 
         Raises:
@@ -125,7 +125,7 @@ class Meeting:
             with contextlib.suppress(LostRanks):  # the store is gone; whoever waits for it says so
                 while not over.wait(BEAT_S if count else 0.0):
                     count += 1
-                    self.say("beat", count)
+                    self.put("beat", count)
 
         thread = threading.Thread(target=run, name="launch-beat", daemon=True)
         thread.start()

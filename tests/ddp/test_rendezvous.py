@@ -21,13 +21,13 @@ from rlhf_core.config.plan import library_versions
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.peers import waiting
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.runs.launch import joined, rank_checks, ranks
-from rlhf_core.runs.launch import meeting as meeting_module
-from rlhf_core.runs.launch.joined import EndedByRank0, OwnCommand, Rank0, RanksRefused, Taken, take_plan
-from rlhf_core.runs.launch.meeting import SEEN_S, LostRanks, Meeting
-from rlhf_core.runs.launch.resume import how_to_go_on, planned_resume
+from rlhf_core.runs.launch import joined, rank_checks, started
+from rlhf_core.runs.launch import rendezvous as rendezvous_module
+from rlhf_core.runs.launch.joined import EndedByRank0, LaunchArgs, PlanFromRankZero, Rank0, RanksRefused, take_plan
+from rlhf_core.runs.launch.rendezvous import SEEN_S, LostRanks, Rendezvous
+from rlhf_core.runs.launch.resume import planned_resume
 from rlhf_core.runs.launch.run import plan_run, preflight
-from rlhf_core.runs.launch.started import StartedRank, end_with_launcher, started_rank, world_size
+from rlhf_core.runs.launch.started import RankInfo, end_with_launcher, how_to_go_on, started_rank, world_size
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import UserError
 
@@ -39,13 +39,13 @@ SUGAR = {
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> tuple[StartedRank, StartedRank]:
+def two(monkeypatch: pytest.MonkeyPatch) -> tuple[RankInfo, RankInfo]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setattr(rank_checks, "SHARED_S", 0.3)
-    rank_0 = StartedRank(0, 2, 0, "torchrun", timeout_s=20)
+    rank_0 = RankInfo(0, 2, 0, "torchrun", timeout_s=20)
     return rank_0, replace(rank_0, rank=1)
 
 
@@ -54,7 +54,7 @@ def sugar(**settings: Any) -> dict[str, Any]:
 
 
 def meet(
-    two: tuple[StartedRank, StartedRank],
+    two: tuple[RankInfo, RankInfo],
     run: RunDir,
     *,
     run_dir: Path | None = None,
@@ -67,7 +67,7 @@ def meet(
         registry, _ = open_plugins(reports=False)
         wanted = partial(resolve, registry, sugar=dict(of_rank_1))
         checked = partial(preflight, registry)
-        return take_plan(two[1], registry, OwnCommand(checked, run_dir, resume, wanted))
+        return take_plan(two[1], registry, LaunchArgs(checked, run_dir, resume, wanted))
 
     def zero() -> None:
         registry, hooks = open_plugins()
@@ -89,23 +89,23 @@ def meet(
         return ends[0].result(60), ends[1].result(60)
 
 
-def test_a_run_of_another_launcher_says_to_use_it_again(two: tuple[StartedRank, StartedRank]) -> None:
+def test_a_run_of_another_launcher_says_to_use_it_again(two: tuple[RankInfo, RankInfo]) -> None:
     assert how_to_go_on(Path("runs/one"), None) == "go on with: rlhf train --resume runs/one"
     assert how_to_go_on(Path("runs/one"), two[1]) == (
         "go on: start it with the same launcher, 2 processes, adding --resume runs/one"
     )
 
 
-def test_another_rank_takes_the_plan(two: tuple[StartedRank, StartedRank], tmp_path: Path) -> None:
+def test_another_rank_takes_the_plan(two: tuple[RankInfo, RankInfo], tmp_path: Path) -> None:
     zero, one = meet(two, RunDir(tmp_path / "run"))
     assert zero is None
-    assert isinstance(one, Taken), one
+    assert isinstance(one, PlanFromRankZero), one
     assert one.run_dir == tmp_path / "run"
     assert one.plan.to_json() == json.loads((tmp_path / "run" / "plan.json").read_text())
     assert not (tmp_path / "run" / rank_checks.TOKEN).exists()
 
 
-def test_other_directory_configuration_and_command(two: tuple[StartedRank, StartedRank], tmp_path: Path) -> None:
+def test_other_directory_configuration_and_command(two: tuple[RankInfo, RankInfo], tmp_path: Path) -> None:
     me = f"rank 1 on {socket.gethostname()}"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"run_dir": tmp_path / "other"}, f"{me} has another run directory: '{tmp_path / 'other'}' there is not"),
@@ -126,7 +126,7 @@ def test_other_directory_configuration_and_command(two: tuple[StartedRank, Start
         assert str(one) == str(zero), "every node's terminal says the same"
 
 
-def test_rank_0_says_why_there_is_no_run(two: tuple[StartedRank, StartedRank], tmp_path: Path) -> None:
+def test_rank_0_says_why_there_is_no_run(two: tuple[RankInfo, RankInfo], tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     run.plan.write_text("{}")
@@ -142,7 +142,7 @@ def test_rank_0_says_why_there_is_no_run(two: tuple[StartedRank, StartedRank], t
     [("checkpoint_bytes", lambda config: 1 << 60, "has no room"), ("TOKEN", "no folder/token", "cannot write")],
 )
 def test_rank_0_says_that_the_disk_is_full(
-    two: tuple[StartedRank, StartedRank],
+    two: tuple[RankInfo, RankInfo],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -158,16 +158,16 @@ def test_rank_0_says_that_the_disk_is_full(
 
 def test_a_rank_without_a_message_leaves_after_the_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[Any]()
-    monkeypatch.setattr(joined, "leave", calls.append)
+    monkeypatch.setattr(joined, "hard_exit", calls.append)
     monkeypatch.setattr(joined.time, "sleep", calls.append)
     error = EndedByRank0("rank 0 ended", 2)
-    joined.end_quietly(error, StartedRank(1, 2, 0, "torchrun"))
+    joined.end_quietly(error, RankInfo(1, 2, 0, "torchrun"))
     assert calls == [], "it speaks in its own terminal"
-    joined.end_quietly(error, StartedRank(1, 2, 1, "torchrun"))
+    joined.end_quietly(error, RankInfo(1, 2, 1, "torchrun"))
     assert calls == [SEEN_S, 2], "a launcher ends the others once one has left"
 
 
-def test_rank_0_says_why_to_a_rank_that_arrives_later(two: tuple[StartedRank, StartedRank]) -> None:
+def test_rank_0_says_why_to_a_rank_that_arrives_later(two: tuple[RankInfo, RankInfo]) -> None:
     def zero() -> None:
         rank_0 = Rank0(two[0])
         with pytest.raises(UserError, match="no such file"), rank_0.leading():
@@ -178,36 +178,36 @@ def test_rank_0_says_why_to_a_rank_that_arrives_later(two: tuple[StartedRank, St
         time.sleep(0.5)
         assert not end.done(), "its store would end with it"
         with pytest.raises(EndedByRank0, match="rank 0 ended: no such file"):
-            take_plan(two[1], Registry(), OwnCommand(lambda *_: None))
+            take_plan(two[1], Registry(), LaunchArgs(lambda *_: None))
         end.result(20)
 
 
 def test_ctrl_c_at_rank_0_while_the_ranks_compare(
-    two: tuple[StartedRank, StartedRank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two: tuple[RankInfo, RankInfo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hear_all = Meeting.hear_all
+    hear_all = Rendezvous.hear_all
 
     def interrupted(*args: Any) -> Any:
         hear_all(*args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Meeting, "hear_all", interrupted)
+    monkeypatch.setattr(Rendezvous, "hear_all", interrupted)
     zero, one = meet(two, RunDir(tmp_path / "run"))
     assert isinstance(zero, KeyboardInterrupt)
     assert isinstance(one, EndedByRank0)
     assert (str(one), one.exit_code) == ("stopped by Ctrl-C or SIGTERM before the first step", 130)
 
 
-def test_a_rank_that_is_at_work_for_ever(two: tuple[StartedRank, StartedRank], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting_module, "AT_WORK_S", 0.4)
-    meeting = Meeting(two[0])
-    meeting.me = replace(two[0], timeout_s=0.2)  # of what is said, not of the connection
-    meeting.say("arrived/1", {"host": "b"})
+def test_a_rank_that_is_at_work_for_ever(two: tuple[RankInfo, RankInfo], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous_module, "AT_WORK_S", 0.4)
+    rendezvous = Rendezvous(two[0])
+    rendezvous.me = replace(two[0], timeout_s=0.2)  # of what is said, not of the connection
+    rendezvous.put("arrived/1", {"host": "b"})
     with pytest.raises(UserError, match=r"waited 0.4 s for a plan: rank 1 on b was still at work"):
-        meeting.hear("plan", 1, "a plan", iter(range(1000)).__next__)
+        rendezvous.get("plan", 1, "a plan", iter(range(1000)).__next__)
 
 
-def test_a_store_that_is_gone(two: tuple[StartedRank, StartedRank]) -> None:
+def test_a_store_that_is_gone(two: tuple[RankInfo, RankInfo]) -> None:
     class Gone:
         def set(self, *args: Any) -> None:
             raise RuntimeError("Broken pipe\nframes of C++")
@@ -215,8 +215,8 @@ def test_a_store_that_is_gone(two: tuple[StartedRank, StartedRank]) -> None:
         get = check = set
 
     rank_0 = Rank0(two[0])
-    rank_0.meeting.store = Gone()  # pyright: ignore[reportAttributeAccessIssue]
-    for call in (lambda: rank_0.meeting.say("word", 1), rank_0.meeting.beat):
+    rank_0.rendezvous.store = Gone()  # pyright: ignore[reportAttributeAccessIssue]
+    for call in (lambda: rank_0.rendezvous.put("word", 1), rank_0.rendezvous.beat):
         with pytest.raises(LostRanks, match=r"rank 0 on .* lost the other ranks before the run began") as caught:
             call()
         assert caught.value.why == "Broken pipe"
@@ -224,12 +224,12 @@ def test_a_store_that_is_gone(two: tuple[StartedRank, StartedRank]) -> None:
         raise UserError("no such file")
 
 
-def test_a_rank_that_never_arrives_is_named(two: tuple[StartedRank, StartedRank]) -> None:
-    meeting = Meeting(replace(two[0], world_size=3))
-    other = Meeting(replace(two[1], world_size=3))
-    meeting.me = replace(meeting.me, timeout_s=0.5)
+def test_a_rank_that_never_arrives_is_named(two: tuple[RankInfo, RankInfo]) -> None:
+    rendezvous = Rendezvous(replace(two[0], world_size=3))
+    other = Rendezvous(replace(two[1], world_size=3))
+    rendezvous.me = replace(rendezvous.me, timeout_s=0.5)
     with pytest.raises(UserError) as caught:
-        meeting.hear_all("found", "the other ranks to check the plan")
+        rendezvous.get_all("found", "the other ranks to check the plan")
     text = str(caught.value)
     assert f"rank 0 on {socket.gethostname()} waited 0.5 s for the other ranks to check the plan" in text
     assert f"rank 1 on {socket.gethostname()} arrived, then said nothing" not in text.split("rank 2")[0]
@@ -239,9 +239,9 @@ def test_a_rank_that_never_arrives_is_named(two: tuple[StartedRank, StartedRank]
     del other
 
 
-def test_nobody_at_the_address(two: tuple[StartedRank, StartedRank]) -> None:
+def test_nobody_at_the_address(two: tuple[RankInfo, RankInfo]) -> None:
     with pytest.raises(UserError, match=r"rank 1 on .* cannot reach the other ranks at 127.0.0.1") as caught:
-        Meeting(replace(two[1], timeout_s=0.5))
+        Rendezvous(replace(two[1], timeout_s=0.5))
     assert "rank 0 may have ended: look at its message first" in str(caught.value)
 
 
@@ -285,7 +285,7 @@ def test_what_srun_says(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = {"SLURM_PROCID": "9", "SLURM_NTASKS": "32", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1"}
     env = {**slurm, "SLURM_STEP_ID": "0", **address}
     rank = started_rank(env)
-    assert rank == StartedRank(9, 16, 1, "srun")
+    assert rank == RankInfo(9, 16, 1, "srun")
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("9", "16", "1")
     one_gpu = {**env, "CUDA_VISIBLE_DEVICES": "3"}
     del one_gpu["RANK"]
@@ -305,10 +305,10 @@ def test_ranks_that_neither_torchrun_nor_srun_started(monkeypatch: pytest.Monkey
     address = {"MASTER_ADDR": "a", "MASTER_PORT": "1"}
     env = {"RANK": "3", "WORLD_SIZE": "4", "SLURM_LOCALID": "1", **address}
     rank = started_rank(env)
-    assert rank == StartedRank(3, 4, 1, "torchrun")
+    assert rank == RankInfo(3, 4, 1, "torchrun")
     assert env["LOCAL_RANK"] == "1", "accelerate takes no rank without"
     calls = list[str]()
-    monkeypatch.setattr(ranks, "die_with_parent", lambda: calls.append("dies with its parent"))
+    monkeypatch.setattr(started, "die_with_parent", lambda: calls.append("dies with its parent"))
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     end_with_launcher(rank)
     assert not calls, "a shell that starts the ranks may end before they do"
