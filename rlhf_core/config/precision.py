@@ -48,11 +48,3 @@ def cuda_has_bfloat16() -> bool:
     import torch
 
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-__all__ = [
-    "cuda_has_bfloat16",
-    "precision_of",
-    "resolved",
-    "with_precision",
-]

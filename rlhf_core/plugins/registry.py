@@ -9,12 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.plugins.disabled import disabled_distributions, normalise
-from rlhf_core.plugins.entry_points import CORE as CORE
-from rlhf_core.plugins.entry_points import Entry as Entry
-from rlhf_core.plugins.entry_points import check_core_range as check_core_range
-from rlhf_core.plugins.entry_points import core_requirement as core_requirement
-from rlhf_core.plugins.entry_points import required_distributions as required_distributions
-from rlhf_core.plugins.entry_points import scan as scan
+from rlhf_core.plugins.entry_points import CORE, Entry, check_core_range, required_distributions, scan
 from rlhf_core.plugins.kinds import KINDS, METHODS
 from rlhf_core.types.errors import PluginError, did_you_mean
 
@@ -212,8 +207,3 @@ def check_component(kind: str, component: object, label: str) -> None:
             f"without {', '.join(missing)}()",
             fix=f"see rlhf_core.plugins.protocols for what a {kind} must have",
         )
-
-
-def describe_all(entries: Iterable[Entry]) -> list[Mapping[str, str]]:
-    """Rows for ``rlhf plugins list --json``."""
-    return [e.describe() for e in entries]

@@ -12,7 +12,7 @@ from rlhf_core.data.mixture import check_fingerprint, fingerprint
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, save_model
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.critic_weights import load_critic, save_critic
 from rlhf_core.rl.prompts import PromptLoader
 from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager, WriteModel

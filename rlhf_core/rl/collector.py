@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rlhf_core.plugins.protocols import Collectives
+from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.rl.config import AdaptiveSampling, DynamicSampling
 from rlhf_core.rl.prompts import PromptLoader
 from rlhf_core.runs.events import EventSink

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf_core.distributed.exchange import RankZero
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.training.training_sample import Floats, TrainingSample
 
 TIE = 1e-5

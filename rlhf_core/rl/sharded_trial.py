@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rlhf_core.models.load import check_causal
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.forward_options import ForwardOptions, allowed
 from rlhf_core.training.sharded_trial import probe_on_shards

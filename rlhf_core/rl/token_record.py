@@ -14,7 +14,7 @@ import torch
 
 from rlhf_core.distributed.exchange import RankZero
 from rlhf_core.models.layers.read_together import read_together
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.types.batches import LossOutput, TokenBatch
 from rlhf_core.types.rollouts import PromptGroup
 

@@ -19,7 +19,7 @@ import torch
 from rlhf_core.distributed.exchange import borrow_dummy_sample
 from rlhf_core.models.layers.logprobs import selected_logprobs
 from rlhf_core.models.layers.padded import padded_logits
-from rlhf_core.plugins.protocols import ShardedForward, Strategy
+from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
 from rlhf_core.training.forward import completion_logprobs
 from rlhf_core.training.forward_options import ForwardOptions
 from rlhf_core.training.no_grad_forward import NoGradForward

@@ -17,7 +17,7 @@ from rlhf_core.models.layers.padded import Ids, pad_values, row_places
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.contracts import contract_error
-from rlhf_core.plugins.protocols import ShardedForward, Strategy
+from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
 from rlhf_core.training.forward import CompletionLogprobs, completion_hidden, completion_logprobs
 from rlhf_core.training.forward_options import ALL, ForwardOptions
 from rlhf_core.training.micro_batches import MicroBatcher

@@ -14,7 +14,7 @@ import torch
 from rlhf_core.models.layers.last_token import can_pack
 from rlhf_core.models.layers.trunk_and_head import take_apart
 from rlhf_core.models.load import check_causal
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.training.no_grad_forward import NoGradForward
 from rlhf_core.training.structure import structure
 

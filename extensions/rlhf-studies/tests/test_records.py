@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from rlhf_core.plugins.registry import Entry, Registry
+from rlhf_core.plugins.entry_points import Entry
+from rlhf_core.plugins.registry import Registry
 from rlhf_studies.arithmetic_algorithms.run import by_algorithm, summarise
 from rlhf_studies.calibration_top_decile.run import cells
 from rlhf_study.record import recorded

@@ -11,7 +11,7 @@ from rlhf_core.models.layers.read_together import read_together
 from rlhf_core.types.batches import LossOutput, PairBatch
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import Strategy
+    from rlhf_core.plugins.strategy_protocols import Strategy
 
 Row = dict[str, Any]
 
