@@ -8,7 +8,6 @@ from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.protocols import Study as Study
-    from rlhf_core.runs.comparison import WinRate as WinRate
     from rlhf_core.runs.comparison import win_rate as win_rate
     from rlhf_core.runs.rank_correlation import spearman as spearman
     from rlhf_core.runs.read import StoredRun as StoredRun
