@@ -207,7 +207,7 @@ def suite_of(
 
     suite, _, task = name.partition(":")
     if {entry.name for entry in ctx.registry.entries("environment")} & {suite}:
-        raise ConfigError(f"'{suite}' is an environment and no suite of prompts", fix=f"rlhf eval episodes {suite}")
+        raise ConfigError(f"'{suite}' is an environment, not a suite of prompts", fix=f"rlhf eval episodes {suite}")
     samples = options.get("samples") or 1
     sampling = {
         "temperature": temperature if temperature is not None else 1.0 if samples > 1 else None,
@@ -226,7 +226,7 @@ def suite_of(
         ctx.registry, "benchmark", suite, {k: v for k, v in fields.items() if v is not None}, settings
     )
     if not isinstance(config, SuiteConfig):
-        raise ConfigError(f"benchmark '{suite}' is no suite of prompts", fix="rlhf eval suites")
+        raise ConfigError(f"benchmark '{suite}' is not a suite of prompts", fix="rlhf eval suites")
     return allow_unsafe(config.resolved(ctx)) if unsafe_local_execution else config
 
 

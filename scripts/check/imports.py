@@ -27,6 +27,7 @@ INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
     "rlhf-plugin-episodes": 10,
     "rlhf-plugin-preflight": 50,
+    "rlhf-plugin-report": 2,
     "rlhf-plugin-verifiers": 2,
     "rlhf-study": 2,
     "rlhf-testing": 33,

@@ -134,7 +134,7 @@ def configured(
     cls = registry.load("study", name)
     if not issubclass(cls, StudyConfig):
         raise PluginError(
-            f"study '{name}' names {cls.__name__}, which is no StudyConfig", fix="derive it from StudyConfig"
+            f"study '{name}' names {cls.__name__}, which is not a StudyConfig", fix="derive it from StudyConfig"
         )
     chosen = {**cls.smoke, "seeds": (0,)} if smoke else {}
     config = component_of(registry, "study", name, chosen, settings)

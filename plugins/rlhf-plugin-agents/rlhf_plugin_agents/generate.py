@@ -87,7 +87,7 @@ def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[
     given = parse_settings(options["settings"])
     unknown = sorted(set(given) - {"backend", "agent_settings"})
     if unknown:
-        raise ConfigError(f"--set {unknown[0]}=... is no setting here", fix="backend.X=Y or agent_settings.X=Y")
+        raise ConfigError(f"--set {unknown[0]}=... is not a setting here", fix="backend.X=Y or agent_settings.X=Y")
     backend = dict(given.get("backend") or {})
     if options["model"]:
         backend["model"] = {"path": options["model"]} if options["backend"] == "native" else options["model"]

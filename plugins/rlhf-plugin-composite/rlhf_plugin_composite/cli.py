@@ -94,11 +94,7 @@ def facts(scored: Scored) -> dict[str, Any]:
 
 
 def pairs_of(text: str, option: str) -> list[tuple[str, str]]:
-    """``a=1,b=x`` as pairs.
-
-    Raises:
-        ConfigError: a piece without ``=``.
-    """
+    """``a=1,b=x`` as pairs."""
     from rlhf_core.config import ConfigError
 
     pairs = [piece.partition("=") for piece in text.split(",")]
@@ -108,11 +104,7 @@ def pairs_of(text: str, option: str) -> list[tuple[str, str]]:
 
 
 def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
-    """One ``--weights``.
-
-    Raises:
-        ConfigError: an unknown component, a weight that is no number, or nothing but zeros.
-    """
+    """One ``--weights``."""
     import math
 
     from rlhf_core.config import ConfigError
@@ -121,7 +113,7 @@ def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
     for name, value in pairs_of(text, "--weights"):
         if name not in names:
             raise ConfigError(
-                f"--weights names '{name}', which is no component",
+                f"--weights names '{name}', which is not a component",
                 why=f"components: {', '.join(names)}",
                 fix="check --weights and --parts",
             )

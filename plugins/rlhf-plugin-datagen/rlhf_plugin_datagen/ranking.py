@@ -65,11 +65,7 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
 
 
 def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Prompt]:
-    """The prompts that are answered.
-
-    Raises:
-        DatasetError: ``skip`` leaves none.
-    """
+    """The prompts that are answered."""
     from rlhf_core.data import DatasetError
 
     every = datasets.prompts("train")

@@ -107,11 +107,7 @@ def row_of(result: ItemResult, generator: Meter, judge: Meter) -> dict[str, Any]
 
 
 def check_same_items(job: Job, store: Store) -> None:
-    """Refuse an output whose rows have other prompts than the data set under the same ids, or grade other responses.
-
-    Raises:
-        DatasetError: names the first.
-    """
+    """Refuse an output whose rows have other prompts than the data set under the same ids, or grade other responses."""
     for item in job.items:
         if (row := store.done.get(item.id)) is None:
             continue

@@ -32,11 +32,7 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Task and configuration of an earlier discovery, with the settings of this call on top.
-
-    Raises:
-        ConfigError: there is none, or another task is named.
-    """
+    """Task and configuration of an earlier discovery, with the settings of this call on top."""
     from rlhf_core.config import ConfigError, merge_settings
     from rlhf_plugin_discover.folder import PLAN
 
@@ -52,11 +48,7 @@ def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tupl
 
 
 def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any]) -> Task:
-    """The task.
-
-    Raises:
-        ConfigError: none is named, or it cannot be used.
-    """
+    """The task."""
     from rlhf_core.config import ConfigError
     from rlhf_plugin_discover.tasks import load_task, shipped
 

@@ -185,7 +185,7 @@ def check_tools(tools: Sequence[Tool], name: str) -> None:
             ) from error
         except SchemaError as error:
             raise ConfigError(
-                f"tool '{names[-1]}' of environment '{name}' has parameters that are no JSON schema",
+                f"tool '{names[-1]}' of environment '{name}' has parameters that are not a JSON schema",
                 why=error.message,
                 fix="correct the tool's parameters",
             ) from error

@@ -37,11 +37,7 @@ class Comparison:
     """Fingerprint of every local model that is named above, by its path."""
 
     def claim(self, folder: Path) -> None:
-        """Make the folder, or make sure that what lies there is of this very comparison.
-
-        Raises:
-            ConfigError: it is of another one; the first difference is named.
-        """
+        """Make the folder, or make sure that what lies there is of this very comparison."""
         file, settings = folder / PLAN, json.loads(json.dumps(asdict(self)))
         if file.is_file():
             stored = json.loads(file.read_text())
@@ -114,11 +110,7 @@ def reward_of(registry: Registry, folder: str | None, name: str | None, settings
 
 
 def prompts_of(datasets: Datasets, split: str, count: int) -> list[Prompt]:
-    """The first ``count`` prompts of a split, sources by their weight.
-
-    Raises:
-        ConfigError: the split has none.
-    """
+    """The first ``count`` prompts of a split, sources by their weight."""
     rows = datasets.prompts(split)
     if not rows:
         raise ConfigError(

@@ -67,11 +67,7 @@ def convert(given: Given, table: Table, registry: Registry, algorithm: str, proc
 
 
 def convert_key(case: Case, table: Table, key: str, value: Any) -> Row:
-    """Translate one key.
-
-    Raises:
-        ConfigError: its value is of a wrong type.
-    """
+    """Translate one key."""
     entry = table.find(key)
     if entry is None:
         return Row(key, value, "unknown", {}, f"not a key of {table.peer} that is known here")

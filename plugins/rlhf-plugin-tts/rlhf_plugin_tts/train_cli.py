@@ -51,7 +51,7 @@ def train_reward(
     from rlhf_plugin_tts.rows import disjoint_split, groups_of, read_audio_pairs, refuse_shared
 
     if output.exists() and not (output / "audio_reward.json").is_file():
-        raise ConfigError(f"--output {output} exists and is no audio reward model", fix="name a new folder")
+        raise ConfigError(f"--output {output} exists and is not an audio reward model", fix="name a new folder")
     check_writable(output.absolute().parent)
     pairs = read_audio_pairs(file)
     if heldout_pairs is None:

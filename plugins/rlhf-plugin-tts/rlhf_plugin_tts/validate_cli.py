@@ -87,11 +87,7 @@ def validate(
 
 
 def parse_weights(pairs: Sequence[str]) -> dict[str, float]:
-    """``["hnr=0.5"]`` as a mapping.
-
-    Raises:
-        ConfigError: something else.
-    """
+    """``["hnr=0.5"]`` as a mapping."""
     from rlhf_core.config import ConfigError
 
     weights = {}

@@ -132,11 +132,7 @@ class NativeConfig(BackendConfig):
 
 
 def check_form(backend: Backend, form: str, agent: str) -> None:
-    """Refuse native calls where the backend cannot offer tools.
-
-    Raises:
-        ModelError: says what to set.
-    """
+    """Refuse native calls where the backend cannot offer tools."""
     if form == "native" and not backend.takes_tools:
         raise ModelError(
             f"agent '{agent}' wants native calls, and backend '{backend.name}' cannot offer tools",

@@ -14,11 +14,7 @@ PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
 
 
 def known_backend(name: str) -> type[BackendConfig]:
-    """The settings' class of a backend.
-
-    Raises:
-        ConfigError: there is no such backend.
-    """
+    """The settings' class of a backend."""
     if name in PAID:
         from rlhf_plugin_agents.backends import paid_config
 

@@ -74,9 +74,6 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
         name: of a shipped task, or a folder.
         registry: where the verifier is looked up.
         settings: of the verifier; they win over the file's.
-
-    Raises:
-        ConfigError: there is no such task, its prompt is missing or empty, or its verifier can judge nothing by it.
     """
     folder = task_folder(name)
     file = read_task_file(folder, registry, settings or {})
@@ -94,16 +91,12 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
 
 
 def task_folder(name: str) -> Path:
-    """The folder of a shipped task, or one of yours.
-
-    Raises:
-        ConfigError: there is no such task.
-    """
+    """The folder of a shipped task, or one of yours."""
     folder = HERE / name if name in shipped() else Path(name).expanduser()
     if not folder.is_dir():
         raise ConfigError(
             f"there is no task '{name}'",
-            why=f"shipped: {', '.join(shipped())}; and it is no folder",
+            why=f"shipped: {', '.join(shipped())}; and it is not a folder",
             fix="name one of these, or a folder with task.yaml and prompt.md",
         )
     return folder
@@ -131,11 +124,7 @@ def verifier_of(file: TaskFile, folder: Path) -> Any:
 
 
 def check_prompt(verifier: Any, prompt: Prompt, folder: Path) -> None:
-    """Refuse a task by whose prompt the verifier can judge nothing.
-
-    Raises:
-        ConfigError: says what the verifier lacks.
-    """
+    """Refuse a task by whose prompt the verifier can judge nothing."""
     check = getattr(verifier, "check_prompt", None)
     if check is not None and (why := check(prompt)) is not None:
         raise ConfigError(
@@ -147,11 +136,7 @@ def check_prompt(verifier: Any, prompt: Prompt, folder: Path) -> None:
 
 
 def text_of(path: Path) -> str:
-    """A file's text, "" if there is no such file.
-
-    Raises:
-        ConfigError: it is no text.
-    """
+    """A file's text, "" if there is no such file."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -122,11 +122,7 @@ def _forecast(runs: list[SweepRun], as_json: bool) -> None:
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:
-    """Whole numbers between commas.
-
-    Raises:
-        ConfigError: something else.
-    """
+    """Whole numbers between commas."""
     from rlhf_core.config import ConfigError
 
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]

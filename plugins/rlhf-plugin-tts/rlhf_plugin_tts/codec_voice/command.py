@@ -74,15 +74,12 @@ def _stream(
 ) -> dict[str, Any]:
     from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.code_stream.make import make_stream_voice
-    from rlhf_plugin_tts.parler.make import make_parler
 
     given = {**asked, "end": end, "codebooks": None if asked["codebooks"] == 1 else asked["codebooks"]}
     if wrong := next((n for n in ("token", "first", "codebooks", "prompt", "end") if given[n] is not None), None):
         raise ConfigError(f"--{wrong} is not for --like {like}", why="the model's folder says it", fix="leave it out")
     tokenizer = asked["description_tokenizer"]
-    named = {"voice": asked["voice"] or "", "learn": asked["learn"] or "all"}
-    if like == "parler":
-        return make_parler(model, codec, output, descriptions=tokenizer, **named)
-    if tokenizer is not None:
+    if tokenizer is not None and like != "parler":
         raise ConfigError("--description-tokenizer is for Parler-TTS", fix="leave it out")
+    named = {"voice": asked["voice"] or "", "learn": asked["learn"] or "all", "descriptions": tokenizer}
     return make_stream_voice(str(like), model, codec, output, **named)

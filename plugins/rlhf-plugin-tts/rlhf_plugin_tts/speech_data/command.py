@@ -54,12 +54,7 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
 
 
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Sample, rank and write what is not there yet.
-
-    Raises:
-        ConfigError: no reward for samples, one for descriptions, or a file of other settings.
-        ModelError: the model does not speak.
-    """
+    """Sample, rank and write what is not there yet."""
     import contextlib
 
     from rlhf_core.cli import (
