@@ -127,8 +127,7 @@ def configured(
     """
     from typing import cast
 
-    from rlhf_core.cli import component_of
-    from rlhf_core.config import PluginError
+    from rlhf_core.config import PluginError, merge_settings, parse_settings
     from rlhf_study.config import StudyConfig
 
     cls = registry.load("study", name)
@@ -137,7 +136,7 @@ def configured(
             f"study '{name}' names {cls.__name__}, which is not a StudyConfig", fix="derive it from StudyConfig"
         )
     chosen = {**cls.smoke, "seeds": (0,)} if smoke else {}
-    config = component_of(registry, "study", name, chosen, settings)
+    config = registry.config("study", name, merge_settings(chosen, parse_settings(settings)))
     return cast("StudyConfig", config.model_copy(update={"seeds": seeds}) if seeds else config)
 
 
