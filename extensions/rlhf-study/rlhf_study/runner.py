@@ -21,7 +21,6 @@ from rlhf_core.runs.launch.ranks import die_with_parent
 from rlhf_study.record import machine
 
 if TYPE_CHECKING:
-    from rlhf_core.runs import Study
     from rlhf_study.config import StudyConfig
 
 Figures = Mapping[str, Any]
@@ -78,7 +77,7 @@ def in_turn(
     configs: Mapping[str, StudyConfig], keys: Sequence[Key], out: Path, jobs: int
 ) -> Iterator[tuple[Key, Figures | Exception]]:
     """One after the other in this process; a study is built once for all its seeds."""
-    studies: dict[str, Study] = {}
+    studies: dict[str, Any] = {}
     for name, seed in keys:
         try:
             study = studies.setdefault(name, built(configs[name]))
@@ -102,7 +101,7 @@ def in_processes(
             yield tasks[task], error or task.result()
 
 
-def measure(config: StudyConfig, seed: int, folder: Path, study: Study | None = None) -> Figures:
+def measure(config: StudyConfig, seed: int, folder: Path, study: Any = None) -> Figures:
     """Figures of one seed, from an earlier call where they are there."""
     settings = config.model_dump(mode="json", exclude={"seeds"})
     asked, figures = folder / "settings.json", folder / "figures.json"
@@ -115,7 +114,7 @@ def measure(config: StudyConfig, seed: int, folder: Path, study: Study | None = 
     return json.loads(figures.read_text())
 
 
-def built(config: StudyConfig) -> Study:
+def built(config: StudyConfig) -> Any:
     """The study that a Config stands for."""
     from rlhf_core.cli import context_of, open_registry
 
