@@ -40,6 +40,28 @@ class LoadedModel:
     context: int
     """Prompt + completion tokens that the model (or ``model.max_context``) allows."""
 
+    def save(self, folder: Path, weights: Mapping[str, Any] | None = None, *, merge: bool = False) -> None:
+        """Write weights, config and tokenizer; see :func:`rlhf_core.models.save.save_model`.
+
+        Args:
+            folder: made if it is not there.
+            weights: the model's whole state dict; None takes the model's own.
+            merge: fold adapters into the weights; the adapter itself then lies in ``adapter/``.
+        """
+        from rlhf_core.models.save import save_model
+
+        save_model(self.model, self.tokenizer, folder, weights, merge=merge)
+
+    def load_weights(self, folder: Path) -> None:
+        """Load a checkpoint's weights into the model, bit for bit.
+
+        Raises:
+            ModelError: names are missing or unexpected.
+        """
+        from rlhf_core.models.save import load_weights
+
+        load_weights(self.model, folder)
+
 
 def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     """Load model and tokenizer on the CPU, with adapters if the config asks for them.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.runs.read import StoredRun, find_run, read_run
+from rlhf_core.runs.read import StoredRun, read_run
 from rlhf_core.types.errors import RunDirError
 
 if TYPE_CHECKING:
@@ -170,4 +170,4 @@ def load_run(path: str | Path) -> Run:
     Raises:
         RunDirError: there is none, or it is damaged.
     """
-    return Run(find_run(str(path)))
+    return Run(StoredRun.find(str(path)))

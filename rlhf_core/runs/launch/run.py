@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config.plan import Plan, make_plan, walk_components
+from rlhf_core.config.plan import Plan, make_plan
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.manifest import find_damage
 from rlhf_core.models.sources import resolve_model
@@ -47,7 +47,7 @@ def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run
         UserError: the first thing that cannot work.
     """
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
-    for kind, component in walk_components(config):
+    for kind, component in config.components():
         try:
             component.preflight(ctx)
         except RlhfError:
