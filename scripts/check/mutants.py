@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(f"{RL}/advantages.py", "score.value - settings.coef", "score.value + settings.coef", FORMULAS),
     Mutant(f"{RL}/advantages.py", "if rollout.mask_T is None else", "if rollout.mask_T is not False else", ONLINE),
     Mutant(f"{RL}/advantages.py", "(max_tokens - cache)) / cache", "max_tokens) / cache", QUANTILE),
-    Mutant(f"{RL}/advantages.py", "< min(2, size[g])", "< 1", ONLINE),
+    Mutant(f"{RL}/advantages.py", "< min(2, size[g])", "< 1", SCORES),
     Mutant(f"{RL}/advantages.py", "trained.append(None)", "trained.append(sample)", ONLINE),
     Mutant(f"{TRAINING}/rewards.py", " and s.status is not ScoreStatus.GATED", "", SCORES),
     Mutant(f"{TRAINING}/rewards.py", "len(bad) > self", "len(bad) >= self", SCORES),
