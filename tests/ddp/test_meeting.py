@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -167,7 +167,17 @@ def test_a_rank_without_a_message_leaves_after_the_one_that_has_it(monkeypatch: 
     assert calls == [SEEN_S, 2], "a launcher ends the others once one has left"
 
 
-def test_rank_0_says_why_to_a_rank_that_arrives_later(two: tuple[StartedRank, StartedRank]) -> None:
+def test_rank_0_says_why_to_a_rank_that_arrives_later(
+    two: tuple[StartedRank, StartedRank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, wait_until_seen = threading.Event(), Meeting.wait_until_seen
+
+    def noted(self: Meeting, *args: Any, **options: Any) -> None:
+        waits.set()
+        wait_until_seen(self, *args, **options)
+
+    monkeypatch.setattr(Meeting, "wait_until_seen", noted)
+
     def zero() -> None:
         rank_0 = Rank0(two[0])
         with pytest.raises(UserError, match="no such file"), rank_0.leading():
@@ -175,8 +185,8 @@ def test_rank_0_says_why_to_a_rank_that_arrives_later(two: tuple[StartedRank, St
 
     with ThreadPoolExecutor(1) as pool:
         end = pool.submit(zero)
-        time.sleep(0.5)
-        assert not end.done(), "its store would end with it"
+        assert waits.wait(60), "its store would end with it"
+        assert not end.done()
         with pytest.raises(EndedByRank0, match="rank 0 ended: no such file"):
             take_plan(two[1], Registry(), OwnCommand(lambda *_: None))
         end.result(20)
