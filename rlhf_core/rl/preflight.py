@@ -107,12 +107,12 @@ def check_reference(config: RolloutTrainerConfig, ctx: BuildContext) -> None:
     if config.kl.sync_every and ctx.config.model.lora is not None:
         raise ConfigError(
             f"trainer.kl.sync_every {config.kl.sync_every} cannot be combined with model.lora",
-            why="with LoRA the reference policy is the adapter switched off; there is no copy to renew",
+            why="with LoRA the reference policy is the model without its adapter, which cannot be replaced",
             fix="leave one of them out",
         )
     if config.kl.sync_every and getattr(config.kl, "coefficient", 0) == 0 and not config.kl.track:
         raise ConfigError(
-            "trainer.kl.sync_every renews a reference policy that nothing reads",
+            "trainer.kl.sync_every has no effect: nothing uses the reference policy",
             fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
         )
 
@@ -121,7 +121,7 @@ def check_prompt_shares(config: RolloutTrainerConfig, world_size: int) -> None:
     """Every process gets as many prompts."""
     if config.prompts_per_step % world_size:
         raise ConfigError(
-            f"{config.prompts_per_step} prompts per step cannot be shared by {world_size} processes",
+            f"{config.prompts_per_step} prompts per step cannot be divided among {world_size} processes",
             fix=f"make rollout_batch_size a multiple of {config.group_size * world_size}",
         )
 
@@ -131,7 +131,7 @@ def check_update_shares(config: OnlineTrainerConfig, world_size: int) -> None:
     size = config.sequences_per_update()
     if size % (config.group_size * world_size):
         raise ConfigError(
-            f"train_batch_size {size} cannot be shared by {world_size} processes in whole groups of "
+            f"train_batch_size {size} cannot be divided among {world_size} processes in whole groups of "
             f"{config.group_size}",
             fix=f"make train_batch_size a multiple of {config.group_size * world_size}",
         )
