@@ -132,7 +132,7 @@ def run(
     rlhf eval prompts --dataset pocket/arithmetic --verifier numeric
     rlhf eval lm_eval:gsm8k_cot --model M
     """
-    from rlhf_core.cli import emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry
     from rlhf_core.config import ConfigError
     from rlhf_core.models import ModelConfig
     from rlhf_eval.harness import Job, context
@@ -141,7 +141,6 @@ def run(
     from rlhf_eval.show import show, show_all
     from rlhf_eval.store import read
 
-    set_up_logging()
     ctx = context(open_registry(), seed)
     model_config = ModelConfig(path=model, dtype=dtype)
     shares = options_of(suites, options)
@@ -154,7 +153,6 @@ def run(
         return
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
     jobs = [Job(suite_of(ctx, name, **share), model_config, seed, selectors) for name, share in zip(suites, shares)]
-    quiet_libraries()
     results = evaluate_all(jobs, ctx, out, lambda text: click.echo(text, err=True), budget)
     if as_json:
         named = [{"folder": str(folder), "suite": job.suite.name, **r} for job, (folder, r) in zip(jobs, results)]
@@ -172,10 +170,9 @@ def _run_lm_eval(
     task: str, model: ModelConfig, ctx: BuildContext, out: Path | None, options: Mapping[str, Any], as_json: bool
 ) -> None:
     """A task of lm-evaluation-harness, in place of a suite."""
-    from rlhf_core.cli import emit_json, quiet_libraries, table
+    from rlhf_core.cli import emit_json, table
     from rlhf_eval.lm_harness.run import run_task
 
-    quiet_libraries()
     folder, metrics = run_task(task, model, ctx, out, options)
     if as_json:
         emit_json({"folder": str(folder), **metrics})

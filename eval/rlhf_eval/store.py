@@ -51,11 +51,7 @@ class ResultFolder:
         self._whole = 0
 
     def check(self) -> None:
-        """Refuse a folder that holds another evaluation, or something else.
-
-        Raises:
-            ConfigError: names the settings that differ, then and now.
-        """
+        """Refuse a folder that holds another evaluation, or something else."""
         settings_file = self.path / "settings.json"
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--out {self.path} is a file", fix="name a folder")

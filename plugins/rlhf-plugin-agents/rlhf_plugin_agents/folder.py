@@ -37,11 +37,7 @@ class AgentFolder:
         return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', words)}-{digest}"
 
     def check(self) -> None:
-        """Refuse a folder that holds another evaluation, or something else.
-
-        Raises:
-            ConfigError: names the settings that differ; or another process plays into the folder.
-        """
+        """Refuse a folder that holds another evaluation, or something else."""
         file = self.path / "settings.json"
         if self.path.is_dir():
             with _held(self.path):
@@ -69,11 +65,7 @@ class AgentFolder:
             )
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole rows so far.
-
-        Raises:
-            DatasetError: a line of the file is broken.
-        """
+        """All whole rows so far."""
         try:
             return list(read_jsonl(self.rows_path))
         except ValueError as error:
@@ -119,11 +111,7 @@ class AgentFolder:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which ends with this process; without effect where the file system has none.
-
-    Raises:
-        ConfigError: another process, or another thread of this one, holds it.
-    """
+    """Hold the folder's lock, which ends with this process; without effect where the file system has none."""
     try:
         import fcntl
 

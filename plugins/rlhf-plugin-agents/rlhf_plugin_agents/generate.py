@@ -40,10 +40,8 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
     rlhf data generate agentic --output agentic.jsonl --backend scripted
     rlhf data generate agentic --output agentic.jsonl --model M --per-task 5
     """
-    from rlhf_core.cli import set_up_logging
     from rlhf_core.data import write_text
 
-    set_up_logging()
     chosen = categories or tuple(CATALOGUE)
     if dry_run:
         for category in dict.fromkeys(chosen):

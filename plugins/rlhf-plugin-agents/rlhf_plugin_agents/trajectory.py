@@ -100,11 +100,7 @@ class AgentTrajectory:
 
 
 def from_json(row: Any, where: str = "") -> AgentTrajectory:
-    """The trajectory of a row.
-
-    Raises:
-        DatasetError: it is of another version, or none.
-    """
+    """The trajectory of a row."""
     if not isinstance(row, Mapping):
         raise DatasetError("a row is not a trajectory", where=where, fix="name a rows.jsonl that `rlhf eval` wrote")
     version = row.get("version")

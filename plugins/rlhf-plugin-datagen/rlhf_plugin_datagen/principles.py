@@ -24,11 +24,7 @@ SEVEN = (
 
 
 def read_constitution(path: str | None) -> tuple[str, ...]:
-    """Principles of a YAML list (or a mapping with ``principles``); None is :data:`SEVEN`.
-
-    Raises:
-        ConfigError: no file, not a list of texts, empty, or a principle twice.
-    """
+    """Principles of a YAML list (or a mapping with ``principles``); None is :data:`SEVEN`."""
     if path is None:
         return SEVEN
     try:

@@ -114,11 +114,7 @@ def kissing_check(dimensions: int) -> Check:
 
 
 def load_check(file: str) -> Check:
-    """``check`` of a Python file.
-
-    Raises:
-        ConfigError: the file does not exist, does not run, or has no such function.
-    """
+    """``check`` of a Python file."""
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(

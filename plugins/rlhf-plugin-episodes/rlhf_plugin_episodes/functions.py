@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import ConfigError
+from rlhf_core.data import Tool
 from rlhf_core.rollouts import ToolResult
-from rlhf_core.types.messages import Tool
 from rlhf_plugin_episodes.tool_spec import tool_spec
 
 TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
@@ -20,11 +20,7 @@ TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"
 
 
 def specs_in(file: str) -> list[Tool]:
-    """The public functions of a Python file as tools; the file is read, not imported.
-
-    Raises:
-        ConfigError: it cannot be read, has no function, or one that takes arguments without names.
-    """
+    """The public functions of a Python file as tools; the file is read, not imported."""
     try:
         tree = ast.parse(Path(file).expanduser().read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError) as error:
@@ -80,11 +76,7 @@ class FunctionTool:
 
 
 def load_functions(file: str) -> dict[str, FunctionTool]:
-    """Import a file of tools.
-
-    Raises:
-        ConfigError: it is no module. Whatever the module raises is passed on.
-    """
+    """Import a file of tools."""
     path = Path(file).expanduser()
     spec = importlib.util.spec_from_file_location(f"tools_of_{path.stem}", path)
     if spec is None or spec.loader is None:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rlhf_core.data import ToolCall
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import ToolError, ToolResult, TurnStatus
-from rlhf_core.types.messages import ToolCall
 from rlhf_core.workers.codec import pack, sample_from_json, score_to_json
 
 DETAIL = 500

@@ -131,11 +131,7 @@ def _truth(value: Any, column: str, where: str) -> bool:
 
 
 def check_both_classes(solutions: Sequence[Solution], target: Target) -> None:
-    """Refuse data of one class: any constant fits it.
-
-    Raises:
-        DatasetError: all labels that would be learned are equal.
-    """
+    """Refuse data of one class: any constant fits it."""
     counts = Counter(label for s in solutions for label in (s.labels if target == "steps" else (s.outcome,)))
     if len(counts) == 1:
         ((only, count),) = counts.items()

@@ -13,11 +13,7 @@ from rlhf_plugin_reward_eval.evaluation import Report
 
 
 def check_plots(folder: Path) -> None:
-    """Refuse plots that cannot be drawn, before anything is scored.
-
-    Raises:
-        ConfigError: matplotlib is missing, or the folder cannot be.
-    """
+    """Refuse plots that cannot be drawn, before anything is scored."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plots needs matplotlib", fix="pip install 'rlhf-plugin-reward-eval[plots]'")
     try:

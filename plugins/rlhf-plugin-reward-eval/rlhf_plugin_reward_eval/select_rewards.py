@@ -33,11 +33,7 @@ def select_rewards(
 
 
 def owner_of(text: str, labels: Sequence[str]) -> str:
-    """The reward that a setting is for.
-
-    Raises:
-        ConfigError: there are several rewards and the setting names none of them.
-    """
+    """The reward that a setting is for."""
     if len(labels) == 1:
         return labels[0]
     name, colon, _ = text.partition(":")
@@ -74,11 +70,7 @@ def unique(names: Sequence[str]) -> list[str]:
 def check_options(
     output: Path | None, column: str | None, scale: tuple[float, float] | None, responses: str | None
 ) -> None:
-    """Refuse options that cannot be, before anything is read.
-
-    Raises:
-        ConfigError: which, and what to do.
-    """
+    """Refuse options that cannot be, before anything is read."""
     check_output(output)
     if responses is None and (column is not None or scale is not None):
         raise ConfigError("--gold and --gold-scale belong to --responses", fix="--responses FILE")

@@ -53,22 +53,14 @@ class SpeechRewardConfig(ComponentConfig):
 
 
 def check_installed(name: str, needs: Mapping[str, str]) -> None:
-    """Refuse a reward whose packages are missing; nothing is imported.
-
-    Raises:
-        ConfigError: names the first.
-    """
+    """Refuse a reward whose packages are missing; nothing is imported."""
     for module, fix in needs.items():
         if importlib.util.find_spec(module) is None:
             raise ConfigError(f"reward '{name}' needs the package '{module}', which is not installed", fix=fix)
 
 
 def check_features(names: Mapping[str, Any]) -> None:
-    """Refuse a feature that does not exist.
-
-    Raises:
-        ConfigError: names it and those that do.
-    """
+    """Refuse a feature that does not exist."""
     if unknown := sorted(set(names) - set(PROXY_SCALES)):
         raise ConfigError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(PROXY_SCALES))
 

@@ -90,11 +90,7 @@ class Head(nn.Module):
 
 
 def read_checkpoint(place: str) -> Mapping[str, Tensor]:
-    """The weights, read as tensors only, never as code.
-
-    Raises:
-        ModelError: no such file here or on the hub, or more than tensors in it.
-    """
+    """The weights, read as tensors only, never as code."""
     file = Path(place).expanduser() / CHECKPOINT
     if not file.is_file():
         hub: Any = importlib.import_module("huggingface_hub")
@@ -113,11 +109,7 @@ def read_checkpoint(place: str) -> Mapping[str, Tensor]:
 
 
 def load_encoder(place: str) -> Any:
-    """A frozen self-supervised speech encoder.
-
-    Raises:
-        ModelError: transformers cannot load it.
-    """
+    """A frozen self-supervised speech encoder."""
     transformers: Any = importlib.import_module("transformers")
     try:
         return transformers.AutoModel.from_pretrained(place).eval().requires_grad_(False)

@@ -86,9 +86,6 @@ def normalised(text: str) -> str:
 def in_latin_letters(text: str) -> str:
     """The words as PocketSphinx would write them: without accents.
 
-    Raises:
-        ClipError: letters of another script, of which every error rate would be 1 whatever is said.
-
     Example:
         >>> in_latin_letters("café")
         'cafe'

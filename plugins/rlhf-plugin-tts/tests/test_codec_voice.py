@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from untrained_voices import SIZE, untrained_codec, untrained_language_model
 
 from rlhf_core.data import DatasetError
 from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
@@ -17,7 +18,6 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.codec_voice.codec import FAMILIES, Codec
 from rlhf_plugin_tts.codec_voice.make import make_voice
-from rlhf_plugin_tts.codec_voice.untrained import SIZE, untrained_codec, untrained_language_model
 
 NAMED = {"token": "<|s_{}|>", "prompt": "voice:{voice}say:{text}<speak>", "voice": "any"}
 

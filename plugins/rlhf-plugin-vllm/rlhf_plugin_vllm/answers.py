@@ -53,11 +53,7 @@ def versions_of(answer: Any) -> set[str]:
 
 
 def spans_of(answer: Any) -> tuple[VersionSpan, ...]:
-    """Which version of the run's weights sampled which tokens of an answer, as the server says.
-
-    Raises:
-        RlhfError: it does not say it.
-    """
+    """Which version of the run's weights sampled which tokens of an answer, as the server says."""
     try:
         rows = answer["choices"][0]["weight_versions"]
         return tuple(VersionSpan((int(r["start"]), int(r["end"])), number_of(str(r["version"]))) for r in rows)
@@ -91,9 +87,6 @@ def rollout_of(
         tokenizer: decodes.
         url: the server's, for messages.
         versions: of :func:`spans_of`, where several may have sampled it.
-
-    Raises:
-        RlhfError: what came is no completion.
     """
     where = f"{request.prompt_id}#{request.group_index}, vLLM at {url}"
     try:

@@ -107,9 +107,6 @@ def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) 
         environment: of the engine's settings, before that of this process.
         explicit: what ``kv_cache_memory_bytes`` says, if anything.
         on_cpu: vLLM is one for CPUs.
-
-    Raises:
-        ConfigError: it is no amount.
     """
     space = environment.get(KV_SPACE, os.environ.get(KV_SPACE, "")) if on_cpu else ""
     if space:
@@ -228,11 +225,7 @@ def server_changes(config: VllmConfig) -> list[tuple[str, str, Any]]:
 
 
 def utilization(arguments: Sequence[str]) -> float:
-    """Share of a device's memory that a server may take.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Share of a device's memory that a server may take."""
     given = option(arguments, "--gpu-memory-utilization")
     if given is None:
         return UTILIZATION

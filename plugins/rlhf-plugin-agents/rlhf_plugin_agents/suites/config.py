@@ -132,16 +132,9 @@ def agent_of(name: str, settings: dict[str, Any]) -> AgentConfig:
     Raises:
         ConfigError: there is no such agent, or it has no such setting.
     """
-    from pydantic import ValidationError
-
-    from rlhf_core.config import explain_invalid
-
     if name not in AGENTS:
         raise ConfigError(f"there is no agent '{name}'", fix=f"one of {', '.join(AGENTS)}")
-    try:
-        return AGENTS[name].model_validate({**settings, "name": name})
-    except ValidationError as error:
-        raise explain_invalid(error, AGENTS[name], where=f"agent '{name}'") from error
+    return AGENTS[name].from_settings({**settings, "name": name}, f"agent '{name}'")
 
 
 class AgentBenchMini(AgentSuiteConfig):
@@ -248,11 +241,7 @@ class Chains(AgentSuiteConfig):
 
 
 def folder_of(suite: AgentSuiteConfig) -> Path:
-    """The folder of a suite that ships no rows.
-
-    Raises:
-        ConfigError: none is set.
-    """
+    """The folder of a suite that ships no rows."""
     if suite.path is None:
         raise ConfigError(f"suite '{suite.name}' has no rows", fix="--data FOLDER with its published files")
     return Path(suite.path).expanduser()

@@ -157,11 +157,7 @@ def _task(row: Mapping[str, Any], place: Path, box: Callable[[], ToolBox]) -> Ag
 
 
 def from_hub(name: str = HUB) -> Path:
-    """The folder of the downloaded validation split.
-
-    Raises:
-        DatasetError: it is not there and there is no token, the conditions were not accepted, or there is no network.
-    """
+    """The folder of the downloaded validation split."""
     from huggingface_hub import get_token, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 

@@ -24,11 +24,7 @@ NEEDED = ("id", "category", "prompt", "calls", "answer", "scorer", "wrong")
 
 @cache
 def rows_of(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """The rows of a file of tasks.
-
-    Raises:
-        DatasetError: a row has not what a task needs, or two have one id.
-    """
+    """The rows of a file of tasks."""
     rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         row = json.loads(line)

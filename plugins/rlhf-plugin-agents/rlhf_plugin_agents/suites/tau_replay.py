@@ -33,9 +33,6 @@ def replayed(path: Path, folder: Path, split: str, domain: str | None = None) ->
         folder: of the domain's files.
         split: whose tasks are meant.
         domain: None takes the one whose files are in the folder.
-
-    Raises:
-        DatasetError: a trajectory has not the form, or its task does not exist.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))

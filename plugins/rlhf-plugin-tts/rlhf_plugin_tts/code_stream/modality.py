@@ -115,11 +115,7 @@ class StreamVoice:
         return " ".join(f"c{int(i)}" for i in ids if int(i) < self.marks[0])
 
     def completion_ids(self, text: str) -> list[int]:
-        """The ids of such names.
-
-        Raises:
-            DatasetError: one is no code of this model.
-        """
+        """The ids of such names."""
         ids = [int(name[1:]) if name[:1] == "c" and name[1:].isdecimal() else -1 for name in text.split()]
         if any(not 0 <= i < self.marks[0] for i in ids):
             raise DatasetError(

@@ -129,11 +129,7 @@ def link_folder(source: Path, target: Path) -> None:
 
 
 def fetch(place: str, what: str) -> Path:
-    """A folder here, or the local snapshot of a hub id, downloaded where that is needed.
-
-    Raises:
-        ModelError: neither.
-    """
+    """A folder here, or the local snapshot of a hub id, downloaded where that is needed."""
     folder = Path(place).expanduser()
     if folder.is_dir():
         return folder

@@ -119,11 +119,7 @@ class CodecVoice:
 
 
 def code_numbers(described: CodecVoiceDescription, codec: Codec, tokenizer: Any) -> dict[int, int]:
-    """Token id -> number of its code.
-
-    Raises:
-        ModelError: the model has not a token for every code of the codec, or the codec has not so many codebooks.
-    """
+    """Token id -> number of its code."""
     wanted = described.codebooks * codec.size
     if described.codebooks > codec.codebooks:
         raise ModelError(

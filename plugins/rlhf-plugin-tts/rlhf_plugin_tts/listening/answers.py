@@ -46,11 +46,7 @@ class Answers:
         return {trial: row for (who, trial), row in self.latest().items() if who == self.listener}
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Keep one answer, on the disk when this returns.
-
-        Raises:
-            DatasetError: it is no answer to one of the trials.
-        """
+        """Keep one answer, on the disk when this returns."""
         if (
             answer.get("id") not in self.trials
             or answer.get("answer") not in GIVEN
