@@ -135,21 +135,21 @@ def check_environment_fit(config: RunConfig) -> None:
     plays = getattr(config.agent, "plays_environment", False)
     if config.agent is not None and plays and config.environment is None:
         raise ConfigError(
-            f"agent '{config.agent.name}' plays in an environment, and the run has none",
+            f"agent '{config.agent.name}' needs an environment, and the run has none",
             fix="--env tools; rlhf plugins list --kind environment",
         )
     if config.environment is not None and not plays:
         agent = "no agent" if config.agent is None else f"agent '{config.agent.name}'"
         raise ConfigError(
-            f"environment '{config.environment.name}' would not be used by {agent}",
+            f"{agent} does not use environment '{config.environment.name}'",
             why="only an agent that plays in environments calls it",
             fix="--set agent.name=multi_turn, or leave the environment out",
         )
     samples = not config.trainer.learns_from_rows or getattr(config.trainer, "sample_prompts", 0)
     if config.environment is not None and not samples:
         raise ConfigError(
-            f"environment '{config.environment.name}' would not be played in by algorithm '{config.trainer.name}'",
-            why="it learns from rows of a data set, and nothing is sampled",
+            f"algorithm '{config.trainer.name}' does not use environment '{config.environment.name}'",
+            why="it learns from rows of a dataset and samples nothing",
             fix="an algorithm that samples (--algo grpo), or leave the environment out; to evaluate a policy in it "
             "while it is trained: --set trainer.sample_prompts=64",
         )

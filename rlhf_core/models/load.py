@@ -210,7 +210,7 @@ def _check_weights(found: Mapping[str, Any], path: str) -> None:
     if missing:
         raise ModelError(
             f"'{path}' lacks {len(missing)} of its model's weights: {', '.join(missing[:3])}",
-            why="they would be drawn at random; config.json does not describe these weights, or they are not whole",
+            why="they would be random; config.json does not describe these weights, or files are missing",
             fix="copy or download the folder again",
         )
     if left_over:
@@ -235,7 +235,7 @@ def check_causal(model: Any, path: str) -> None:
     if looks_ahead(model):
         raise ModelError(
             f"'{path}' holds a {type(model).__name__}, an encoder: the output at a token depends on those after it",
-            why="a policy predicts every token from those before it alone",
+            why="a policy predicts each token from the tokens before it",
             fix="give a causal language model; an encoder serves as a reward model only",
         )
 
@@ -320,7 +320,7 @@ def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
     if len(tokenizer) > rows:
         raise ModelError(
             f"the tokenizer of '{path}' has {len(tokenizer)} tokens but the model embeds only {rows}",
-            why="tokenizer and weights are not of the same model",
+            why="tokenizer and weights belong to different models",
             fix="copy the tokenizer files that belong to these weights into the folder",
         )
 

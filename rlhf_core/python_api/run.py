@@ -86,7 +86,7 @@ class Run:
         self._check_there()
         if not folder.is_dir():
             raise RunDirError(
-                f"run '{self.path}' has no final model", why=f"it is {self.status}", fix="go on with it: run.resume()"
+                f"run '{self.path}' has no final model", why=f"it is {self.status}", fix="resume it: run.resume()"
             )
         return folder
 

@@ -165,17 +165,17 @@ class RolloutTrainerConfig(ModelLoopSettings):
         if self.kl.sync_every and ctx.config.model.lora is not None:
             raise ConfigError(
                 f"trainer.kl.sync_every {self.kl.sync_every} cannot be combined with model.lora",
-                why="with LoRA the reference policy is the adapter switched off; there is no copy to renew",
+                why="with LoRA the reference policy is the model without its adapter, which cannot be replaced",
                 fix="leave one of them out",
             )
         if self.kl.sync_every and getattr(self.kl, "coefficient", 0) == 0 and not self.kl.track:
             raise ConfigError(
-                "trainer.kl.sync_every renews a reference policy that nothing reads",
+                "trainer.kl.sync_every has no effect: nothing uses the reference policy",
                 fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
             )
         if self.prompts_per_step % ctx.world_size:
             raise ConfigError(
-                f"{self.prompts_per_step} prompts per step cannot be shared by {ctx.world_size} processes",
+                f"{self.prompts_per_step} prompts per step cannot be divided among {ctx.world_size} processes",
                 fix=f"make rollout_batch_size a multiple of {self.group_size * ctx.world_size}",
             )
 

@@ -178,7 +178,7 @@ def _run_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resum
     if not run.summary.exists() or run.summary.stat().st_mtime_ns == earlier_summary:
         raise RlhfError(
             f"the launcher ended without an error, yet '{run.path}' has no new summary.json",
-            why="the ranks were started elsewhere and are not done, or they failed unseen",
+            why="the ranks still run elsewhere, or failed without a message",
             fix=f"look at their output; rlhf runs show {run.path}",
         )
     return json.loads(run.summary.read_text())

@@ -77,6 +77,8 @@ def plan(
     registry, _ = open_plugins()
     config = resolve_options(registry, files, settings, names).with_precision()
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
+    if hasattr(config.trainer, "check_precision"):
+        config.trainer.check_precision(ctx)
     place = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
     report = make_report(ctx, place, limit, prompt_tokens, reply_tokens, host, ranks_per_node)
     if as_json:
