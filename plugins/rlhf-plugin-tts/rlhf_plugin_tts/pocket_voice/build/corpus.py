@@ -1,6 +1,6 @@
 """Speaks the sentences with flite and keeps parameters and phone times of every clip (flite 2.2, voice rms).
 
-python -m scripts.build_pocket_voice.corpus --text FILE.jsonl.gz ... --words CMUDICT --out DIR
+python -m rlhf_plugin_tts.pocket_voice.build.corpus --text FILE.jsonl.gz ... --words CMUDICT --out DIR
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from rlhf_plugin_tts.pocket_voice.analysis import analyse
-from scripts.build_pocket_voice.sentences import sentences
+from rlhf_plugin_tts.pocket_voice.build.sentences import sentences
 
 SPEEDS = {"slow": (1.25, 1.45), "": (0.94, 1.06), "fast": (0.7, 0.82)}
 

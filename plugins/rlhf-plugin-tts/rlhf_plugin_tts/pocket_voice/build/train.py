@@ -1,6 +1,6 @@
 """Trains the language model of pocket-voice on the corpus and writes the voice's folder.
 
-python -m scripts.build_pocket_voice.train --corpus DIR --out FOLDER --steps 3000
+python -m rlhf_plugin_tts.pocket_voice.build.train --corpus DIR --out FOLDER --steps 3000
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from rlhf_plugin_tts.pocket_voice.analysis import CEPSTRA
+from rlhf_plugin_tts.pocket_voice.build.codebook import kmeans, neighbours
+from rlhf_plugin_tts.pocket_voice.build.styles import Clip, example
 from rlhf_plugin_tts.pocket_voice.codec import PocketCodec
 from rlhf_plugin_tts.pocket_voice.folder import new_model, write_voice
 from rlhf_plugin_tts.pocket_voice.vocabulary import vocabulary
-from scripts.build_pocket_voice.codebook import kmeans, neighbours
-from scripts.build_pocket_voice.styles import Clip, example
 
 
 def read_clips(folder: Path, codec: PocketCodec | None, codes: int) -> tuple[list[Clip], PocketCodec]:
