@@ -1,6 +1,6 @@
 """Episodes with slow tools: ``as_ready`` and ``by_count`` against lock step, and what a call costs beside its tool.
 
-    python -m scripts.bench.episode_schedules --episodes 64
+    python -m scripts.bench episode_schedules episodes=[64]
 
 Each episode has 6 turns of the policy, a call after each but the last; a call takes 0.2 s, every 50th hangs until its
 deadline of 5 s, is killed, and the policy goes on. The native engine samples the embedded tool user ``pocket-tools``,
@@ -16,9 +16,7 @@ answers at once: milliseconds per call through the journal, the host and the pro
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import statistics
 import tempfile
@@ -29,7 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.bench._late_tools import agent_of, install, writes_calls
+from scripts._distribution import install
+from scripts.bench._late_tools import ENTRIES, MODULE, agent_of, writes_calls
 from scripts.bench._random_llama import random_llama
 
 TURNS, LATENCY_S, DEADLINE_S, HANG_EVERY = 6, 0.2, 5.0, 50
@@ -232,7 +231,7 @@ def prepared(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     import sys
 
     with tempfile.TemporaryDirectory() as folder:
-        install(Path(folder))
+        install(Path(folder), "late_environment", MODULE, ENTRIES)
         try:
             return work()
         finally:
@@ -240,31 +239,11 @@ def prepared(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             sys.modules.pop("late_environment", None)
 
 
-def cases(rounds: int = 3) -> dict[str, Callable[[], Any]]:
-    """For ``python -m scripts.bench``."""
+def cases(rounds: int = 3, episodes: tuple[int, ...] = (64, 256)) -> dict[str, Callable[[], Any]]:
+    """The calls alone, and so many episodes with each model."""
     plays = {
         f"{n} episodes, {shape}": partial(prepared, partial(contest, n, rounds, shape))
         for shape in (EMBEDDED, "llama-1m")
-        for n in (64, 256)
+        for n in episodes
     }
     return {"calls": partial(prepared, calls), **plays}
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, action="append", help="default 64 and 256; 0 for the calls alone")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--model", default=EMBEDDED, help="or llama-1m, llama-11m")
-    parser.add_argument("--threads", type=int, default=THREADS)
-    args = parser.parse_args()
-    print("calls", json.dumps(prepared(calls), indent=2), flush=True)
-    for n in args.episodes or (64, 256):
-        if n:
-            print(
-                json.dumps(prepared(partial(contest, n, args.rounds, args.model, args.threads)), indent=2), flush=True
-            )
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,8 @@ import pytest
 
 from rlhf_core.cli import open_registry
 from rlhf_core.config.load import validate
-from scripts.real import speech_hacking, speech_voices
+from scripts.bench import _speech_voices as speech_voices
+from scripts.bench import speech_hacking
 
 
 def test_the_curves_hold_every_step_and_where_the_monitor_was_alarmed(tmp_path: Path) -> None:
@@ -23,7 +24,6 @@ def test_the_curves_hold_every_step_and_where_the_monitor_was_alarmed(tmp_path: 
     line = speech_hacking.curves(tmp_path)
     assert line["DistillMOS"] == [1.5, 0.5, -0.5, -1.5]
     assert (line["first alarm"], line["alarms"]) == ((3, "WARNING"), {3: "WARNING", 4: "WARNING"})
-    assert "| proxy | 1.50 | 3.50 |" in speech_hacking.show_curves("single", line, parts=2)
 
 
 @pytest.mark.parametrize("arm", ["single", "composite"])

@@ -1,7 +1,7 @@
 """Whether calls are among the possible answers of the Berkeley Function Calling Leaderboard (Patil et al. 2025).
 
 The rules are those of the leaderboard's checker for Python (`ast_checker` of bfcl-eval 2026.3.23, Apache-2.0), also
-where they are lenient; `python -m scripts.audit.bfcl_verdicts` compares the two on possible answers and mutations.
+where they are lenient; `docs/bench/bfcl_verdicts.json` compares the two on possible answers and mutations.
 """
 
 from __future__ import annotations
