@@ -79,7 +79,7 @@ def test_what_is_recorded_exists_and_both_sides_can_find_their_work() -> None:
     assert find("2x4x128").lengths() == [128] * 8
 
 
-def test_the_strangers_path_is_the_tutorials_and_its_table_is_the_records(tmp_path: Path) -> None:
+def test_the_strangers_path_is_the_tutorials(tmp_path: Path) -> None:
     steps = strangers_path.steps_of((strangers_path.ROOT / "docs/tutorial.md").read_text())
     assert [s.language for s in steps].count("python") == 2
     trained = [s.command.split("--algo ")[1].split()[0] for s in steps if s.command.startswith("rlhf train")]
@@ -88,9 +88,6 @@ def test_the_strangers_path_is_the_tutorials_and_its_table_is_the_records(tmp_pa
     env = {"PATH": "/usr/bin:/bin", "VIRTUAL_ENV": str(tmp_path)}
     row = strangers_path.timed(strangers_path.Step("x", "echo no >&2; exit 3"), tmp_path, env)
     assert (row["rc"], row["said"]) == (3, "no\n")
-    record = json.loads((strangers_path.ROOT / "docs/bench/strangers_path.json").read_text())["cases"]["run"]["results"]
-    assert all(row["rc"] == 0 for row in record["steps"])
-    assert strangers_path.table(record) in (strangers_path.ROOT / "docs/results.md").read_text()
 
 
 def test_settings_are_keywords_of_the_measurement_and_stand_in_its_record(

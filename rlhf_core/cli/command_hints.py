@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import click
-
-if TYPE_CHECKING:
-    from rlhf_core.cli.groups import OpenGroup
 
 USUAL = {
     "help": "rlhf --help",
@@ -24,15 +21,19 @@ USUAL = {
 """What other tools call a command -> what it is here."""
 
 
-def command_hint(word: str, root: OpenGroup) -> str:
-    """Example: ``rlhf train --algo sft`` for ``sft``; "" if nobody knows."""
+def command_hint(word: str, groups: Mapping[str, click.Command | None]) -> str:
+    """Example: ``rlhf train --algo sft`` for ``sft``; "" if nobody knows.
+
+    Args:
+        word: what was typed after `rlhf`.
+        groups: name -> group; other commands are passed over.
+    """
     from rlhf_core.plugins.registry import Registry
 
     if word in USUAL:
         return USUAL[word]
     if any(word == entry.name for entry in Registry().entries("trainer")):
         return f"rlhf train --algo {word}"
-    ctx = click.Context(root)
-    groups = {name: root.get_command(ctx, name) for name in root.lazy}
-    below = [name for name, group in groups.items() if isinstance(group, click.Group) and word in group.commands]
+    groups_of = {name: group for name, group in groups.items() if isinstance(group, click.Group)}
+    below = [name for name, group in groups_of.items() if word in group.list_commands(click.Context(group))]
     return " or ".join(f"rlhf {name} {word}" for name in below)

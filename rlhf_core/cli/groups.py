@@ -25,7 +25,6 @@ class OpenGroup(click.Group):
     Args:
         path: where it stands, with dots; "" is the `rlhf` command itself.
         lazy: name -> (``module:attribute``, one line of help), in the order of the help.
-        unlisted: earlier names of plugins' commands, which go on working without being listed.
     """
 
     def __init__(
@@ -33,11 +32,10 @@ class OpenGroup(click.Group):
         *args: Any,
         path: str = "",
         lazy: Mapping[str, tuple[str, str]] | None = None,
-        unlisted: Collection[str] = (),
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self.path, self.lazy, self.unlisted = path, dict(lazy or {}), frozenset(unlisted)
+        self.path, self.lazy = path, dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Own commands in the order a newcomer needs them, then those of plugins by name."""
@@ -48,7 +46,7 @@ class OpenGroup(click.Group):
         except ConfigError:  # a damaged list of disabled plugins: the core's own commands say what to do
             added = set[str]()
         core_commands = self._own(ctx)
-        return core_commands + sorted(added - set(core_commands) - self.unlisted)
+        return core_commands + sorted(added - set(core_commands))
 
     def has_own(self, ctx: click.Context, name: str) -> bool:
         """Whether a command is the group's own, which no plugin can replace."""
@@ -85,7 +83,7 @@ class OpenGroup(click.Group):
             from rlhf_core.cli.command_hints import command_hint
 
             near = difflib.get_close_matches(args[0], known, n=1)
-            meant = "" if self.path else command_hint(args[0], self)
+            meant = "" if self.path else command_hint(args[0], self._groups(ctx))
             hint = f" Did you mean: {meant}?" if meant else f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"no such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
@@ -107,6 +105,11 @@ class OpenGroup(click.Group):
         leaves = [e for e in entries if e.name == self._below(name)]
         text = description(leaves[0].value) if len(leaves) == 1 else ""
         return f"{text} ({leaves[0].distribution})" if text else summary_of(leaves or entries)
+
+    def _groups(self, ctx: click.Context) -> dict[str, click.Command | None]:
+        """Own commands, and groups that only hold commands of distributions; none of a distribution is imported."""
+        added = [name for name, entries in self._added().items() if all(e.name != self._below(name) for e in entries)]
+        return {name: self.get_command(ctx, name) for name in [*self.lazy, *added]}
 
     def _below(self, name: str) -> str:
         return f"{self.path}.{name}".removeprefix(".")

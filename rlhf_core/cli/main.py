@@ -8,6 +8,7 @@ import traceback
 import click
 
 from rlhf_core._version import __version__
+from rlhf_core.cli.common import set_up_process
 from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.plugins import time_limit as deadline
 from rlhf_core.runs.launch.leave import has_to_leave, leave
@@ -19,16 +20,11 @@ COMMANDS = {
     "data": ("rlhf_core.cli.data:data", "Check, make and filter training data."),
     "plugins": ("rlhf_core.cli.plugins:plugins", "List, inspect, check, create or switch off plugins."),
     "config": ("rlhf_core.cli.config:config", "Show, validate or document configurations."),
-    "runs": ("rlhf_core.cli.runs:runs", "List, show and compare runs."),
     "trace": ("rlhf_core.cli.trace:trace", "Replay what happened to one prompt."),
 }
 
 
-UNLISTED = ("evaluate",)
-"""Earlier names, for a release: ``rlhf evaluate policies`` is ``rlhf eval policies``."""
-
-
-@click.group(cls=OpenGroup, lazy=COMMANDS, unlisted=UNLISTED, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=OpenGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rlhf")
 @click.option("--debug", is_flag=True, help="Show the traceback of a clear error too.")
 @click.pass_context
@@ -38,6 +34,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
     Begin with: rlhf train --algo grpo --reward ensemble
     """
     ctx.obj = {"debug": debug}
+    set_up_process()
 
 
 def main(argv: list[str] | None = None) -> None:

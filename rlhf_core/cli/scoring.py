@@ -49,11 +49,8 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         ConfigError: neither or both were given, or a setting does not exist.
         PluginError: no such reward.
     """
-    from pydantic import ValidationError
-
     from rlhf_core.config.load import parse_settings
     from rlhf_core.models.places import model_place
-    from rlhf_core.plugins.validation import explain_invalid
     from rlhf_core.types.errors import ConfigError
 
     if (folder is None) == (name is None):
@@ -69,11 +66,8 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
             f"reward '{name}' scores with a trained model, and none is named",
             fix="rlhf reward score --model FOLDER; `rlhf train` prints where it keeps a trained ensemble",
         )
-    try:
-        reward_name = registry.find("reward", str(name)).name
-        return cls.model_validate({**options, "name": reward_name}, context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, cls, where=f"reward '{name}'") from error
+    reward_name = registry.find("reward", str(name)).name
+    return cls.from_settings({**options, "name": reward_name}, f"reward '{name}'", registry)
 
 
 def read_samples(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:

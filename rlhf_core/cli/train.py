@@ -57,13 +57,11 @@ def train(
     rlhf train --algo sft --model ./my-model --dataset demos.jsonl
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
-    from rlhf_core.cli.common import set_up_logging
     from rlhf_core.cli.options import resolve_here
     from rlhf_core.config.precision import with_precision
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
     from rlhf_core.runs.launch.started import end_with_launcher, started_rank, world_size
 
-    set_up_logging()
     given = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
     options = (files, settings, names)
     rank = started_rank()
@@ -117,11 +115,10 @@ def _last_checks(plan: Any, config: Any, registry: Any, hooks: Any, force: bool)
 
 
 def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:
-    from rlhf_core.cli.common import emit_json, quiet_libraries
+    from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.dry_run import print_dry_run
     from rlhf_core.runs.launch.dry_run import look_at
 
-    quiet_libraries()
     found = look_at(plan, config, registry)
     if as_json:
         emit_json(plan.to_json())
@@ -139,7 +136,7 @@ def _run(
     as_json: bool,
     rank_0: Rank0 | None,
 ) -> None:
-    from rlhf_core.cli.common import emit_json, quiet_libraries
+    from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.progress import StepPrinter, print_summary
     from rlhf_core.runs.launch.run import launch
     from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
@@ -147,8 +144,6 @@ def _run(
     folder = run_dir or default_run_dir(config.trainer.name)
     if not resume:
         check_free(RunDir(folder))
-    if plan.world_size == 1 or rank_0 is not None:  # each rank that is started here calls it itself
-        quiet_libraries()
     printer = StepPrinter(config, folder, quiet=as_json)
     try:
         with printer:

@@ -203,15 +203,9 @@ def _refuse_settings(settings: Mapping[str, Any] | None, what: str) -> None:
 
 def _sampling(given: Mapping[str, Any]) -> SamplingParams:
     """Checked as the same settings of a run are."""
-    from pydantic import ValidationError
-
-    from rlhf_core.plugins.validation import explain_invalid
     from rlhf_core.training.config import SamplingSettings
 
-    try:
-        settings = SamplingSettings.model_validate({**given, "stop": _strings(given.get("stop", ()))})
-    except ValidationError as error:
-        raise explain_invalid(error, SamplingSettings, "generate()") from error
+    settings = SamplingSettings.from_settings({**given, "stop": _strings(given.get("stop", ()))}, "generate()")
     return settings.params()
 
 

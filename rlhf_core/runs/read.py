@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,11 +102,6 @@ def read_run(path: Path) -> StoredRun:
     return StoredRun(path, plan, summary, failure, rows, tuple(sorted(int(n) for n in saved if n.isdigit())))
 
 
-def started(path: Path) -> str:
-    """When a run was begun: the time of its plan. Example: ``2026-01-31 14:25``"""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime((path / "plan.json").stat().st_mtime))
-
-
 def _json(path: Path) -> Mapping[str, Any] | None:
     return json.loads(path.read_text()) if path.is_file() else None
 
@@ -123,12 +117,7 @@ def find_run(name: str, root: Path = ROOT) -> StoredRun:
             return read_run(path)
     place = Path(name).expanduser()
     beside = place.parent if place.parent != Path() else root
-    known = [p.name for p in run_folders(beside)]
+    known = [plan.parent.name for plan in sorted(beside.glob("*/plan.json"))]
     near = did_you_mean(place.name, known)
     why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
-    raise RunDirError(f"'{name}' is no run", why=why, fix=near or "rlhf runs list --root FOLDER")
-
-
-def run_folders(root: Path) -> list[Path]:
-    """Folders of ``root`` that hold a run, by name."""
-    return sorted(p.parent for p in root.glob("*/plan.json"))
+    raise RunDirError(f"'{name}' is not a run", why=why, fix=near or "rlhf runs list --root FOLDER")

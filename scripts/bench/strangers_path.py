@@ -117,18 +117,3 @@ def run(folder: Path, source: str = str(ROOT), quickstart: bool = True) -> dict[
     if folder.exists():
         raise SystemExit(f"{folder} is there: folder=NEW names a new one")
     return walk(folder.absolute(), source, quickstart)
-
-
-def table(record: Mapping[str, Any]) -> str:
-    """The record in Markdown."""
-    rows = ["| step | command | seconds | processor seconds |", "|---|---|---|---|"]
-    for row in record["steps"]:
-        command = row["command"] if len(row["command"]) <= 80 else row["command"][:77] + "..."
-        code = command if command == "(the program)" else f"`{command.replace('|', chr(92) + '|')}`"
-        rows.append(f"| {row['step']} | {code} | {row['wall_s']:.0f} | {row['cpu_s']:.0f} |")
-    page = record.get("page", {})
-    if page.get("opened"):
-        rows.append(
-            f"| page opened | {page['charts']} charts, {len(page['problems'])} complaints | {page['seconds']:.0f} | |"
-        )
-    return "\n".join([*rows, f"| all | | {record['all_wall_s']} | {record['all_cpu_s']} |"])

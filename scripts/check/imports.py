@@ -28,6 +28,7 @@ INSIDE: Mapping[str, int] = {
     "rlhf-plugin-episodes": 25,
     "rlhf-plugin-pocket": 1,
     "rlhf-plugin-preflight": 60,
+    "rlhf-plugin-report": 2,
     "rlhf-plugin-verifiers": 2,
     "rlhf-study": 4,
     "rlhf-testing": 36,

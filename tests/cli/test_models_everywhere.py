@@ -28,7 +28,7 @@ POLICY_COMMANDS: dict[str, str] = {
     "--dry-run --json",
     "eval": "eval prompts --dataset pocket/arithmetic --verifier numeric --limit 2 --max-tokens 2 --out evals "
     "--model M",
-    "evaluate policies": "evaluate policies --baseline M --policy x=M --reference M --dataset prompts.jsonl "
+    "eval policies": "eval policies --baseline M --policy x=M --reference M --dataset prompts.jsonl "
     "--split train --max-tokens 2 --reward verifier --out compared",
     "data generate": "data generate sft --model M --dataset prompts.jsonl --count 1 --output out.jsonl --dry-run",
 }

@@ -45,7 +45,6 @@ def test_any_group_takes_commands(fakes: Fakes) -> None:
     [
         ("train.weigh", "`rlhf train` takes no commands of plugins"),
         ("config.show", "`rlhf config show` is there already"),
-        ("runs.show", "`rlhf runs show` is there already"),
         ("weigh.more", "`rlhf weigh` takes no commands of plugins"),
     ],
 )

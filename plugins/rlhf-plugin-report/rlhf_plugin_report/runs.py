@@ -1,30 +1,25 @@
-"""`rlhf runs`."""
+"""`rlhf runs`: list, show and compare runs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import complete
-from rlhf_core.cli.common import Choice
+from rlhf_core.cli import Choice, complete
 
 if TYPE_CHECKING:
-    from rlhf_core.runs.read import StoredRun
+    from rlhf_core.runs import StoredRun
 
 SORTS = ("started", "name", "status", "algo", "steps", "reward", "loss")
 STATUSES = ("completed", "stopped", "interrupted", "failed", "unfinished", "damaged")
 SLOTS = ("trainer", "loss", "advantage", "reward")
 
 
-@click.group()
-def runs() -> None:
-    """List, show and compare runs."""
-
-
-@runs.command("list")
+@click.command("list")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where to look.")
 @click.option("--sort", type=Choice(SORTS), default="started", show_default=True, help="Column to sort by.")
 @click.option("--reverse", is_flag=True, help="Largest, last or newest first.")
@@ -39,19 +34,19 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
     \b
     rlhf runs list --algo grpo --sort reward --reverse
     """
-    from rlhf_core.cli.common import emit_json
-    from rlhf_core.cli.runs_table import print_runs, sorted_rows
-    from rlhf_core.runs.read import read_run, run_folders, started
-    from rlhf_core.types.errors import RlhfError, RunDirError
+    from rlhf_core.cli import emit_json
+    from rlhf_core.config import RlhfError
+    from rlhf_core.runs import RunDirError, find_run
+    from rlhf_plugin_report.runs_table import print_runs, sorted_rows
 
     if not root.is_dir() and root != Path("runs"):
         raise RunDirError(f"there is no folder '{root}'", fix="check --root")
     rows: list[dict[str, Any]] = []
-    for path in run_folders(root):
+    for path in sorted(plan.parent for plan in root.glob("*/plan.json")):
         try:
-            rows.append(_head(read_run(path)))
+            rows.append(_head(find_run(str(path))))
         except RlhfError as error:
-            rows.append({"run": str(path), "status": "damaged", "started": started(path), "error": str(error)})
+            rows.append({"run": str(path), "status": "damaged", "started": _started(path), "error": str(error)})
     shown = sorted_rows([row for row in rows if _wanted(row, wanted)], sort, reverse=reverse)
     if as_json:
         emit_json(shown)
@@ -69,13 +64,13 @@ def _wanted(row: dict[str, Any], wanted: Mapping[str, str | None]) -> bool:
     return exact and all((wanted.get(k) or "") in str(row.get(k, "")) for k in ("model", "dataset"))
 
 
-@runs.command()
+@click.command()
 @click.argument("run", shell_complete=complete.runs)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def show(run: str, as_json: bool) -> None:
     """What a run is, how far it came, and its metrics at the first and the last step."""
-    from rlhf_core.cli.common import emit_json, table
-    from rlhf_core.runs.read import find_run
+    from rlhf_core.cli import emit_json, table
+    from rlhf_core.runs import find_run
 
     stored = find_run(run)
     series = stored.series()
@@ -107,14 +102,13 @@ def show(run: str, as_json: bool) -> None:
         click.echo(f"\ngo on with: rlhf train --resume {stored.path}")
 
 
-@runs.command()
+@click.command()
 @click.argument("names", nargs=-1, shell_complete=complete.runs, required=True, metavar="RUN RUN...")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def compare(names: tuple[str, ...], as_json: bool) -> None:
     """Settings in which runs differ, and their last metrics side by side."""
-    from rlhf_core.cli.common import emit_json, table
-    from rlhf_core.runs.read import find_run
-    from rlhf_core.types.errors import RunDirError
+    from rlhf_core.cli import emit_json, table
+    from rlhf_core.runs import RunDirError, find_run
 
     if len(names) < 2:
         raise RunDirError("compare needs two runs or more", fix="rlhf runs compare RUN RUN")
@@ -157,12 +151,10 @@ def _seen_in_training(stored_runs: list[StoredRun], labels: list[str]) -> list[s
 
 
 def _head(run: StoredRun) -> dict[str, Any]:
-    from rlhf_core.runs.read import started
-
     last = {key: values[-1] for key, values in run.series().items()}
     head = {
         "run": str(run.path),
-        "started": started(run.path),
+        "started": _started(run.path),
         "status": run.status,
         "steps": run.steps,
         "seed": run.plan.seed,
@@ -174,6 +166,11 @@ def _head(run: StoredRun) -> dict[str, Any]:
     names = {("algo" if slot == "trainer" else slot): run.name_of(slot) for slot in SLOTS}
     reason = {"stop_reason": run.summary["stop_reason"]} if run.summary and run.summary.get("stop_reason") else {}
     return {**head, **names, **reason}
+
+
+def _started(path: Path) -> str:
+    """When a run was begun: the time of its plan. Example: ``2026-01-31 14:25``"""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime((path / "plan.json").stat().st_mtime))
 
 
 def _labels(stored_runs: list[StoredRun]) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli.common import shorten, table
+from rlhf_core.cli import table
+from rlhf_core.cli.common import shorten
 
 Row = Mapping[str, Any]
 NARROW = ("run", "started", "status", "algo", "steps", "reward", "loss")
