@@ -146,5 +146,4 @@ def test_schedules_are_compared_on_the_same_episodes(monkeypatch: pytest.MonkeyP
     assert results["calls"] == 60
     assert results["calls_that_hang"] == 1
     assert results["seconds"]["lock step"] > 5
-    assert results["peak_memory"]["as_ready"]["trainer_mib"] > 100
     assert 0 < costs["one_call_ms"] < 1000

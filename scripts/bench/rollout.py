@@ -33,11 +33,6 @@ THREADS = 2
 ROUNDS = {"a": 3, "b": 1, "b, 16 places": 1}
 PAGE = 32
 """Positions per page of the continuous-batching cache."""
-ABILITIES = {
-    "native": "logprobs, a seed per request",
-    "generate": "scores on request; one global seed",
-    "continuous batching": "logprobs on request; one seed for all requests, so a completion depends on others",
-}
 
 
 class Contest:
@@ -186,7 +181,6 @@ def contest(case: str, rounds: int, model: Path | None = None) -> dict[str, Any]
         "failed": failed,
         "cpu_seconds": {name: round(statistics.median(s), 2) for name, s in cpu_seconds.items()},
         f"{first} against": {other: round(rates[first] / rates[other], 2) for other in others},
-        "gives": ABILITIES,
         "rounds": rounds,
         "threads": THREADS,
         "load_average": [round(x, 2) for x in os.getloadavg()],

@@ -13,12 +13,12 @@ from pathlib import Path
 KEYS = {"ANTHROPIC_API_KEY": "stand-in-key", "OPENAI_API_KEY": "stand-in-key"}
 
 
-def start(words: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+def start(words: Sequence[str], folder: Path, out: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     """``rlhf`` with these words, one thread, keys that are none, a cache of its own, and what lies in the folder."""
     path = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     own = {"OMP_NUM_THREADS": "1", "RLHF_REPORT": "0", "RLHF_CACHE": str(folder / "cache"), "PYTHONPATH": path}
     command = [sys.executable, "-m", "rlhf_core.cli.main", *words]
-    return subprocess.Popen(command, env={**os.environ, **KEYS, **own}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, env={**os.environ, **KEYS, **own}, stdout=out, stderr=subprocess.PIPE)
 
 
 def finish(words: Sequence[str], folder: Path, good: Sequence[int] = (0,)) -> bytes:
@@ -27,7 +27,7 @@ def finish(words: Sequence[str], folder: Path, good: Sequence[int] = (0,)) -> by
     Raises:
         SystemExit: it ended with another code.
     """
-    process = start(words, folder)
+    process = start(words, folder, subprocess.PIPE)
     out, err = process.communicate(timeout=1800)
     if process.returncode not in good:
         raise SystemExit(f"rlhf {words[0]} ended with code {process.returncode}\n{err.decode()[-3000:]}")
