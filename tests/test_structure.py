@@ -31,6 +31,8 @@ def test_repository_passes() -> None:
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_plugin_b.y\n", "does not depend on rlhf-plugin-b"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "from rlhf_core.data.atomic import write_json\n", "a plugin uses"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_core.training.functional.kl\n", "a plugin uses"),
+        ("cycles", "rlhf_core/x.py", "def f():\n    from rlhf_core import x\n", "rlhf_core.x -> rlhf_core.x"),
+        ("cycles", "plugins/a/rlhf_plugin_a/x.py", "from . import x\n", "rlhf_plugin_a.x -> rlhf_plugin_a.x"),
         ("imports", "extensions/study/x.py", "from rlhf_core.plugins.registry import Registry\n", "a plugin uses"),
         ("sizes", "rlhf_core/x.py", "x = 1\n" * 401, "401 lines"),
         ("paths", "docs/x.md", "see " + "/home" + "/ann/models\n", "absolute path"),
@@ -53,6 +55,19 @@ def test_paths_may_lie_in_the_temporary_folder(tmp_path: Path) -> None:
     assert run("paths", root=tmp_path).returncode == 0
     (tmp_path / "x.py").write_text("open('/tmp" + "/ann/notes')\n")
     assert run("paths", root=tmp_path).returncode == 1
+
+
+def test_imports_for_type_checking_make_no_circle(tmp_path: Path) -> None:
+    core = tmp_path / "rlhf_core"
+    core.mkdir()
+    typing = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rlhf_core.y import B\n"
+    (core / "x.py").write_text(typing)
+    (core / "y.py").write_text("def f():\n    from rlhf_core.x import A\n")
+    assert run("cycles", root=tmp_path).returncode == 0
+    (core / "x.py").write_text("from rlhf_core.y import B\n")
+    out = run("cycles", root=tmp_path)
+    assert "rlhf_core.x -> rlhf_core.y -> rlhf_core.x" in out.stdout
+    assert out.stdout.count("->") == 2
 
 
 def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from rlhf_plugin_judge.prices import NANO, Tokens, cost
 from rlhf_plugin_judge.replies import ServiceReply
 
 if TYPE_CHECKING:
-    from rlhf_plugin_judge.openai_config import OpenAIConfig
     from rlhf_plugin_judge.question import Question
 
 
