@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import Study as Study
     from rlhf_core.runs.read import StoredRun as StoredRun
-    from rlhf_core.runs.read import find_run as find_run
     from rlhf_core.runs.run_dir import check_writable as check_writable
     from rlhf_core.runs.run_dir import default_run_dir as default_run_dir
-    from rlhf_core.runs.statistics import WinRate as WinRate
     from rlhf_core.runs.statistics import percentile_tails as percentile_tails
     from rlhf_core.runs.statistics import spearman as spearman
     from rlhf_core.runs.statistics import t_quantile as t_quantile
