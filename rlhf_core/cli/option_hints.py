@@ -99,8 +99,7 @@ def _of_name(name: str, value: str, options: Iterable[str], words: Sequence[str]
 
 def _asked(registry: Registry, chosen: Mapping[str, Any], name: str, value: str, own: bool) -> tuple[list[str], str]:
     """Our keys for a name, and the sentence that names them: settings called so, where they are wanted, then peers'."""
-    from rlhf_core.config.hints import KeyHints, keys_in
-    from rlhf_core.config.key_places import KeyPlaces
+    from rlhf_core.config.hints import KeyHints, KeyPlaces, keys_in
 
     if name in OPTIONS:
         return [name], ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec, resolve_name
 from typing import Any, NamedTuple
 
-from rlhf_core.plugins.construct import import_component
+from rlhf_core.plugins.component import import_component
 from rlhf_core.plugins.disabled import normalise
 from rlhf_core.plugins.entry_points import CORE, Entry, entries_of
 from rlhf_core.plugins.registry import Registry

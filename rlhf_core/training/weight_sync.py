@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from rlhf_core.distributed.engine_loss import engine_on_every_rank
 from rlhf_core.distributed.whole_weights import Weights, use_whole_weights
 from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.construct import import_component
+from rlhf_core.plugins.component import ComponentConfig, import_component
 from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy
 from rlhf_core.types.errors import EngineUnavailable
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_core.config import ComponentConfig, PluginError
 from rlhf_core.data import JsonlConfig
-from rlhf_core.plugins.construct import takes_context
+from rlhf_core.plugins.component import takes_context
 from rlhf_testing import check_config, make_context
 
 HERE = __name__

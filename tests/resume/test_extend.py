@@ -134,7 +134,7 @@ def test_no_checkpoint_no_extension(copied: Path, capsys: pytest.CaptureFixture[
 )
 def test_what_an_extension_means_is_said(trainer: dict[str, Any], summary: dict[str, Any], says: str) -> None:
     from rlhf_core.config.plan import Plan
-    from rlhf_core.runs.launch.extension import meaning
+    from rlhf_core.runs.launch.resume import meaning
 
     row = {"at_step": 4, "changes": {"trainer.steps": [4, 8]}}
     first, *more = meaning(Plan({"trainer": trainer}, (), {}, 0, 1, extensions=(row,)), summary)
