@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.component import ComponentConfig as ComponentConfig
     from rlhf_core.plugins.component import Config as Config
     from rlhf_core.plugins.context import BuildContext as BuildContext
-    from rlhf_core.plugins.context import build_component as build_component
     from rlhf_core.plugins.registry import Registry as Registry
     from rlhf_core.plugins.registry import check_component as check_component
     from rlhf_core.plugins.slots import component as component

@@ -87,17 +87,3 @@ class BuildContext:
     def with_(self, **changes: Any) -> BuildContext:
         """Return a copy with the given fields replaced. ``report`` stays shared."""
         return replace(self, **changes)
-
-
-def build_component(kind: str, config: ComponentConfig, ctx: BuildContext) -> Any:
-    """Build a component of a run: named in errors, its state in every checkpoint, closed when the run ends.
-
-    Args:
-        kind: for example ``reward``.
-        config: the component's.
-        ctx: the run's, with what the component needs besides (``ctx.with_(policy=...)``).
-
-    Raises:
-        PluginError: a method of its kind is missing.
-    """
-    return ctx.session.components.build(kind, config, ctx)

@@ -201,13 +201,13 @@ def test_rank_0_says_why_to_a_rank_that_arrives_later(
 def test_ctrl_c_at_rank_0_while_the_ranks_compare(
     two: tuple[RankInfo, RankInfo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hear_all = Rendezvous.hear_all
+    get_all = Rendezvous.get_all
 
     def interrupted(*args: Any) -> Any:
-        hear_all(*args)
+        get_all(*args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Rendezvous, "hear_all", interrupted)
+    monkeypatch.setattr(Rendezvous, "get_all", interrupted)
     zero, one = meet(two, RunDir(tmp_path / "run"))
     assert isinstance(zero, KeyboardInterrupt)
     assert isinstance(one, EndedByRank0)
