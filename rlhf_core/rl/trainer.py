@@ -37,7 +37,7 @@ from rlhf_core.training.loop import LoopSchedule, run_loop
 from rlhf_core.training.policy_evaluator import Evaluation
 from rlhf_core.training.rewards import score_metrics
 from rlhf_core.training.timer import Timer
-from rlhf_core.training.trace import prompt_rows, update_row
+from rlhf_core.training.trace import prompt_rows
 from rlhf_core.training.training_sample import TrainingSample
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 
@@ -241,7 +241,7 @@ class OnlineTrainer(RolloutTrainer):
             self.trace_prompts(
                 step, "step", batch.groups, scored.rollouts, scored.scores, estimate.advantages.values, tokens
             )
-            self.session.trace(step, "step", [update_row(metrics)])
+            self.session.trace(step, "step", [{"event": "update", "metrics": dict(metrics)}])
             metrics |= source_metrics
             metrics |= parts.reference.sync(step) if parts.reference is not None else {}
         self.session.metrics.log_step(step, metrics, timer.seconds)

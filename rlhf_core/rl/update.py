@@ -10,6 +10,7 @@ import numpy as np
 
 from rlhf_core.distributed.exchange import redistribute
 from rlhf_core.plugins.strategy_protocols import Strategy
+from rlhf_core.plugins.hooks import BatchReady
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.entropy import keep_uncertain
 from rlhf_core.rl.loss_terms import with_sample_size
@@ -86,7 +87,8 @@ class UpdateStep:
         """
         groups, metrics = self._measure(groups)
         samples = [s for group in groups for s in group]
-        self.session.batch_ready(step, len(samples), sum(s.tokens for s in samples))
+        event = BatchReady(step, len(samples), sum(s.tokens for s in samples))
+        self.session.hooks.fire("rlhf_batch_ready", event)
         updates: list[MetricSums] = []
         for batch in self._batches(step, groups):
             staleness = self.learner.version - sampled_by

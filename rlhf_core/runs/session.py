@@ -116,10 +116,6 @@ class RunSession:
         for row in rows if self.main else ():
             self.dir.append("trace", {"step": step, "stage": stage, **row})
 
-    def batch_ready(self, step: int, examples: int, tokens: int) -> None:
-        """Tell hooks what the update trains on: sizes only, of this rank."""
-        self.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, examples, tokens))
-
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append completions to ``samples.jsonl``."""
         for row in rows if self.main else ():

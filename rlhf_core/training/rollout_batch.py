@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.runs.events import Event
-from rlhf_core.training.functional.groups import rounding
+from rlhf_core.training.functional.groups import RELATIVE_FLOOR
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 
 
@@ -26,7 +26,7 @@ class RolloutGroup:
     def has_signal(self) -> bool:
         """Whether two of the scores differ by more than rounding."""
         values = self.values
-        return len(values) > 1 and bool(values.std(ddof=1) > rounding(float(np.abs(values).max())))
+        return len(values) > 1 and bool(values.std(ddof=1) > RELATIVE_FLOOR * float(np.abs(values).max()))
 
     @property
     def values(self) -> npt.NDArray[np.float64]:

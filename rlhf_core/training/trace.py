@@ -56,11 +56,6 @@ def messages_of(group: PromptGroup) -> list[dict[str, Any]]:
     return [dict(message) for message in group.prompt.messages]
 
 
-def update_row(metrics: Mapping[str, float]) -> dict[str, Any]:
-    """The row of a step's update."""
-    return {"event": "update", "metrics": dict(metrics)}
-
-
 def set_aside_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
     """Rows of groups that are not trained on, without tokens."""
     rollouts = [r for g in groups for r in g.rollouts]

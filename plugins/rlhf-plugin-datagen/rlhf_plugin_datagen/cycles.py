@@ -90,14 +90,13 @@ class Flywheel:
 
     def train(self, training: Training) -> dict[str, Any]:
         """Train one and measure it on the held-out pairs; an interrupted training goes on."""
-        from rlhf_core.runs import win_rate
+        from rlhf_plugin_datagen.confidence import accuracy
 
         run = self.folder / f"{training.name}-run"
         pairs, all_pairs = len(self.read(training.name)), len(self.read("cycle0"))
         if not finished(run):
             train(self.train_arguments(training, run, epochs=all_pairs / pairs))
-        margins = [margin for margin in self.margins(run, "heldout") if margin is not None]
-        measured = win_rate(margins, [0.0] * len(margins))
+        measured = accuracy(self.margins(run, "heldout"))
         return {
             "name": training.name,
             "cycle": training.cycle,

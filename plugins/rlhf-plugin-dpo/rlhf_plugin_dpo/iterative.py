@@ -14,6 +14,7 @@ import numpy as np
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import read_jsonl
+from rlhf_core.hooks import BatchReady
 from rlhf_core.losses import kl_value
 from rlhf_core.rewards import Score
 from rlhf_core.rl import RolloutTrainer
@@ -217,7 +218,7 @@ class IterativeTrainer(RolloutTrainer):
         if not dealt.size:
             self.session.counts["updates_without_pairs"] += 1
             return {"updates_without_pairs": 1.0}
-        self.session.batch_ready(step, dealt.size, dealt.tokens)
+        self.session.hooks.fire("rlhf_batch_ready", BatchReady(step, dealt.size, dealt.tokens))
         with timer("update"):
             metrics = learner.update(paired(dealt, batch, config, self.ctx.config.loss, learner))
         self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in batch], "metrics": metrics}])
