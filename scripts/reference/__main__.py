@@ -30,7 +30,6 @@ def main() -> int:
     texts = {**{name: make() for name, make in PAGES.items()}, **components.pages()}
     pages = {
         **{FOLDER / name: HEAD + text for name, text in texts.items()},
-        **algorithms.pages(),
         **peers.pages(),
         **bench.pages(),
     }
