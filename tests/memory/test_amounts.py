@@ -36,7 +36,7 @@ def test_this_machine_has_memory() -> None:
         ("shape:layers=2,hidden=64,heads=5,vocab=100", "do not divide hidden size"),
         ("shape:layers=2,hidden=64,heads=4,kv_heads=3,vocab=100", "key/value heads do not divide"),
         ("shape:layers=0,hidden=64,heads=4,vocab=100", "at least 1"),
-        ("shape:layers=9999,hidden=64,heads=4,vocab=100", "that large"),
+        ("shape:layers=9999,hidden=64,heads=4,vocab=100", "1,000 layers"),
         ("shape:layer=2,hidden=64,heads=4,vocab=100", "did you mean 'layers'"),
         ("shape:hidden=64,heads=4,vocab=100", "does not say layers"),
     ],
