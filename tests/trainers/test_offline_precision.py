@@ -19,7 +19,6 @@ from rlhf_core.cli.options import resolve_here
 from rlhf_core.config import precision
 from rlhf_core.config.load import validate
 from rlhf_core.config.plan import make_plan
-from rlhf_core.config.precision import with_precision
 from rlhf_core.data import PreferencePair, Prompt
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.models import Formatter, ModelConfig, load_policy
@@ -201,9 +200,9 @@ def test_a_resumed_run_keeps_its_planned_precision(tmp_path: Path, monkeypatch: 
     run = validate(registry, {"trainer": "sft", "dataset": "pocket"})
     with monkeypatch.context() as without_cuda:
         without_cuda.setattr(precision, "cuda_has_bfloat16", lambda: False)
-        plan = make_plan(registry, with_precision(run), 1)
+        plan = make_plan(registry, run.with_precision(), 1)
     monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
-    assert with_precision(run).trainer.precision == "bf16"
+    assert run.with_precision().trainer.precision == "bf16"
     RunDir(tmp_path / "run").create(plan, {})
     (tmp_path / "run" / "checkpoints" / "step-000001").mkdir(parents=True)
 

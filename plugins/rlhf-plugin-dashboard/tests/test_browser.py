@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rlhf_plugin_dashboard.curves import RunData
-from rlhf_plugin_dashboard.server import Dashboard
+from rlhf_plugin_dashboard.serve import Dashboard
 from scripts.chromium import show_as
 from tests.waiting import wait_for
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from rlhf_core.config import DeadlineExceeded
 from rlhf_core.models import ModelError
-from rlhf_plugin_reward.waiting import check_place, wait_for
+from rlhf_plugin_reward.train import check_place, wait_for
 
 SMALL = [
     sys.executable,

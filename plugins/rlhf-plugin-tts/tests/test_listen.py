@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.data import DatasetError
-from rlhf_plugin_dashboard.server import Dashboard
+from rlhf_plugin_dashboard.serve import Dashboard
 from rlhf_plugin_tts.listening.answers import Answers
 from rlhf_plugin_tts.listening.site import ListeningSite
 from rlhf_plugin_tts.listening.trials import Trial, trials_of_pairs, trials_of_runs

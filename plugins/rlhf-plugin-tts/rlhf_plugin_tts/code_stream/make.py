@@ -53,7 +53,9 @@ def make_stream_voice(
     if voice and kind == "dia":
         raise ConfigError("--voice is not for Dia", why="it takes no description", fix="leave it out")
     if voice and kind == "csm" and not voice.isdecimal():
-        raise ConfigError(f"--voice {voice!r} is not a speaker's number", why="CSM takes no description", fix="--voice 0")
+        raise ConfigError(
+            f"--voice {voice!r} is not a speaker's number", why="CSM takes no description", fix="--voice 0"
+        )
     if output.exists():
         raise ConfigError(f"--output {output} exists", fix="name a new folder")
     weights, sounds = fetch(model, "model"), fetch(codec, "codec")
