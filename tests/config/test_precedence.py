@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.config.layers import fill, merge_settings
+from rlhf_core.config.layers import Setting, fill, merge_settings
 from rlhf_core.config.load import resolve
 from rlhf_core.plugins.registry import Registry
 
@@ -33,6 +33,7 @@ def test_the_upper_layer_wins_and_another_component_replaces_all(lower: Any, upp
     [
         ({"seed": 1}, {"seed": 3, "threads": 2}, {"seed": 1, "threads": 2}),
         ({"seed": None}, {"seed": 3}, {"seed": 3}),
+        ({"seed": Setting(None, "--set")}, {"seed": 3}, {"seed": 3}),
         ({"reward": {"workers": 4}}, {"reward": REWARD}, {"reward": {"name": "verifier", "workers": 4}}),
         ({"reward": "ensemble"}, {"reward": REWARD}, {"reward": {"name": "ensemble"}}),
         ({"dataset": {"sources": []}}, {"dataset": {"limit": 4}}, {"dataset": {"sources": []}}),

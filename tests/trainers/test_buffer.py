@@ -115,6 +115,9 @@ def test_prompts_that_come_back_come_first_and_never_twice_in_a_batch() -> None:
     loader.put_back([*first, *second, *first])
     ids = [[g.prompt.id for g in loader.take(3)] for _ in range(3)]
     assert ids == [["p0", "p1", "p2"], ["p3", "p0", "p1"], ["p4", "p5", "p0"]]
+    loader.put_back([*first, *first])
+    ids = [[g.prompt.id for g in loader.take(3)] for _ in range(2)]
+    assert ids == [["p0", "p1", "p2"], ["p0", "p1", "p3"]], "put back twice, it comes twice"
 
 
 def test_ranks_share_every_group_once_and_know_where_their_completions_begin() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +18,11 @@ from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.loss_terms import PolicyTerms
+from rlhf_core.rl.update import UpdateStep
 from rlhf_core.training.config import OptimizerSettings
 from rlhf_core.training.forward_options import ForwardOptions
 from rlhf_core.training.learner import Learner, lr_factor, means
+from rlhf_core.training.micro_batches import PolicyMicroBatcher
 from rlhf_core.training.policy_module import PolicyModule
 from rlhf_core.training.training_sample import TrainingSample
 from rlhf_core.types.batches import LossOutput, TokenBatch
@@ -107,6 +112,25 @@ def test_masked_tokens_do_not_count() -> None:
     wild = [replace(masked[0], advantages_T=np.where(mask, masked[0].advantages_T, 1e6).astype(np.float32)), *rows[1:]]
     a, b = gradient(masked), gradient(wild)
     assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def updated(rows: list[TrainingSample]) -> dict[str, torch.Tensor]:
+    """The gradient of a step that learns from two groups."""
+    strategy, session = Capture(), SimpleNamespace(batch_ready=lambda *_: None, counts=Counter[str]())
+    settings = OnlineTrainerConfig.model_validate({"name": "t", "reduction": "sequence_mean", "micro_batch_size": 8})
+    module = PolicyModule(model(), 1.0)
+    learner, cut = Learner(module, GrpoClip(0.2, 0.2), strategy, settings, 1), PolicyMicroBatcher(module, 8, None, 32)
+    update: Any = UpdateStep(learner, module, cut, strategy, settings, session, 0)  # type: ignore[arg-type]
+    update(1, [rows[:4], rows[4:]], 0)
+    return strategy.gradient
+
+
+def test_a_sequence_without_tokens_is_none_of_the_mean() -> None:
+    rows = items()
+    empty = replace(rows[4], mask_T=np.zeros_like(rows[4].mask_T))
+    a, b = updated([*rows[:4], empty, *rows[5:]]), updated([*rows[:4], *rows[5:]])
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
+    assert max(float(g.abs().max()) for g in a.values()) > 1e-3
 
 
 def test_the_constant_reduction_divides_by_sequences_times_the_longest_completion() -> None:

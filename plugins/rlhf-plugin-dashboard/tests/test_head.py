@@ -79,7 +79,7 @@ def test_a_damaged_run_is_listed_with_its_problem(root: Path, name: str) -> None
 def test_the_plan_of_a_run_that_begins_is_empty_for_a_moment(growing) -> None:
     (growing.path / "plan.json").write_text("")
     assert head(growing.path).status == "running"
-    make_old(growing.path, 60)
+    make_old(growing.path)
     assert head(growing.path).status == "damaged"
 
 
