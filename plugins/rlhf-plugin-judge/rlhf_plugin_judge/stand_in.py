@@ -17,6 +17,7 @@ import json
 import random
 import select
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -373,26 +374,37 @@ class StandIn(ThreadingHTTPServer):
         """A client that went away is nothing to report."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(about: str | None) -> argparse.ArgumentParser:
+    """Options of a command that serves."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=SHARE", help=", ".join(FAULTS))
     parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS")
-    parser.add_argument("--text", default=PLAIN, help="the answer to everything")
-    parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls of the first tool before the answer")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def serve(args: argparse.Namespace, answer: Answer, models: Sequence[str] = ()) -> None:
+    """Serve until interrupted."""
     faults = {name: float(share) for name, _, share in (f.partition("=") for f in args.fault)}
     if unknown := set(faults) - set(FAULTS):
-        parser.error(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
-    service = Service(calls_first(args.calls, args.text), faults, args.seed, latency_s=args.latency)
+        sys.exit(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    service = Service(answer, faults, args.seed, latency_s=args.latency, models=models)
     with StandIn(service, args.port) as server:
         print(f"{server.url}, what it counts: {server.url}/seen", flush=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
             print(json.dumps(dict(service.seen)))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve one answer to everything."""
+    parser = arguments(__doc__)
+    parser.add_argument("--text", default=PLAIN, help="the answer to everything")
+    parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls of the first tool before the answer")
+    args = parser.parse_args(argv)
+    serve(args, calls_first(args.calls, args.text))
 
 
 if __name__ == "__main__":
