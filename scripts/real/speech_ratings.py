@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_core.data import json_values
 from rlhf_core.data.atomic import write_json
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.config import WerConfig
 from rlhf_plugin_tts.rows import RatedClip, read_rated
-from rlhf_plugin_tts.validate_cli import finite, measure_columns, select, validated
+from rlhf_plugin_tts.validate_cli import measure_columns, select, validated
 from rlhf_plugin_tts.validation import correlations
 from rlhf_plugin_tts.wer import Wer
 from scripts.bench.__main__ import commit, machine
@@ -139,7 +140,7 @@ def main() -> None:
         whole = record["all"][name]
         print(f"{name:24} within {show(row)}   with the reference {show(whole)}   pooled {row['pooled'] or 0:+.2f}")
     if options.record:
-        write_json(options.record, finite(record))
+        write_json(options.record, json_values(record))
 
 
 def show(row: Mapping[str, Any]) -> str:
