@@ -34,7 +34,7 @@ class Stage:
             PluginError: there is no such environment.
             ConfigError: no such setting, or tools that cannot be offered.
         """
-        from rlhf_core.cli.components import component_of, context_of, open_registry
+        from rlhf_core.cli.components import context_of, open_registry
         from rlhf_core.config.load import parse_settings
         from rlhf_core.types.errors import ConfigError, did_you_mean
 
@@ -52,8 +52,8 @@ class Stage:
                     f"{section} '{other}' cannot be chosen by --set here", why=f"'{default}' is played", fix=fix
                 )
         registry = open_registry()
-        environment = component_of(registry, "environment", name, given.get("environment"))
-        agent = component_of(registry, "agent", "multi_turn", given.get("agent"))
+        environment = registry.config("environment", name, given.get("environment"))
+        agent = registry.config("agent", "multi_turn", given.get("agent"))
         environment.preflight(context_of(registry))
         return cls(registry, environment, agent)
 
@@ -84,7 +84,7 @@ class Stage:
         """
         import torch
 
-        from rlhf_core.cli.components import component_of, context_of, open_component
+        from rlhf_core.cli.components import context_of
         from rlhf_core.models.prompt_format import Formatter
         from rlhf_core.training.seeds import request_seed
         from rlhf_core.types.errors import ConfigError
@@ -103,6 +103,6 @@ class Stage:
         seeds = [[request_seed(seed, "generate", at, i) for i in range(n)] for at in range(len(groups))]
         ctx = context_of(self.registry, seed=seed, model=model, policy=policy)
         ctx = ctx.with_(config=ctx.config.model_copy(update={"environment": self.environment}))
-        engine = component_of(self.registry, "rollout", "native").build(ctx)
-        with open_component("agent", self.agent, ctx) as agent:
+        engine = self.registry.config("rollout", "native").build(ctx)
+        with ctx.open("agent", self.agent) as agent:
             return agent.play(groups, seeds, engine, sampling, 0)

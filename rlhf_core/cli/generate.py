@@ -184,7 +184,7 @@ def sample_completions(
     """
     import torch
 
-    from rlhf_core.cli.components import component_of, context_of, open_registry
+    from rlhf_core.cli.components import context_of, open_registry
     from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.training.seeds import request_seed
     from rlhf_core.types.errors import ConfigError
@@ -203,7 +203,7 @@ def sample_completions(
             )
         requests += [RolloutRequest(prompt.id, ids, i, request_seed(seed, "generate", at, i)) for i in range(n)]
     registry = open_registry()
-    engine = component_of(registry, "rollout", "native").build(context_of(registry, policy=policy))
+    engine = registry.config("rollout", "native").build(context_of(registry, policy=policy))
     return engine.generate(requests, sampling, 0)
 
 

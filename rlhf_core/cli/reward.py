@@ -52,7 +52,7 @@ def score(
     rlhf reward score --reward gsm8k --input evals/x/rows.jsonl --stop "Question:" --stop "[Question]"
     """
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.cli.components import open_component, open_registry
+    from rlhf_core.cli.components import open_registry
     from rlhf_core.cli.scoring import check_output, chosen_reward, scoring_context
     from rlhf_core.data.completions import cut_at, read_completions
     from rlhf_core.models.layers.matmul import use_matmul_backend
@@ -66,7 +66,7 @@ def score(
     ctx = scoring_context(registry, file, completions, chosen, seed)
     chosen.preflight(ctx)
     use_matmul_backend("auto")
-    with open_component("reward", chosen, ctx) as one:
+    with ctx.open("reward", chosen) as one:
         scores = score_samples(one, completions.samples, f"reward '{chosen.name}'")
     scored = [_row(row, one) for row, one in zip(completions.rows, scores)]
     result = _summary(chosen.name, saved, completions, scores)

@@ -58,7 +58,6 @@ def train(
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.options import resolve_here
-    from rlhf_core.config.precision import with_precision
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
     from rlhf_core.runs.launch.started import end_with_launcher, started_rank, world_size
 
@@ -83,7 +82,7 @@ def train(
             run_dir = resume
         else:
             resolved = resolve_labelled_options(registry, *options)
-            config = with_precision(resolved.config)
+            config = resolved.config.with_precision()
             plan = plan_run(registry, hooks, config, processes or 1)
         preflight(registry, config, plan.world_size, dry_run=dry_run)
         if resume is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -181,8 +181,3 @@ def _not_empty(file_rows: FileRows, path: str, what: str = "dataset") -> FileRow
     if not file_rows.rows:
         raise DatasetError(f"{what} '{path}' is empty", fix="give a file with at least one row")
     return file_rows
-
-
-def index_rows(rows: Sequence[Row], key: str) -> dict[Any, Row]:
-    """Rows by one of their columns."""
-    return {row[key]: row for row in rows}

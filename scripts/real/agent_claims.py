@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of, context_of, open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import UserError
 from rlhf_core.data import read_jsonl
 from rlhf_core.data.atomic import write_json
@@ -113,7 +113,7 @@ def suite_named(name: str, agent: str, args: argparse.Namespace, ctx: Any) -> Ag
         settings |= {"max_per_category": args.claim_tasks, "count": args.claim_tasks}
     if name == "chains":
         settings |= {"max_per_category": None, "count": args.tasks}
-    suite = component_of(ctx.registry, "benchmark", name, settings)
+    suite = ctx.registry.config("benchmark", name, settings)
     assert isinstance(suite, AgentSuiteConfig)
     return suite
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.cli import open_component
 from rlhf_core.data import Media, Prompt
 from rlhf_core.data.atomic import write_json
 from rlhf_core.rewards import Sample, score_samples
@@ -47,7 +46,7 @@ def scored(samples: Sequence[Sample]) -> dict[str, Any]:
     """Mean and 95 % interval of every part of every scorer."""
     table: dict[str, Any] = {}
     for name, (config, ctx) in select(REWARDS, (), "", 0).items():
-        with open_component("reward", config, ctx) as reward:
+        with ctx.open("reward", config) as reward:
             rows = score_samples(reward, samples, f"reward '{name}'")
         parts = {"": [r.value for r in rows], **{p: [r.parts[p] for r in rows] for p in rows[0].parts}}
         for part, values in parts.items():

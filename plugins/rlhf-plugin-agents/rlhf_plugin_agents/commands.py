@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.cli import component_of, context_of, open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import BuildContext, ConfigError, parse_settings
 from rlhf_core.data import read_jsonl, write_json
 from rlhf_eval.statistics import mcnemar, paired_difference
@@ -142,7 +142,7 @@ def _jobs(
         "trials": options["trials"],
     }
     fields = {**{k: v for k, v in given.items() if v is not None}, **chosen}
-    suite = component_of(ctx.registry, "benchmark", name, fields)
+    suite = ctx.registry.config("benchmark", name, fields)
     if not isinstance(suite, AgentSuiteConfig):
         raise ConfigError(f"benchmark '{name}' is not a suite for agents", fix=f"rlhf eval {name} without --agent")
     names = options["agents"] or (suite.agent,)

@@ -74,13 +74,13 @@ def _offered(body: Body) -> tuple[Any, ...]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until interrupted."""
-    from rlhf_core.cli import component_of, context_of, open_registry
+    from rlhf_core.cli import context_of, open_registry
 
     parser = arguments(__doc__)
     parser.add_argument("suite", nargs="?", default="agentbench_mini")
     args = parser.parse_args(argv)
     ctx = context_of(open_registry())
-    suite: Any = component_of(ctx.registry, "benchmark", args.suite)
+    suite: Any = ctx.registry.config("benchmark", args.suite)
     serve(args, oracle(suite.tasks(ctx)), models=("oracle",))
 
 

@@ -102,8 +102,8 @@ def test_a_server_without_tools_gets_calls_as_text(serve: Any, rlhf: Any) -> Non
 @pytest.mark.parametrize(
     ("backend", "settings", "message"),
     [
-        ("openai", {"backend.base_url": "http://127.0.0.1:9/v1"}, "nobody answers at http://127.0.0.1:9/v1"),
-        ("anthropic", {"backend.base_url": "http://127.0.0.1:9"}, "nobody answers at http://127.0.0.1:9"),
+        ("openai", {"backend.base_url": "http://127.0.0.1:9/v1"}, "no server answers at http://127.0.0.1:9/v1"),
+        ("anthropic", {"backend.base_url": "http://127.0.0.1:9"}, "no server answers at http://127.0.0.1:9"),
         ("openai", {"backend.model": "''"}, "has no model"),
         ("openai", {"backend.base_url": "https://api.example.org/v1", "backend.prices": "{}"}, "OPENAI_API_KEY"),
         ("anthropic", {"backend.model": "claude-unheard-of"}, "costs is not known"),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of, context_of
-from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, Registry
+from rlhf_core.cli import context_of
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, Registry, parse_settings
 from rlhf_core.data import Datasets
 from rlhf_plugin_datagen.demonstrations import demonstrations, estimate_demonstrations
 from rlhf_plugin_datagen.grades import estimate_grades, grades
@@ -71,7 +71,7 @@ def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, 
     generator = generator_config(registry, options, kind)
     judge = generator
     if options["judge_name"] is not None:
-        judge = component_of(registry, "judge", options["judge_name"], settings=options["settings"])
+        judge = registry.config("judge", options["judge_name"], parse_settings(options["settings"]))
     ctx = context_of(registry, seed=options["seed"], dataset={"name": options["dataset"], "heldout_fraction": 0.0})
     items = items_of(ctx.datasets, kind)[: options["count"]]
     if all(item.completion is not None for item in items):
@@ -99,10 +99,10 @@ def generator_config(registry: Registry, options: Mapping[str, Any], kind: str) 
             fix="drop one; --model M is --generator local --generator-set model.path=M",
         )
     if name:
-        return component_of(registry, "judge", name, settings=settings)
+        return registry.config("judge", name, parse_settings(settings))
     if not model and kind == "sft":
-        return component_of(registry, "judge", options["judge_name"], settings=options["settings"])
-    return component_of(registry, "judge", "local", settings=(*settings, f"model.path={model or 'pocket'}"))
+        return registry.config("judge", options["judge_name"], parse_settings(options["settings"]))
+    return registry.config("judge", "local", parse_settings((*settings, f"model.path={model or 'pocket'}")))
 
 
 def items_of(datasets: Datasets, kind: str) -> list[Item]:

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import TextColumn, TimeElapsedColumn
 
-from rlhf_core.cli import open_component
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.data import json_values
 from rlhf_plugin_reward_eval import measures, probes
@@ -85,7 +84,7 @@ def measure_rewards(
     report = Report(describe_data(cases, responses))
     with Progress() as progress:
         for label, config in rewards.items():
-            with open_component("reward", config, contexts[label]) as reward:
+            with contexts[label].open("reward", config) as reward:
                 measure(Scorer(reward, label, progress.start(label)), cases, responses, settings, gold, report)
     report.agreement = measures.agreement(report.sides, cases.pairs)
     return report

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Datasets, Message, Tool, message_text
-from rlhf_core.models import Formatter, ModelError, load_weights, save_model, seed_everything
+from rlhf_core.models import Formatter, ModelError, seed_everything
 from rlhf_core.training import OfflineTrainer, PolicyModule, TrainingSample, load_trained_policy
 from rlhf_plugin_sft.config import SftConfig
 
@@ -66,15 +66,15 @@ class SftTask:
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Weights (adapters, with LoRA) and tokenizer."""
-        save_model(self.model, self.policy.tokenizer, folder, weights)
+        self.policy.save(folder, weights)
 
     def load_model(self, folder: Path) -> None:
         """Read a checkpoint's weights."""
-        load_weights(self.policy.model, folder)
+        self.policy.load_weights(folder)
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Plain Hugging Face form, adapters merged."""
-        save_model(self.model, self.policy.tokenizer, folder, weights, merge=True)
+        self.policy.save(folder, weights, merge=True)
 
 
 def build_trainer(config: SftConfig, ctx: BuildContext) -> OfflineTrainer:

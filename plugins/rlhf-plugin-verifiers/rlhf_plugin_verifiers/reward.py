@@ -66,7 +66,7 @@ def check_deadline(config: VerifierRewardConfig) -> None:
         raise ConfigError(
             f"a verdict of '{verifier.name}' may take {needs:g} s, {killed}",
             where="reward.timeout_s",
-            why="what is late by the verifier's own clock has a score, what is killed has none",
+            why="a completion beyond the verifier's own deadline has a score; one whose worker is killed has none",
             fix=f"--set reward.timeout_s={needs:g}, or shorter deadlines of the verifier",
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of, context_of, open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import Registry
 from rlhf_core.data import whole_folder
 from rlhf_core.models import LoadedModel, ModelConfig, load_policy, use_matmul_backend
@@ -67,7 +67,7 @@ class CompositeWeights:
         """Answers of the untrained policy with their gold score and the score of each part."""
         answers = sampled_answers(policy, self.config.prompts, self.config.answers, seed)
         registry = open_registry()
-        config = component_of(registry, "reward", "composite", parts(model, 0.5))
+        config = registry.config("reward", "composite", parts(model, 0.5))
         reward = config.build(context_of(registry, seed=seed, dataset={"name": "pocket/assistant"}))
         scores = reward.score([Sample(answer.prompt, answer.text) for answer in answers])
         rows = [

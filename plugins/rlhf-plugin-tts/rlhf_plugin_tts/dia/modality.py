@@ -132,7 +132,7 @@ class DiaVoice(StreamVoice):
             raise DatasetError(
                 "Dia takes no description of the voice",
                 where=f"prompt {said[:40]!r}",
-                why="its encoder reads what is said and who says it ([S1], [S2]), nothing else",
+                why="its encoder reads only the text and the speaker marks [S1] and [S2]",
                 fix="leave the system turn out, or --set dataset.descriptions=false",
             )
         return said if re.match(r"\s*\[S\d\]", said) else f"{SPEAKER} {said}"
