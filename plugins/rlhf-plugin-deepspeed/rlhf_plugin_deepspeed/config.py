@@ -54,6 +54,3 @@ class DeepSpeedConfig(ComponentConfig):
             )
         check_run(ctx.config, self)
         check_installation(self)
-
-
-__all__ = ["DeepSpeedConfig"]
