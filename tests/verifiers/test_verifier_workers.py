@@ -32,7 +32,7 @@ def test_500_calls_come_back_in_order(judge: Judge, sample: MakeSample) -> None:
 
 @pytest.mark.slow
 def test_the_audit_of_many_verifications_recycles_workers() -> None:
-    from scripts.audit import verifications
+    from scripts.faults import verifications
 
     with verifications.distribution():
         scores = verifications.through_pool(verifications.calls(20, 0), 1, 5.0, 100)

@@ -128,7 +128,7 @@ def test_every_published_question_has_an_oracle_and_a_wrong_answer(test_data: Pa
         "parallel": 200,
         "irrelevance": 240,
     }
-    tasks = tasks[::4]  # scripts/audit/bfcl_verdicts.py judges all
+    tasks = tasks[::4]
     for script, wanted in (("oracle", True), ("wrong", False)):
         backend = ScriptedConfig(script=script).make(tasks, ctx)
         rows = [play_one(ReactConfig(), backend, t, 0, 0) for t in tasks]

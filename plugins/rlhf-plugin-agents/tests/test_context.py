@@ -56,8 +56,10 @@ def test_the_crossover_and_the_command_for_it(rlhf: Any) -> None:
 
 
 def test_the_record_can_be_measured_again() -> None:
-    script = pytest.importorskip("scripts.audit.context_crossover")
-    record = json.loads((Path(script.__file__).parents[2] / "docs/bench/context_crossover.json").read_text())
+    script = pytest.importorskip("scripts.bench.context_crossover")
+    record = json.loads((Path(script.__file__).parents[2] / "docs/bench/context_crossover.json").read_text())["cases"][
+        "run"
+    ]["results"]
     row = next(r for r in record["conditions"] if (r["facts"], r["window"], r["cut"]) == ("49 words", 300, "refuse"))
     assert row["crossover"] == 6
     places = [record["hops"].index(n) for n in (5, 6)]

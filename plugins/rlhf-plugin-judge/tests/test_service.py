@@ -111,7 +111,9 @@ def test_retry_after_is_kept_to(serve, config, requests, monkeypatch):
     assert reply.status is ScoreStatus.ERROR
     assert "429" in reply.detail
     assert server.service.seen["arrivals"] == 3
-    assert [seconds for seconds in waited if seconds >= 0.3] == [0.3, 0.3]
+    waits = [seconds for seconds in waited if seconds > 0]  # what is left of each wait, asked for again and again
+    begun = [after for before, after in zip([0.0, *waits], waits) if after > before]
+    assert begun == pytest.approx([0.3, 0.3], abs=0.05)
 
 
 def test_a_prompt_whose_price_is_not_known_is_not_sent(serve, config):

@@ -1,7 +1,7 @@
 """Tasks of the Berkeley Function Calling Leaderboard, from its files.
 
 Verdicts follow the rules of the leaderboard's checker for Python (`ast_checker` of bfcl-eval 2026.3.23, Apache-2.0),
-also where they are lenient; `python -m scripts.audit.bfcl_verdicts` compares the two on possible answers and mutations.
+also where they are lenient; `docs/bench/bfcl_verdicts.json` compares the two on possible answers and mutations.
 """
 
 from __future__ import annotations
