@@ -29,6 +29,7 @@ from typing import Any
 from rlhf_plugin_judge.prices import Price, Tokens, cost
 from rlhf_plugin_judge.stand_in_tools import (
     Wrote,
+    batch_of,
     blocks_of,
     calls_first,
     completion,
@@ -77,9 +78,7 @@ class Service:
     hang_s: float = 30.0
     polls: int = 1
     models: Sequence[str] = ()
-    """What it lists."""
     tools: bool = True
-    """False refuses requests that offer tools."""
     seen: Counter[str] = field(default_factory=Counter)
     """Arrivals, faults by name, answers, batches; ``billed_nano`` is the meter."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -282,22 +281,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def batch(self, name: str) -> dict[str, Any]:
         """A batch as the API describes it."""
-        service, row = self.server.service, self.server.service.batches[name]
-        ended = row["polls"] > service.polls
-        counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
-        counts["succeeded" if ended else "processing"] = len(row["requests"])
-        return {
-            "id": name,
-            "type": "message_batch",
-            "processing_status": "ended" if ended else "in_progress",
-            "request_counts": counts,
-            "created_at": "2026-01-01T00:00:00Z",
-            "expires_at": "2026-01-02T00:00:00Z",
-            "ended_at": "2026-01-01T01:00:00Z" if ended else None,
-            "archived_at": None,
-            "cancel_initiated_at": None,
-            "results_url": f"{self.server.url}/v1/messages/batches/{name}/results" if ended else None,
-        }
+        row = self.server.service.batches[name]
+        url = f"{self.server.url}/v1/messages/batches/{name}/results"
+        return batch_of(name, len(row["requests"]), url if row["polls"] > self.server.service.polls else None)
 
     def results(self, name: str) -> str:
         """Results of a batch, one a line, last first; billed once."""
