@@ -2,7 +2,7 @@
 
     python -m scripts.bench context_crossover
 
-The model (`suites/chain_reader.py` of rlhf-plugin-agents) is deterministic: it makes no mistakes on what it sees and
+The model (`suites/chains.py` of rlhf-plugin-agents) is deterministic: it makes no mistakes on what it sees and
 knows nothing else, so agents differ only in what they send. For facts of three lengths, four windows and four ways of
 losing what does not fit, the share of right answers by length of the chain; beside it what is sent, and the figures of
 another repository for the same two agents, which were made with a service's model and are quoted, not repeated.

@@ -90,6 +90,3 @@ def cut_fragments(module: torch.nn.Module, plan: OptimizerPlan, zero: Any, rank:
     stepped = list(zero.fp32_partitioned_groups_flat)
     groups = {row.flat: row.group for row in rows}
     return Fragments(rows, stepped, [groups[n] for n in range(len(stepped))])
-
-
-__all__ = ["Fragment", "Fragments", "cut_fragments", "flat_fragments"]

@@ -109,6 +109,3 @@ def _by_rows(whole: torch.Tensor, mesh: DeviceMesh, device: torch.device | None 
     shape, offset = compute_local_shape_and_global_offset(whole.shape, mesh, [Shard(0)])
     rows = whole[offset[0] : offset[0] + shape[0]].clone() if device is None else torch.empty(shape, device=device)
     return DTensor.from_local(rows, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride())
-
-
-__all__ = ["load_moments", "moments_by_rows"]

@@ -166,6 +166,3 @@ def drop_gradients(zero: Any, offloaded: Sequence[torch.Tensor]) -> None:
     for tensor in offloaded:
         if tensor.grad is not None:
             tensor.grad.zero_()
-
-
-__all__ = ["ZeroOptimizer"]

@@ -131,6 +131,3 @@ class Zero(OnRanks):
         """Leave the process group."""
         super().close()
         forget_ranks(self.deepspeed)
-
-
-__all__ = ["Zero"]

@@ -97,6 +97,3 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
             why="what samples meanwhile shares the weights under the adapters, which are divided in place",
             fix="--set strategy.stage=2, or --set trainer.rollouts.max_staleness=0",
         )
-
-
-__all__ = ["OFFLINE", "TESTED", "check_installation", "check_run", "device_type", "missing"]

@@ -13,12 +13,12 @@ from queue import Empty, SimpleQueue
 from threading import Semaphore, Thread
 from typing import Any
 
-from rlhf_core.config import BuildContext, ConfigError, PluginError
+from rlhf_core.config import ConfigError, PluginError
 from rlhf_core.data import Message, Prompt, PromptGroup, Tool, ToolCall, json_values
 from rlhf_core.models import Formatter
 from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutEngine, SamplingParams, ToolResult, Turn, TurnStatus
-from rlhf_plugin_episodes.agent import opened
+from rlhf_plugin_episodes.agent import EpisodePlayer
 from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
 from rlhf_plugin_episodes.answers import Answers
 from rlhf_plugin_episodes.episode import POLICY, STOPPED, Episode, episodes_of
@@ -121,29 +121,12 @@ class Conversation:
             raise EpisodeOver(self.episode.ended)
 
 
-class ProgramAgent:
-    """Plays programs. A new context begins where a program's messages do not continue those of its last turn.
-
-    Args:
-        config: has the program.
-        formatter: of the policy's tokenizer.
-        answers: asks the environment.
-        context: most tokens that the policy reads at once.
-    """
+class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
+    """Plays programs. A new context begins where a program's messages do not continue those of its last turn."""
 
     def __init__(self, config: EpisodeAgentConfig, formatter: Formatter, answers: Answers, context: int) -> None:
-        self.config, self.formatter, self.answers, self.context = config, formatter, answers, context
+        super().__init__(config, formatter, answers, context)
         self.asking = Semaphore(config.workers)
-
-    @classmethod
-    def from_config(cls, config: EpisodeAgentConfig, ctx: BuildContext) -> ProgramAgent:
-        """The agent of a run, with its environment in processes of its own.
-
-        Raises:
-            ConfigError: there is no environment.
-            PluginError: the environment cannot be built in a worker process.
-        """
-        return cls(config, *opened(config, ctx))
 
     def play(
         self,
@@ -235,18 +218,6 @@ class ProgramAgent:
         if score is None or not score.ok or not self.config.worthless(episode.ended):
             return score
         return replace(score, value=0.0, detail=f"ended: {episode.ended}")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing; a checkpoint is being saved, so that older answers are not needed again."""
-        self.answers.journal.checkpoint()
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """End the environment's processes."""
-        self.answers.close()
 
 
 class _Programs:

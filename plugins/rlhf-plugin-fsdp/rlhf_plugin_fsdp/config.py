@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 from rlhf_core.rl import OnlineTrainerConfig
-
-if TYPE_CHECKING:
-    from rlhf_plugin_fsdp.strategy import Fsdp
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -61,12 +58,6 @@ class FsdpConfig(ComponentConfig):
                     why="weights lie in the host's memory already",
                     fix="leave it out",
                 )
-
-    def build(self, ctx: BuildContext) -> Fsdp:
-        """Return the strategy of this rank."""
-        from rlhf_plugin_fsdp.strategy import Fsdp
-
-        return Fsdp.from_config(self, ctx)
 
 
 OFFLINE = ("sft", "dpo", "kto", "reward_model", "prm", "orm", "rubric_model")

@@ -158,5 +158,5 @@ class StepModule(torch.nn.Module):
         sizes = [i.tokens for i in items]
         mask_BT = torch.arange(max(sizes), device=device)[None] < torch.tensor(sizes, device=device)[:, None]
         logprobs_N = logsigmoid(torch.where(labels_N, logits_N, -logits_N))
-        grid_BT, labels_BT = (pad_sequence(v_N.split(sizes), batch_first=True) for v_N in (logprobs_N, labels_N))
+        grid_BT, labels_BT = (pad_sequence(list(v_N.split(sizes)), batch_first=True) for v_N in (logprobs_N, labels_N))
         return StepBatch(grid_BT, mask_BT, labels_BT=labels_BT)

@@ -13,6 +13,7 @@ from rich.progress import Progress as Bar
 from rich.progress import TextColumn, TimeElapsedColumn
 
 from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.data import json_values
 from rlhf_plugin_reward_eval import measures, probes
 from rlhf_plugin_reward_eval.cases import Case, Cases, Text, prompt_key
 from rlhf_plugin_reward_eval.responses import Response
@@ -45,16 +46,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """For machines; what is undefined is null."""
-        return finite({"data": self.data, "rewards": self.rewards, "agreement": self.agreement})
-
-
-def finite(value: Any) -> Any:
-    """The same with NaN and infinity as None, which JSON has."""
-    if isinstance(value, Mapping):
-        return {str(k): finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return json_values({"data": self.data, "rewards": self.rewards, "agreement": self.agreement})
 
 
 def describe_data(cases: Cases, responses: Sequence[Response]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def test_an_ensemble_may_appear_late(tmp_path: Path, monkeypatch: pytest.MonkeyP
         folder.mkdir(parents=True)
         (folder / "ensemble.json").write_text("{}")
 
-    monkeypatch.setattr("rlhf_plugin_reward.waiting.time.sleep", show)
+    monkeypatch.setattr("rlhf_plugin_reward.train.time.sleep", show)
     wait_for(folder, 60)
     assert (folder / "ensemble.json").is_file(), "it was waited for"
 

@@ -28,11 +28,7 @@ WIDTH, HEADS, LAYERS, FRAMES = 200, 8, 7, 384
 
 
 class DistillMos(ClipReward):
-    """Predicted mean opinion score, 1 to 5.
-
-    Args:
-        config: nothing but the longest clip.
-    """
+    """Predicted mean opinion score, 1 to 5."""
 
     def __init__(self, config: DistillMosConfig) -> None:
         super().__init__(config.max_seconds)

@@ -24,9 +24,6 @@ RATE = 16000
 class SpeakerSimilarity(ClipReward):
     """Cosine of the angle between two x-vectors, -1 to 1.
 
-    Args:
-        config: model and reference clip.
-
     Raises:
         ModelError: the model cannot be loaded.
         ConfigError: the reference clip cannot be read.

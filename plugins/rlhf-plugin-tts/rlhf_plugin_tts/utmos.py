@@ -27,9 +27,6 @@ WEIGHT_NORM = {"weight_g": "parametrizations.weight.original0", "weight_v": "par
 class Utmos22(ClipReward):
     """Predicted mean opinion score, about 1 to 5 (Saeki et al. 2022, section 2.2: the strong learner).
 
-    Args:
-        config: where its weights are.
-
     Raises:
         ModelError: they cannot be loaded.
     """

@@ -173,6 +173,7 @@ def validated(
     import numpy as np
 
     from rlhf_core.config import ConfigError
+    from rlhf_core.data import json_values
     from rlhf_plugin_tts.config import PROXY_WEIGHTS
     from rlhf_plugin_tts.validation import correlations
     from rlhf_plugin_tts.weighting import study
@@ -198,15 +199,4 @@ def validated(
         "columns": table,
         "weighting": study(kept, {n: first_weight(n) for n in kept}, reference, groups, seed) if kept else None,
     }
-    return finite(report)
-
-
-def finite(value: Any) -> Any:
-    """The same with NaN as None, which JSON has."""
-    import math
-
-    if isinstance(value, Mapping):
-        return {str(k): finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json_values(report)

@@ -34,11 +34,7 @@ class Recogniser(Protocol):
 
 
 class Wer(ClipReward):
-    """``-min(cap, word error rate)``; parts ``wer``, ``cer`` (characters) and ``words``.
-
-    Args:
-        config: which recogniser.
-    """
+    """``-min(cap, word error rate)``; parts ``wer``, ``cer`` (characters) and ``words``."""
 
     def __init__(self, config: WerConfig) -> None:
         super().__init__(config.max_seconds, hears_silence=True)

@@ -264,14 +264,3 @@ def option(arguments: Sequence[str], *names: str) -> str | None:
         if name.replace("_", "-") in names:
             return value if equals else next(iter(arguments[n + 1 : n + 2]), "")
     return None
-
-
-__all__ = [
-    "cache_bytes",
-    "colocated_changes",
-    "colocated_memory",
-    "option",
-    "server_changes",
-    "server_memory",
-    "utilization",
-]

@@ -264,6 +264,3 @@ def check_reports(config: ComponentConfig, engine: Any, asked: Asked) -> None:
     count = len(asked.requests)
     rule = "on_ended is told how many more completions have ended, each once"
     require(sum(ended) == count, config, rule, f"{ended} for {count} requests")
-
-
-__all__ = ["TOLERANCE", "Asked", "check_weights", "logprob_gap", "publish", "trained_weights"]

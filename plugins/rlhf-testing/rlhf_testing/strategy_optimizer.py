@@ -101,6 +101,3 @@ def check_own_optimizer(config: ComponentConfig, strategy: Any) -> None:
     again.update()
     gap = _gap(own.weights(), again.weights())
     require(gap == 0, config, "training goes on from a saved state bit for bit", f"apart by {gap:.1g}")
-
-
-__all__ = ["check_own_optimizer"]

@@ -16,7 +16,8 @@ from rlhf_core.config import Registry
 from rlhf_core.data import PreferencePair
 from rlhf_core.losses import PairBatch
 from rlhf_core.models import ModelConfig, load_policy, use_matmul_backend
-from rlhf_plugin_datagen.confidence import accuracy, confidences, top
+from rlhf_core.runs import win_rate
+from rlhf_plugin_datagen.confidence import confidences, top
 from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_pocket import gold_score, of_split
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
@@ -100,8 +101,8 @@ class Measure:
         by_gold = [margin * np.sign(gold) for margin, gold in zip(margins, self.golds) if abs(gold) > 1e-9]
         self.results[variant] = {
             "pairs": len(rows),
-            "labels": accuracy(list(margins))._asdict(),
-            "gold": accuracy(by_gold)._asdict(),
+            "labels": win_rate(list(margins), [0.0] * len(margins))._asdict(),
+            "gold": win_rate(by_gold, [0.0] * len(by_gold))._asdict(),
         }
         return self.models.margins(model, "train")
 

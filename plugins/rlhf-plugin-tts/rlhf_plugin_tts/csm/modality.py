@@ -35,11 +35,7 @@ class CsmStreamConfig(CsmConfig):
 
 
 class CsmStream(CodeStream, CsmPreTrainedModel):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
-    """Weights have the names of ``CsmForConditionalGeneration``; its codec is left out.
-
-    Args:
-        config: of the folder.
-    """
+    """Weights have the names of ``CsmForConditionalGeneration``; its codec is left out."""
 
     config_class = CsmStreamConfig
     _supports_flash_attn = False

@@ -37,11 +37,7 @@ class DiaStreamConfig(DiaConfig):
 
 
 class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
-    """Weights have the names of ``DiaForConditionalGeneration``.
-
-    Args:
-        config: of the folder.
-    """
+    """Weights have the names of ``DiaForConditionalGeneration``."""
 
     config_class = DiaStreamConfig
     _supports_flash_attn = False
