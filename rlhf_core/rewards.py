@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.protocols import RewardModel as RewardModel
     from rlhf_core.plugins.protocols import Verifier as Verifier
     from rlhf_core.plugins.verifier import VerifierConfig as VerifierConfig
-    from rlhf_core.types.delimiters import delimited as delimited
     from rlhf_core.types.rollouts import JudgeReply as JudgeReply
     from rlhf_core.types.rollouts import JudgeRequest as JudgeRequest
     from rlhf_core.types.rollouts import Sample as Sample

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.types.delimiters import delimited
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO
 from rlhf_plugin_judge.stand_in import Service, StandIn, by_question
