@@ -104,8 +104,10 @@ def _blocks(content: list[Any], where: str) -> dict[str, Any]:
             calls += _calls([call], where)
         elif kind == "tool_result":
             inner = block.get("content") or ""
-            told = inner if isinstance(inner, str) else _blocks(inner, where)["text"]
-            results.append({"role": "tool", "content": told, "tool_call_id": str(block.get("tool_use_id") or "")})
+            text_inside = inner if isinstance(inner, str) else _blocks(inner, where)["text"]
+            results.append(
+                {"role": "tool", "content": text_inside, "tool_call_id": str(block.get("tool_use_id") or "")}
+            )
         else:
             raise DatasetError(
                 f"a turn has a block of type {kind!r}, which would be lost",
@@ -173,7 +175,7 @@ def _from_hermes(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
         rows = [{"name": call.name, "arguments": call.arguments} for call in taken.calls]
         return [{**message, "content": taken.content, "tool_calls": _calls(rows, where)}]
     if role == "tool" and content.lstrip().startswith("<tool_response>"):
-        return [{**message, "content": told} for told in _RESPONSE.findall(content)]
+        return [{**message, "content": text_inside} for text_inside in _RESPONSE.findall(content)]
     return [message]
 
 
