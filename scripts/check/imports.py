@@ -25,9 +25,8 @@ TOPICS = tuple(
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
-    "rlhf-plugin-episodes": 25,
-    "rlhf-plugin-pocket": 1,
-    "rlhf-plugin-preflight": 60,
+    "rlhf-plugin-episodes": 28,
+    "rlhf-plugin-preflight": 69,
     "rlhf-plugin-report": 2,
     "rlhf-plugin-verifiers": 2,
     "rlhf-study": 4,
