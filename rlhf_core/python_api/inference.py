@@ -48,7 +48,7 @@ def generate(
         ModelError: the model cannot be loaded.
     """
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.generate import sample_completions
+    from rlhf_core.cli.episodes import play_prompts
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
     from rlhf_core.python_api.side_effects import unchanged_process
@@ -60,7 +60,7 @@ def generate(
     with unchanged_process():
         quiet_libraries()
         use_matmul_backend("auto")
-        rollouts = sample_completions(load_policy(config), given, params, n, seed, config.prompt_format)
+        rollouts = play_prompts(load_policy(config), config, given, params, n, seed)
     return [rollouts[i * n : i * n + n] for i in range(len(given))]
 
 
@@ -94,13 +94,10 @@ def score(
     import json
     import tempfile
 
-    from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.components import open_component, open_registry
-    from rlhf_core.cli.scoring import scoring_context
-    from rlhf_core.data.completions import cut_at, read_completions
-    from rlhf_core.models.layers.matmul import use_matmul_backend
-    from rlhf_core.plugins.contracts import score_samples
-    from rlhf_core.python_api.held import held, rows_of
+    from rlhf_core.cli.components import open_registry
+    from rlhf_core.cli.scoring import score_completions
+    from rlhf_core.python_api.object_registry import registered
+    from rlhf_core.python_api.rows import rows_of
     from rlhf_core.python_api.side_effects import unchanged_process
 
     with tempfile.TemporaryDirectory() as folder, unchanged_process():
@@ -110,16 +107,11 @@ def score(
             rows = rows_of(samples, "samples")
             Path(file).write_text("".join(json.dumps(row, default=_plain) + "\n" for row in rows))
         is_function = not isinstance(reward, str | Path | ComponentConfig | Run)
-        with held({"reward": reward}) if is_function else nullcontext():
+        with registered({"reward": reward}) if is_function else nullcontext():
             registry = open_registry()
             chosen = _chosen_reward(registry, reward, settings)
-            completions = cut_at(read_completions(file), _strings(stop), keep=keep_stop)
-            ctx = scoring_context(registry, file, completions, chosen, seed)
-            chosen.preflight(ctx)
-            quiet_libraries()
-            use_matmul_backend("auto")
-            with open_component("reward", chosen, ctx) as one:
-                return list(score_samples(one, completions.samples, f"reward '{chosen.name}'"))
+            strings = _strings(stop)
+            return list(score_completions(registry, chosen, file, strings, keep_stop=keep_stop, seed=seed)[2])
 
 
 def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:

@@ -12,7 +12,8 @@ from typing import Any
 
 from rlhf_core.plugins.contracts import UNORDERED
 from rlhf_core.python_api.config import PythonDatasetConfig, PythonLossConfig, PythonObjectConfig, PythonRewardConfig
-from rlhf_core.python_api.held import Row, describe, digest_of, splits_of
+from rlhf_core.python_api.object_registry import describe, digest_of, find_object
+from rlhf_core.python_api.rows import Row, splits_of
 from rlhf_core.types.batches import LossOutput
 from rlhf_core.types.errors import ConfigError
 from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
@@ -39,7 +40,8 @@ class PythonReward:
     """
 
     def __init__(self, config: PythonRewardConfig) -> None:
-        self.function: Callable[[Sequence[Sample]], Any] = _method(config.held_object(), "score")
+        reward = find_object(config.slot, config.description, config.digest)
+        self.function: Callable[[Sequence[Sample]], Any] = getattr(reward, "score", reward)
 
     def score(self, samples: Sequence[Sample]) -> Any:
         """One score per sample; a None or a number that is not finite is a missing score, never 0.0. What is neither a
@@ -72,7 +74,7 @@ class PythonLoss:
     """
 
     def __init__(self, config: PythonLossConfig) -> None:
-        self.function: Callable[[Any], Any] = config.held_object()
+        self.function: Callable[[Any], Any] = find_object(config.slot, config.description, config.digest)
 
     def __call__(self, batch: Any) -> LossOutput:
         """The loss, as the core takes it: a tensor ``[B, T]`` or ``[B]``, or a LossOutput."""
@@ -88,7 +90,7 @@ class PythonDataset:
     """
 
     def __init__(self, config: PythonDatasetConfig) -> None:
-        self.splits = splits_of(config.held_object())
+        self.splits = splits_of(find_object(config.slot, config.description, config.digest))
 
     def rows(self, split: str) -> Sequence[Row]:
         """Rows of ``train`` or ``heldout``."""
@@ -97,7 +99,3 @@ class PythonDataset:
     def where(self, split: str, number: int) -> str:
         """How a row is named in errors."""
         return f"dataset passed in, {split} row {number + 1}"
-
-
-def _method(value: Any, name: str) -> Callable[..., Any]:
-    return getattr(value, name, value)

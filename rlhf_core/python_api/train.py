@@ -62,8 +62,9 @@ def train(
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
     from rlhf_core.config.precision import with_precision
-    from rlhf_core.python_api.held import held, read_once
+    from rlhf_core.python_api.object_registry import registered
     from rlhf_core.python_api.objects import config_of
+    from rlhf_core.python_api.rows import read_once
     from rlhf_core.python_api.side_effects import unchanged_process
     from rlhf_core.runs.launch.run import plan_run
 
@@ -78,7 +79,7 @@ def train(
     }
     chosen = {slot: section for slot, section in sections.items() if section is not None}
     chosen |= {} if seed is None else {"seed": seed}
-    with unchanged_process(), held(objects):
+    with unchanged_process(), registered(objects):
         registry, hooks = open_plugins()
         files = [] if config is None else [config]
         resolved = with_precision(resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {})))
