@@ -57,9 +57,12 @@ def train(
     rlhf train --algo sft --model ./my-model --dataset demos.jsonl
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
-    from rlhf_core.cli.common import set_up_logging
+    from rlhf_core.cli.common import emit_json, set_up_logging
     from rlhf_core.cli.options import resolve_here
+    from rlhf_core.cli.progress import launch_shown, print_summary
     from rlhf_core.config.precision import with_precision
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.plugins.hooks import Preflight
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
     from rlhf_core.runs.launch.started import end_with_launcher, started_rank, world_size
 
@@ -93,8 +96,15 @@ def train(
         if dry_run:
             _dry_run(plan, config, registry, resolved, as_json)
             return
-        _last_checks(plan, config, registry, hooks, force)
-        _run(plan, config, registry, hooks, run_dir, resume is not None, as_json, rank_0)
+        ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
+        hooks.fire("rlhf_preflight", Preflight(ctx, force))
+        folder, summary = launch_shown(
+            plan, config, registry, hooks, run_dir, resume=resume is not None, quiet=as_json, rank_0=rank_0
+        )
+    if as_json:
+        emit_json({**summary, "run_dir": str(folder)})
+    else:
+        print_summary(summary, folder)
 
 
 def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | None:
@@ -108,56 +118,14 @@ def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | 
     return rank_0
 
 
-def _last_checks(plan: Any, config: Any, registry: Any, hooks: Any, force: bool) -> None:
-    from rlhf_core.plugins.context import BuildContext
-    from rlhf_core.plugins.hooks import Preflight
-
-    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
-    hooks.fire("rlhf_preflight", Preflight(ctx, force))
-
-
 def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:
     from rlhf_core.cli.common import emit_json, quiet_libraries
     from rlhf_core.cli.dry_run import print_dry_run
     from rlhf_core.runs.launch.dry_run import look_at
 
     quiet_libraries()
-    found = look_at(plan, config, registry)
+    facts = look_at(plan, config, registry)
     if as_json:
         emit_json(plan.to_json())
     else:
-        print_dry_run(plan, config, found, resolved, registry)
-
-
-def _run(
-    plan: Any,
-    config: Any,
-    registry: Any,
-    hooks: Any,
-    run_dir: Path | None,
-    resume: bool,
-    as_json: bool,
-    rank_0: Rank0 | None,
-) -> None:
-    from rlhf_core.cli.common import emit_json, quiet_libraries
-    from rlhf_core.cli.progress import StepPrinter, print_summary
-    from rlhf_core.runs.launch.run import launch
-    from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
-
-    folder = run_dir or default_run_dir(config.trainer.name)
-    if not resume:
-        check_free(RunDir(folder))
-    if plan.world_size == 1 or rank_0 is not None:  # each rank that is started here calls it itself
-        quiet_libraries()
-    printer = StepPrinter(config, folder, quiet=as_json)
-    try:
-        with printer:
-            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
-            summary = launch(plan, config, registry, hooks, folder, resume=resume, rank_0=rank_0, **shown)
-        if as_json:
-            emit_json({**summary, "run_dir": str(folder)})
-        else:
-            print_summary(summary, folder)
-    finally:
-        for note in hooks.notes:
-            printer.say(note)
+        print_dry_run(plan, config, facts, resolved, registry)

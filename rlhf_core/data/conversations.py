@@ -83,14 +83,14 @@ def read_demonstration(reader: RowReader, record: RawRow) -> Side:
         DatasetError: a column is missing or a turn is malformed.
         UnusableRow: there is nothing to imitate.
     """
-    given = reader.get(record, "completion", "response", "output")
-    if given is None and reader.find(record, "messages", "conversations"):
+    completion = reader.get(record, "completion", "response", "output")
+    if completion is None and reader.find(record, "messages", "conversations"):
         side = _split(reader.prompt(record))
-    elif given is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
+    elif completion is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
         inner = _side(reader, record, reader.need(record, "chosen"))
         side = inner._replace(prompt=inner.prompt or reader.prompt(record))
     else:
-        text = given if given is not None else reader.need(record, "completion", "answer")
+        text = completion if completion is not None else reader.need(record, "completion", "answer")
         side = Side((), text) if isinstance(text, str) else _split(reader.messages(text, record))
         side = side._replace(prompt=(*reader.prompt(record), *side.prompt))
     if not side.text.strip():

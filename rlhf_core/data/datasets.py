@@ -54,7 +54,7 @@ class Datasets:
         """(place, reason, text) of the rows that are well formed but cannot be used."""
         self._made: dict[tuple[str, str], Sequence[Any]] = {}
         self._sources: dict[str, str] = {}
-        self._places: dict[str, str] = {}
+        self._positions: dict[str, str] = {}
         self._keys: dict[str, dict[str, str]] = {"train": {}, "heldout": {}}
         self.read: Callable[[Datasets], None] = lambda datasets: None
         """Called whenever rows of a split were read."""
@@ -77,7 +77,7 @@ class Datasets:
 
     def where(self, name: str) -> str:
         """File and line of a row that was read, by its id."""
-        return self._places.get(name, name)
+        return self._positions.get(name, name)
 
     def content_keys(self, split: str) -> dict[str, str]:
         """Id -> hash of what is asked, of the rows read of a split (`rlhf_core.data.held_out.content_key`)."""
@@ -199,7 +199,7 @@ class Datasets:
                     )
                     continue
                 items_by_id[item.id] = (item, record.where)
-                self._places[item.id] = record.where
+                self._positions[item.id] = record.where
                 self._keys[split][item.id] = source.key(record)
         self._check_dropped(source, len(records), dropped)
         return [row[0] for row in items_by_id.values()]

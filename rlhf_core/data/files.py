@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -47,7 +47,7 @@ class FileRows(NamedTuple):
     """Rows of a file and the place of each, e.g. ``"line 17"``."""
 
     rows: list[Row]
-    places: list[str]
+    positions: list[str]
 
 
 def check_file(path: str, what: str = "dataset", setting: str = "--dataset") -> None:
@@ -122,9 +122,9 @@ def _array(text: str, path: str) -> FileRows:
         ) from error
     except NotJson as error:
         raise DatasetError(f"{path}: {error}", fix="name every key of an object once") from error
-    places = [f"row {n}" for n in range(1, len(rows) + 1)]
-    whole = [(row, place) for row, place in zip(rows, places) if _is_object(row, f"{path}, {place}")]
-    return FileRows([row for row, _ in whole], [place for _, place in whole])
+    positions = [f"row {n}" for n in range(1, len(rows) + 1)]
+    whole = [(row, position) for row, position in zip(rows, positions) if _is_object(row, f"{path}, {position}")]
+    return FileRows([row for row, _ in whole], [position for _, position in whole])
 
 
 def _lines(text: str, path: str) -> FileRows:
@@ -149,7 +149,7 @@ def _lines(text: str, path: str) -> FileRows:
             continue
         if _is_object(row, f"{path}:{number}"):
             file_rows.rows.append(row)
-            file_rows.places.append(f"line {number}")
+            file_rows.positions.append(f"line {number}")
     return file_rows
 
 
@@ -181,8 +181,3 @@ def _not_empty(file_rows: FileRows, path: str, what: str = "dataset") -> FileRow
     if not file_rows.rows:
         raise DatasetError(f"{what} '{path}' is empty", fix="give a file with at least one row")
     return file_rows
-
-
-def index_rows(rows: Sequence[Row], key: str) -> dict[Any, Row]:
-    """Rows by one of their columns."""
-    return {row[key]: row for row in rows}

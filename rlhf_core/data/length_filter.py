@@ -45,7 +45,7 @@ def admit(
     room = min(limit, context - max_tokens)
     of_context = f"lower {setting}, or take a model with a longer context"
     lengths = {p.id: len(encode(p)) for p in prompts}
-    kept = [p for p in prompts if lengths[p.id] <= room]
+    fitting = [p for p in prompts if lengths[p.id] <= room]
     refuse_too_many(
         [(p.id, p.source, lengths[p.id]) for p in prompts],
         room,
@@ -54,7 +54,7 @@ def admit(
         f"limit {limit}, context {context} less max_tokens {max_tokens}",
         of_context if room < limit else "raise dataset.max_prompt_tokens",
     )
-    return kept, +Counter({"prompts_too_long": len(prompts) - len(kept)})
+    return fitting, +Counter({"prompts_too_long": len(prompts) - len(fitting)})
 
 
 def refuse_too_many(

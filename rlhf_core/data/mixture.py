@@ -73,11 +73,11 @@ class ExampleOrder:
 
     def _next(self) -> int:
         source = neediest(self.share, self._taken)
-        epoch, place = divmod(self._taken[source], len(self.rows[source]))
-        if place == 0:
+        epoch, index = divmod(self._taken[source], len(self.rows[source]))
+        if index == 0:
             self._walks[source] = self._permutation(source, epoch)
         self._taken[source] += 1
-        return self._walks[source][place]
+        return self._walks[source][index]
 
     def _permutation(self, source: str, epoch: int) -> list[int]:
         rows = self.rows[source]

@@ -25,7 +25,7 @@ class JsonSource:
 
     def __init__(self, config: JsonlConfig) -> None:
         self.config = config
-        self._places: dict[str, list[str]] = {}
+        self._positions: dict[str, list[str]] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
         """Rows of a split; the held-out split is empty without ``heldout_path``."""
@@ -33,7 +33,7 @@ class JsonSource:
         if not path:
             return []
         file = self.read(path)
-        self._places[split] = file.places
+        self._positions[split] = file.positions
         return file.rows
 
     def where(self, split: str, number: int) -> str:

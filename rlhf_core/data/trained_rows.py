@@ -51,7 +51,7 @@ def ancestors(model: str) -> list[RunRows]:
     Args:
         model: a path, a hub id, or anything else that ``model.path`` takes.
     """
-    found: list[RunRows] = []
+    runs: list[RunRows] = []
     seen: set[Path] = set()
     while (run := _run_of(model)) is not None and run not in seen:
         seen.add(run)
@@ -60,31 +60,31 @@ def ancestors(model: str) -> list[RunRows]:
             model = str(json.loads((run / "plan.json").read_text())["config"]["model"]["path"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("what '%s' was trained on is not known: %s: %s", run, type(error).__name__, error)
-            return found
+            return runs
         if rows is not None:
-            found.append(rows)
-    return found
+            runs.append(rows)
+    return runs
 
 
 def _run_of(model: str) -> Path | None:
-    place = Path(model).expanduser()
-    folders = [place, *place.absolute().parents[:_PARENTS]] if place.exists() else []
+    path = Path(model).expanduser()
+    folders = [path, *path.absolute().parents[:_PARENTS]] if path.exists() else []
     return next((f.absolute() for f in folders if (f / "plan.json").is_file()), None)
 
 
-def trained_on(model: str, asked: Collection[str]) -> tuple[int, str]:
+def trained_on(model: str, hashes: Collection[str]) -> tuple[int, str]:
     """How many of these rows a model has seen in training, and a warning that says so; (0, "") if none.
 
     Args:
         model: as in :func:`ancestors`.
-        asked: hashes of what the rows ask.
+        hashes: of what the rows ask.
     """
-    return seen_by(ancestors(model), asked)
+    return seen_by(ancestors(model), hashes)
 
 
-def seen_by(runs: Collection[RunRows], asked: Collection[str]) -> tuple[int, str]:
+def seen_by(runs: Collection[RunRows], hashes: Collection[str]) -> tuple[int, str]:
     """As :func:`trained_on`, for runs that were read."""
-    rows = set(asked)
+    rows = set(hashes)
     by_run = {r.run: len(rows & r.train) for r in runs if rows & r.train}
     count = len(rows & frozenset[str]().union(*(r.train for r in runs)))
     if not count:

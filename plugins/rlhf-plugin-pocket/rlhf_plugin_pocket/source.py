@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import DatasetError
-from rlhf_core.data.files import index_rows
 from rlhf_core.rewards import Sample
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class PocketSource:
         rows = load_prompts(self.subset, "train" if split == "train" else "heldout")
         if self.subset != "assistant":
             return rows
-        self._facts |= index_rows(rows, "id")
+        self._facts |= {row["id"]: row for row in rows}
         return [{"id": row["id"], "prompt": row["prompt"]} for row in rows]
 
     def pairs(self, split: str) -> Sequence[Row]:
