@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.hooks import BatchReady as BatchReady
     from rlhf_core.plugins.hooks import CheckpointSaved as CheckpointSaved
     from rlhf_core.plugins.hooks import EvalEnd as EvalEnd
     from rlhf_core.plugins.hooks import Launch as Launch

@@ -238,11 +238,7 @@ def _row(prompt: Prompt, sample: Sample, rollout: Rollout, score: Score) -> dict
 
 
 def check_room(groups: Sequence[PromptGroup], context: int) -> None:
-    """Refuse a prompt that fills the context.
-
-    Raises:
-        ConfigError: names it.
-    """
+    """Refuse a prompt that fills the context."""
     for group in groups:
         if len(group.token_ids) >= context:
             raise ConfigError(

@@ -82,9 +82,6 @@ def score(
     """Score every row once; what was scored before is read from ``scores/NAME.jsonl``, but for errors and timeouts.
 
     It is written after every ``PART`` rows: an interruption costs no more than these.
-
-    Raises:
-        RlhfError: not one row has a score.
     """
     dumped = selector.config.model_dump(mode="json")
     weights = [weights_digest(path) for path in model_paths(dumped)]

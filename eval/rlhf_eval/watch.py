@@ -104,10 +104,6 @@ class Watcher:
             poll_s: seconds between two looks.
             patience_s: the longest wait for another checkpoint of a run that has not ended.
             say: called with one line per evaluation.
-
-        Raises:
-            DeadlineExceeded: nothing new came in time; what was evaluated is in ``watch.json``.
-            ConfigError: the run has no checkpoint, or an earlier watcher evaluated with other settings.
         """
         self.out.mkdir(parents=True, exist_ok=True)
         visited, prints = set[str](), self._earlier()

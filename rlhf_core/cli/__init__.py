@@ -9,8 +9,6 @@ from rlhf_core._surface import surface
 if TYPE_CHECKING:
     from rlhf_core.cli.common import Choice as Choice
     from rlhf_core.cli.common import emit_json as emit_json
-    from rlhf_core.cli.common import quiet_libraries as quiet_libraries
-    from rlhf_core.cli.common import set_up_logging as set_up_logging
     from rlhf_core.cli.common import table as table
     from rlhf_core.cli.components import component_of as component_of
     from rlhf_core.cli.components import context_of as context_of

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,24 +40,28 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         click.echo("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip())
 
 
-def set_up_logging() -> None:
-    """Warnings to stderr in one line each; libraries keep quiet about loading."""
+def set_up_process() -> None:
+    """Warnings to stderr in one line each; libraries keep quiet about loading, also those that are imported later."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    _quiet_environment()
+    if "transformers" in sys.modules:
+        quiet_libraries()
 
 
 def quiet_libraries() -> None:
     """No progress bars from transformers and datasets, and no warning of transformers' that is for peft."""
-    import os
-    import warnings
-
-    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    _quiet_environment()
     from transformers.utils import logging as hf
 
     hf.set_verbosity_error()
     hf.disable_progress_bar()
+
+
+def _quiet_environment() -> None:
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def shorten(text: str, width: int = 40) -> str:

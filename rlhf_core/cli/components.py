@@ -37,17 +37,11 @@ def component_of(
         PluginError: there is no such component.
         ConfigError: a setting does not exist or has a value that cannot be used.
     """
-    from pydantic import ValidationError
-
     from rlhf_core.config.load import merge_settings, parse_settings
-    from rlhf_core.plugins.validation import explain_invalid
 
     cls = registry.load(kind, name)
     chosen = merge_settings(dict(options or {}), parse_settings(settings))
-    try:
-        return cls.model_validate({**chosen, "name": registry.find(kind, name).name}, context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, cls, where=f"{kind} '{name}'") from error
+    return cls.from_settings({**chosen, "name": registry.find(kind, name).name}, f"{kind} '{name}'", registry)
 
 
 def context_of(
@@ -76,23 +70,17 @@ def context_of(
         ConfigError: the dataset section does not make sense.
         DatasetError: a source cannot be built.
     """
-    from pydantic import ValidationError
-
     from rlhf_core.config.run import RunConfig
     from rlhf_core.data.datasets import Datasets
     from rlhf_core.data.settings import DatasetSettings
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.plugins.context import BuildContext
-    from rlhf_core.plugins.validation import explain_invalid
 
     config = RunConfig.model_construct(seed=seed, reward=reward, model=model or ModelConfig(), environment=environment)
     ctx = BuildContext(config=config, registry=registry, seed=seed, policy=policy)
     if dataset is None:
         return ctx
-    try:
-        rows = DatasetSettings.model_validate(dict(dataset), context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, DatasetSettings, where="dataset") from error
+    rows = DatasetSettings.from_settings(dataset, "dataset", registry)
     ctx = ctx.with_(config=config.model_copy(update={"dataset": rows}))
     return ctx.with_(datasets=Datasets(rows, ctx))
 

@@ -87,7 +87,7 @@ def generate(
     cat questions.txt | rlhf generate - --n 4 --out - | head -1
     rlhf generate --env tools --model M --prompt "What is 17 * 23?"
     """
-    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.episodes import Stage, play_prompts
     from rlhf_core.cli.prompt_input import read_prompts
     from rlhf_core.cli.scoring import check_output
@@ -100,7 +100,6 @@ def generate(
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import SamplingParams
 
-    set_up_logging()
     sampling = SamplingParams(max_tokens=max_tokens or (1024 if environment else 64), **sampling_options)
     if settings and environment is None:
         raise ConfigError(f"--set {settings[0]} would have no effect", why="there is no --env", fix="--env tools")
@@ -117,7 +116,6 @@ def generate(
     tool_format = check_format(tool_format or planned_format(model, "tool_format"))
     stage = None if environment is None else Stage.chosen(environment, settings)
     prompts = prompts if stage is None else stage.offer(prompts)
-    quiet_libraries()
     use_matmul_backend("auto")
     config = ModelConfig(path=model, prompt_format=prompt_format, tool_format=tool_format)
     policy = load_policy(config)

@@ -8,6 +8,7 @@ import traceback
 import click
 
 from rlhf_core._version import __version__
+from rlhf_core.cli.common import set_up_process
 from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.plugins import time_limit as deadline
 from rlhf_core.runs.launch.leave import has_to_leave, leave
@@ -33,6 +34,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
     Begin with: rlhf train --algo grpo --reward ensemble
     """
     ctx.obj = {"debug": debug}
+    set_up_process()
 
 
 def main(argv: list[str] | None = None) -> None:

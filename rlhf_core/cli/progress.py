@@ -13,7 +13,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from rlhf_core.cli.common import quiet_libraries
 from rlhf_core.runs.work import Advance
 
 if TYPE_CHECKING:
@@ -187,8 +186,6 @@ def launch_shown(
     folder = run_dir or default_run_dir(config.trainer.name)
     if not resume:
         check_free(RunDir(folder))
-    if plan.world_size == 1 or rank_0 is not None:  # each rank that is started here calls it itself
-        quiet_libraries()
     printer = StepPrinter(config, folder, quiet=quiet)
     try:
         with printer:

@@ -48,11 +48,8 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         ConfigError: neither or both were given, or a setting does not exist.
         PluginError: no such reward.
     """
-    from pydantic import ValidationError
-
     from rlhf_core.config.load import parse_settings
     from rlhf_core.models.places import model_place
-    from rlhf_core.plugins.validation import explain_invalid
     from rlhf_core.types.errors import ConfigError
 
     if (folder is None) == (name is None):
@@ -68,11 +65,8 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
             f"reward '{name}' scores with a trained model, and none is named",
             fix="rlhf reward score --model FOLDER; `rlhf train` prints where it keeps a trained ensemble",
         )
-    try:
-        reward_name = registry.find("reward", str(name)).name
-        return cls.model_validate({**options, "name": reward_name}, context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, cls, where=f"reward '{name}'") from error
+    reward_name = registry.find("reward", str(name)).name
+    return cls.from_settings({**options, "name": reward_name}, f"reward '{name}'", registry)
 
 
 def score_completions(
@@ -95,7 +89,6 @@ def score_completions(
         DatasetError: a row without prompt or completion.
         PluginError: the reward returned something else than one score per sample.
     """
-    from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.components import context_of, open_component
     from rlhf_core.data.completions import SampledPrompts, cut_at, read_completions
     from rlhf_core.models.layers.matmul import use_matmul_backend
@@ -107,7 +100,6 @@ def score_completions(
     ctx = context_of(registry, seed=seed, dataset=dataset, reward=reward)
     ctx = ctx.with_(datasets=SampledPrompts(ctx.config.dataset, ctx, judged))
     reward.preflight(ctx)
-    quiet_libraries()
     use_matmul_backend("auto")
     with open_component("reward", reward, ctx) as one:
         return saved, judged, score_samples(one, judged.samples, f"reward '{reward.name}'")

@@ -57,7 +57,7 @@ def train(
     rlhf train --algo sft --model ./my-model --dataset demos.jsonl
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
-    from rlhf_core.cli.common import emit_json, set_up_logging
+    from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.options import resolve_here
     from rlhf_core.cli.progress import launch_shown, print_summary
     from rlhf_core.config.precision import with_precision
@@ -66,7 +66,6 @@ def train(
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
     from rlhf_core.runs.launch.started import end_with_launcher, started_rank, world_size
 
-    set_up_logging()
     given = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
     options = (files, settings, names)
     rank = started_rank()
@@ -119,11 +118,10 @@ def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | 
 
 
 def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:
-    from rlhf_core.cli.common import emit_json, quiet_libraries
+    from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.dry_run import print_dry_run
     from rlhf_core.runs.launch.dry_run import look_at
 
-    quiet_libraries()
     facts = look_at(plan, config, registry)
     if as_json:
         emit_json(plan.to_json())

@@ -49,7 +49,7 @@ def read_pair(reader: RowReader, record: RawRow) -> PairSides:
     prompt_turns = reader.prompt(record) if reader.find(record, *PROMPT_COLUMNS) else ()
     turn_texts = {message_text(turn).strip() for turn in chosen[0]}
     if prompt_turns and turn_texts and message_text(prompt_turns[-1]).strip() not in turn_texts:
-        raise UnusableRow("pairs_prompt_mismatch", "the prompt column is no turn of chosen and rejected")
+        raise UnusableRow("pairs_prompt_mismatch", "the prompt column is not a turn of chosen and rejected")
     if not prompt_turns and not chosen[0]:
         raise reader.missing("prompt", record, "chosen and rejected are single turns; ")
     if not chosen[1].strip() or not rejected[1].strip():

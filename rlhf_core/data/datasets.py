@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict
 from rlhf_core.data.files import refuse_row
 from rlhf_core.data.length_filter import refuse_too_many
-from rlhf_core.data.mixture import fingerprint
+from rlhf_core.data.mixture import fingerprint, interleave
 from rlhf_core.data.replies import replies
 from rlhf_core.data.schema import RawRow, UnusableRow
 from rlhf_core.data.settings import DatasetSettings
@@ -63,6 +63,10 @@ class Datasets:
     def weights(self) -> dict[str, float]:
         """Source label -> weight in the mixture."""
         return {s.label: s.settings.weight for s in self.sources}
+
+    def interleaved(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """Prompts in an order of which every beginning holds each source's share."""
+        return [prompts[i] for i in interleave([p.source for p in prompts], self.weights)]
 
     @property
     def fingerprint(self) -> str:

@@ -130,7 +130,7 @@ class RowReader:
         rounds = self.get(record, "history") or ()
         if not all(isinstance(r, (list, tuple)) and len(r) == 2 and all(isinstance(s, str) for s in r) for r in rounds):
             raise DatasetError(
-                "history is no list of [instruction, output]", where=record.where, why=f"got {str(rounds)[:80]}"
+                "history is not a list of [instruction, output]", where=record.where, why=f"got {str(rounds)[:80]}"
             )
         return tuple({"role": role, "content": s} for r in rounds for role, s in zip(("user", "assistant"), r))
 

@@ -62,7 +62,7 @@ def _tool(row: Any, where: str) -> Tool:
     wrong = schema_error(parameters)
     if wrong:
         raise DatasetError(
-            f"the parameters of tool '{name}' are no JSON schema of an object",
+            f"the parameters of tool '{name}' are not a JSON schema of an object",
             where=where,
             why=wrong,
             fix='write {"type": "object", "properties": {...}, "required": [...]}',

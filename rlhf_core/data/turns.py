@@ -134,7 +134,7 @@ def _calls(rows: Any, where: str) -> list[dict[str, Any]]:
         arguments = _json(given, f"the arguments of a call of '{name}'", where) if given not in (None, "") else {}
         if not isinstance(arguments, Mapping):
             raise DatasetError(
-                f"the arguments of a call of '{name}' are no object",
+                f"the arguments of a call of '{name}' are not an object",
                 where=where,
                 why=f"got {str(arguments)[:80]}",
                 fix='write {"name of the argument": value}',

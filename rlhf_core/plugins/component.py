@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from rlhf_core.plugins.construct import construct
+from rlhf_core.plugins.validation import explain_invalid
 from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +22,24 @@ class Config(BaseModel):
 
     no_effect: ClassVar[Mapping[str, str]] = {}
     """Settings of related components that would have no effect here -> why; they are refused with that reason."""
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], where: str = "", registry: Any = None) -> Self:
+        """Build from plain values.
+
+        Args:
+            settings: by name.
+            where: what they are of, for the error.
+            registry: where names of components are looked up; None for settings that hold none.
+
+        Raises:
+            ConfigError: keys or values cannot be used; lists all of them, each with its dotted key.
+            RlhfError: the first error of the toolkit's own that was raised inside.
+        """
+        try:
+            return cls.model_validate(dict(settings), context=None if registry is None else {"registry": registry})
+        except ValidationError as error:
+            raise explain_invalid(error, cls, where=where) from error
 
     @model_validator(mode="before")
     @classmethod

@@ -94,6 +94,7 @@ def score(
     import json
     import tempfile
 
+    from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.components import open_registry
     from rlhf_core.cli.scoring import score_completions
     from rlhf_core.python_api.object_registry import registered
@@ -111,6 +112,7 @@ def score(
             registry = open_registry()
             chosen = _chosen_reward(registry, reward, settings)
             strings = _strings(stop)
+            quiet_libraries()
             return list(score_completions(registry, chosen, file, strings, keep_stop=keep_stop, seed=seed)[2])
 
 
@@ -195,15 +197,9 @@ def _refuse_settings(settings: Mapping[str, Any] | None, what: str) -> None:
 
 def _sampling(given: Mapping[str, Any]) -> SamplingParams:
     """Checked as the same settings of a run are."""
-    from pydantic import ValidationError
-
-    from rlhf_core.plugins.validation import explain_invalid
     from rlhf_core.training.config import SamplingSettings
 
-    try:
-        settings = SamplingSettings.model_validate({**given, "stop": _strings(given.get("stop", ()))})
-    except ValidationError as error:
-        raise explain_invalid(error, SamplingSettings, "generate()") from error
+    settings = SamplingSettings.from_settings({**given, "stop": _strings(given.get("stop", ()))}, "generate()")
     return settings.params()
 
 

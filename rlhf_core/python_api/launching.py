@@ -57,9 +57,11 @@ def launch_in_process(
         UserError: the run cannot work; nothing was trained.
         RlhfError: it failed.
     """
+    from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.progress import launch_shown
     from rlhf_core.runs.launch.run import preflight, with_rows
 
+    quiet_libraries()
     preflight(registry, config, plan.world_size)
     plan = plan if resuming else with_rows(plan, registry, config)
     folder = Path(run_dir).expanduser() if run_dir is not None else None

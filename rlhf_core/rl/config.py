@@ -151,6 +151,29 @@ class RolloutTrainerConfig(ModelLoopSettings):
         """Prompts in one rollout batch."""
         return self.rollout_batch_size // self.group_size
 
+    def check_rollouts(self, ctx: BuildContext) -> None:
+        """Refuse a reference policy that cannot be renewed or that nothing uses, and prompts that ranks cannot share.
+
+        Raises:
+            ConfigError: with the setting to change.
+        """
+        if self.kl.sync_every and ctx.config.model.lora is not None:
+            raise ConfigError(
+                f"trainer.kl.sync_every {self.kl.sync_every} cannot be combined with model.lora",
+                why="with LoRA the reference policy is the adapter switched off; there is no copy to renew",
+                fix="leave one of them out",
+            )
+        if self.kl.sync_every and getattr(self.kl, "coefficient", 0) == 0 and not self.kl.track:
+            raise ConfigError(
+                "trainer.kl.sync_every renews a reference policy that nothing reads",
+                fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
+            )
+        if self.prompts_per_step % ctx.world_size:
+            raise ConfigError(
+                f"{self.prompts_per_step} prompts per step cannot be shared by {ctx.world_size} processes",
+                fix=f"make rollout_batch_size a multiple of {self.group_size * ctx.world_size}",
+            )
+
 
 class OnlineTrainerConfig(RolloutTrainerConfig):
     """The on-policy loop: sample, score, estimate advantages, update."""

@@ -11,7 +11,6 @@ from rlhf_core.data.curriculum import apply_curriculum
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.difficulty import DifficultyOrder
 from rlhf_core.data.length_filter import admit
-from rlhf_core.data.mixture import interleave
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
@@ -86,7 +85,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
         reference=reference,
         options=options,
         prompts=PromptLoader(order, encode, config.group_size),
-        held=[held[i] for i in interleave([p.source for p in held], datasets.weights)],
+        held=datasets.interleaved(held),
         has_gold=bool(held) and datasets.has_gold(held[0]),
     )
 

@@ -10,7 +10,7 @@ from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.context import BuildContext
-    from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
+    from rlhf_core.rl.config import OnlineTrainerConfig
 
 log = logging.getLogger("rlhf")
 
@@ -40,8 +40,7 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
         read_values(run.dataset.curriculum)
     config.check_precision(ctx)
     check_sampling(config)
-    check_reference(config, ctx)
-    check_prompt_shares(config, ctx.world_size)
+    config.check_rollouts(ctx)
     check_update_shares(config, ctx.world_size)
 
 
@@ -99,30 +98,6 @@ def warn_of_kl(config: OnlineTrainerConfig) -> None:
             "trainer.kl.estimator %s in the reward: a policy gradient on it is not the KL's "
             "(only k1 is right there: --set trainer.kl.estimator=k1; in the loss each is: --set trainer.kl.where=loss)",
             kl.estimator,
-        )
-
-
-def check_reference(config: RolloutTrainerConfig, ctx: BuildContext) -> None:
-    """A reference policy that is to be renewed can be, and something uses it."""
-    if config.kl.sync_every and ctx.config.model.lora is not None:
-        raise ConfigError(
-            f"trainer.kl.sync_every {config.kl.sync_every} cannot be combined with model.lora",
-            why="with LoRA the reference policy is the adapter switched off; there is no copy to renew",
-            fix="leave one of them out",
-        )
-    if config.kl.sync_every and getattr(config.kl, "coefficient", 0) == 0 and not config.kl.track:
-        raise ConfigError(
-            "trainer.kl.sync_every renews a reference policy that nothing reads",
-            fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
-        )
-
-
-def check_prompt_shares(config: RolloutTrainerConfig, world_size: int) -> None:
-    """Every process gets as many prompts."""
-    if config.prompts_per_step % world_size:
-        raise ConfigError(
-            f"{config.prompts_per_step} prompts per step cannot be shared by {world_size} processes",
-            fix=f"make rollout_batch_size a multiple of {config.group_size * world_size}",
         )
 
 

@@ -13,12 +13,22 @@ Up to the advantages everything is plain Python and numpy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
+
+import torch
 
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.loss_contract import LossTerm
 from rlhf_core.rl.advantages import with_advantages
-from rlhf_core.rl.build import OnlineParts, build_online
-from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.build import (
+    OnlineParts,
+    RolloutParts,
+    TrainedModule,
+    build_loss,
+    build_online,
+    build_rollout_parts,
+)
+from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.rl.summary import summarize_online_run
 from rlhf_core.rl.token_record import TokenRecorder
@@ -29,10 +39,160 @@ from rlhf_core.training.rewards import score_metrics
 from rlhf_core.training.timer import Timer
 from rlhf_core.training.trace import prompt_rows, update_row
 from rlhf_core.training.training_sample import TrainingSample
-from rlhf_core.types.rollouts import Score
+from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 
 
-class OnlineTrainer:
+class RolloutTrainer:
+    """A trainer that learns from rollouts of its policy: inputs, parts, evaluation, checkpoints and the summary.
+
+    A subclass makes the steps. It sets :attr:`module` and :attr:`total_updates`, defines :meth:`step`, and overrides
+    what differs: :meth:`loss_terms`, :meth:`state` and :meth:`load_state`, :meth:`eval_metrics`, :meth:`more_summary`.
+
+    Args:
+        config: sizes and settings.
+        ctx: session, strategy, datasets and the run's configuration.
+        wants_reference: keep the policy as it is before training.
+    """
+
+    config: RolloutTrainerConfig
+    parts: RolloutParts
+    """What the run samples, scores and learns with; there from :meth:`start` on."""
+    module: torch.nn.Module
+    """``module(samples)`` returns the batch that the loss consumes; its part ``model`` is the policy."""
+    total_updates: int
+    """For the learning-rate schedule."""
+    steps_per_iteration: int = 1
+    """Steps of the loop for one of ``trainer.steps``, and one of ``trainer.eval_every``."""
+    always_gold: ClassVar[bool] = False
+    """Compare ``gold_samples`` prompts at every evaluation, not only before and after the run."""
+
+    def __init__(self, config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> None:
+        self.config, self.ctx = config.micro_batches(ctx.world_size), ctx
+        self.session, self.strategy = ctx.session, ctx.strategy
+        self.inputs = load_online_inputs(self.config, ctx, wants_reference=wants_reference)
+        self.before: Evaluation | None = None
+        """The evaluation before training."""
+
+    def step(self, step: int) -> None:
+        """Make one step."""
+        raise NotImplementedError
+
+    def loss_terms(self) -> Sequence[LossTerm]:
+        """Terms that are added to the run's loss."""
+        return ()
+
+    def state(self) -> dict[str, Any]:
+        """What else a checkpoint holds; ``torch.save`` writes it on rank 0."""
+        return {}
+
+    def rank_state(self) -> dict[str, Any] | None:
+        """What a checkpoint holds of each rank."""
+        return None
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`, and from each rank's under ``written_by``."""
+
+    def eval_metrics(self, now: Evaluation) -> Mapping[str, float]:
+        """Further metrics of an evaluation."""
+        return {}
+
+    def more_summary(self, step: int, after: Evaluation | None) -> Mapping[str, Any]:
+        """Further entries of the summary."""
+        return {}
+
+    def build(self, checkpoint: Checkpoint | None) -> RolloutParts:
+        """Build the parts around :attr:`module`."""
+
+        def trained(ctx: BuildContext) -> TrainedModule:
+            return TrainedModule(self.module, build_loss(ctx, self.loss_terms()), self.total_updates)
+
+        return build_rollout_parts(self.config, self.ctx, self.inputs, checkpoint, trained)
+
+    def run(self) -> Mapping[str, Any]:
+        """Train to the last step and return the summary."""
+        config, each = self.config, self.steps_per_iteration
+        every = config.eval_every * each
+        schedule = LoopSchedule(config.steps * each, every, config.checkpoint_every, config.keep_checkpoints)
+        return run_loop(self, self.session, schedule)
+
+    def start(self, checkpoint: Checkpoint | None) -> int:
+        """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
+        self.parts = self.build(checkpoint)
+        if checkpoint is None:
+            self.before = self.evaluate(0, final=True)
+            return 0
+        state = checkpoint.state
+        self.parts.checkpoint.load_state_dict(state["online"])
+        self.before = Evaluation.from_state(state["before"])
+        self.load_state(state)
+        self.parts.checkpoint.restore_components(checkpoint)
+        return checkpoint.step
+
+    def trace_prompts(
+        self,
+        step: int,
+        stage: str,
+        groups: Sequence[PromptGroup],
+        rollouts: Sequence[Rollout],
+        scores: Sequence[Score],
+        advantages: Sequence[Any],
+        tokens: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Append the prompts of a step to ``trace.jsonl``; rank 0 has the completions, and writes.
+
+        Args:
+            step: the step.
+            stage: names the rows.
+            groups: the step's prompts.
+            rollouts: group by group.
+            scores: one per rollout.
+            advantages: a number, an array ``[T]`` or None per rollout.
+            tokens: of completions by name, what the update saw of each token.
+        """
+        if self.session.main:
+            rows = prompt_rows(groups, rollouts, scores, advantages, self.config.trace_prompts, tokens)
+            self.session.trace(step, stage, rows)
+
+    def evaluate(self, step: int, *, final: bool = False) -> Evaluation | None:
+        """Held-out evaluation; before and after the run on at least ``gold_samples`` prompts."""
+        config, parts = self.config, self.parts
+        gold_samples = config.gold_samples if (final or self.always_gold) and self.inputs.has_gold else 0
+        count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
+        if not parts.evaluator.has_work(count):
+            return None
+        parts.source.sync_policy(parts.learner.version)
+        return parts.evaluator.evaluate(step, parts.learner.version, count, self.eval_metrics)
+
+    def save(self, step: int) -> None:
+        """Write the checkpoint of a step, unless it is there."""
+        if self.parts.checkpoint.saved(step):
+            return
+        rank_state = self.rank_state()  # first: afterwards nothing is being sampled
+        before = self.before.state() if self.before else None
+        self.parts.checkpoint.save(step, {"before": before, **self.state()}, rank_state)
+
+    def finish(self, step: int) -> Mapping[str, Any]:
+        """Evaluate, write the final model and the summary."""
+        after = self.evaluate(step, final=True)
+        self.parts.checkpoint.write_final()
+        summary = summarize_online_run(
+            self.session,
+            algo=self.config.name,
+            updates=self.parts.learner.version,
+            seed=self.ctx.seed,
+            groups=self.parts.evaluator.groups,
+            before=self.before,
+            after=after,
+            reports=self.ctx.report,
+        )
+        return self.session.finish({**summary, **self.more_summary(step, after)})
+
+    def close(self) -> None:
+        """Close every component of the run."""
+        self.session.close()
+
+
+class OnlineTrainer(RolloutTrainer):
     """Sample, score, estimate, update.
 
     Args:
@@ -40,20 +200,11 @@ class OnlineTrainer:
         ctx: session, strategy, datasets and the run's configuration.
     """
 
-    parts: OnlineParts
+    config: OnlineTrainerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    parts: OnlineParts  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: OnlineTrainerConfig, ctx: BuildContext) -> None:
-        self.config, self.ctx = config.micro_batches(ctx.world_size), ctx
-        self.session, self.strategy = ctx.session, ctx.strategy
-        wants_reference = config.kl.coefficient > 0 or config.kl.track
-        self.inputs = load_online_inputs(self.config, ctx, wants_reference=wants_reference)
-        self.before: Evaluation | None = None
-
-    def run(self) -> Mapping[str, Any]:
-        """Train to the last step and return the summary."""
-        config = self.config
-        schedule = LoopSchedule(config.steps, config.eval_every, config.checkpoint_every, config.keep_checkpoints)
-        return run_loop(self, self.session, schedule)
+        super().__init__(config, ctx, wants_reference=config.kl.coefficient > 0 or config.kl.track)
 
     def step(self, step: int) -> None:
         """One rollout batch: sample, score, estimate advantages, update."""
@@ -87,10 +238,10 @@ class OnlineTrainer:
                 **{name: float(count) for name, count in estimate.without_signal.items()},
             }
             tokens = {} if recorder is None else recorder.of_all_ranks(self.strategy)
-            if self.session.main:
-                values = estimate.advantages.values
-                rows = prompt_rows(batch.groups, scored.rollouts, scored.scores, values, config.trace_prompts, tokens)
-                self.session.trace(step, "step", [*rows, update_row(metrics)])
+            self.trace_prompts(
+                step, "step", batch.groups, scored.rollouts, scored.scores, estimate.advantages.values, tokens
+            )
+            self.session.trace(step, "step", [update_row(metrics)])
             metrics |= source_metrics
             metrics |= parts.reference.sync(step) if parts.reference is not None else {}
         self.session.metrics.log_step(step, metrics, timer.seconds)
@@ -103,56 +254,20 @@ class OnlineTrainer:
             self.session.counts["scores_ok"] += len(scores) - len(missing)
         self.parts.rewards.check(scores)
 
-    def start(self, checkpoint: Checkpoint | None) -> int:
-        """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
-        self.parts = build_online(self.config, self.ctx, self.inputs, checkpoint)
-        if checkpoint is None:
-            self.before = self.evaluate(0, final=True)
-            return 0
-        state = checkpoint.state
-        self.parts.checkpoint.load_state_dict(state["online"])
+    def build(self, checkpoint: Checkpoint | None) -> OnlineParts:
+        """Build the stages of a step, and what stands around them."""
+        return build_online(self.config, self.ctx, self.inputs, checkpoint)
+
+    def state(self) -> dict[str, Any]:
+        """How engine and trainer drifted apart."""
+        drift = self.parts.update.drift
+        return {"checked_mismatch": drift.compared, "drift": drift.state_dict()}
+
+    def rank_state(self) -> dict[str, Any]:
+        """Prompts and rollouts that were drawn, and not yet learned from."""
+        return {"scheduler": self.parts.source.state_dict()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state` and every rank's :meth:`rank_state`."""
         self.parts.source.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
         self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
-        self.before = Evaluation.from_state(state["before"])
-        self.parts.checkpoint.restore_components(checkpoint)
-        return checkpoint.step
-
-    def evaluate(self, step: int, *, final: bool = False) -> Evaluation | None:
-        """Held-out evaluation; before and after the run on at least ``gold_samples`` prompts."""
-        config, parts = self.config, self.parts
-        gold_samples = config.gold_samples if final and self.inputs.has_gold else 0
-        count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
-        if not parts.evaluator.has_work(count):
-            return None
-        parts.source.sync_policy(parts.learner.version)
-        return parts.evaluator.evaluate(step, parts.learner.version, count)
-
-    def save(self, step: int) -> None:
-        """Write the checkpoint of a step, unless it is there."""
-        if self.parts.checkpoint.saved(step):
-            return
-        rank_state = {"scheduler": self.parts.source.state_dict()}  # first: afterwards nothing is being sampled
-        before = self.before.state() if self.before else None
-        drift = self.parts.update.drift
-        state = {"before": before, "checked_mismatch": drift.compared, "drift": drift.state_dict()}
-        self.parts.checkpoint.save(step, state, rank_state)
-
-    def finish(self, step: int) -> Mapping[str, Any]:
-        """Evaluate, write the final model and the summary."""
-        after = self.evaluate(step, final=True)
-        self.parts.checkpoint.write_final()
-        summary = summarize_online_run(
-            self.session,
-            algo=self.config.name,
-            updates=self.parts.learner.version,
-            seed=self.ctx.seed,
-            groups=self.parts.evaluator.groups,
-            before=self.before,
-            after=after,
-            reports=self.ctx.report,
-        )
-        return self.session.finish(summary)
-
-    def close(self) -> None:
-        """Close every component of the run."""
-        self.session.close()

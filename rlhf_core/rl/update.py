@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhf_core.distributed.exchange import redistribute
-from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.entropy import keep_uncertain
@@ -87,8 +86,7 @@ class UpdateStep:
         """
         groups, metrics = self._measure(groups)
         samples = [s for group in groups for s in group]
-        event = hk.BatchReady(step, len(samples), sum(s.tokens for s in samples))
-        self.session.hooks.fire("rlhf_batch_ready", event)
+        self.session.batch_ready(step, len(samples), sum(s.tokens for s in samples))
         updates: list[MetricSums] = []
         for batch in self._batches(step, groups):
             staleness = self.learner.version - sampled_by

@@ -120,4 +120,4 @@ def find_run(name: str, root: Path = ROOT) -> StoredRun:
     known = [plan.parent.name for plan in sorted(beside.glob("*/plan.json"))]
     near = did_you_mean(place.name, known)
     why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
-    raise RunDirError(f"'{name}' is no run", why=why, fix=near or "rlhf runs list --root FOLDER")
+    raise RunDirError(f"'{name}' is not a run", why=why, fix=near or "rlhf runs list --root FOLDER")

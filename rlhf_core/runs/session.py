@@ -119,6 +119,10 @@ class RunSession:
         """Where the collector of a step's rollout batch reports to: hooks, counts and trace of this run."""
         return LiveEvents(self, step)
 
+    def batch_ready(self, step: int, examples: int, tokens: int) -> None:
+        """Tell hooks what the update trains on: sizes only, of this rank."""
+        self.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, examples, tokens))
+
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append completions to ``samples.jsonl``."""
         for row in rows if self.main else ():

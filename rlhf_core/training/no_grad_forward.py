@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,9 +17,7 @@ from rlhf_core.distributed.exchange import borrow_dummy_sample
 from rlhf_core.models.layers.trunk_and_head import call_trunk_once
 from rlhf_core.models.slices import read_weights
 from rlhf_core.plugins.protocols import ModuleRelease, ShardedForward, ShardedLoading, Strategy
-
-if TYPE_CHECKING:
-    from rlhf_core.training.micro_batches import MicroBatcher
+from rlhf_core.training.micro_batches import MicroBatcher, micro_batches_of_size
 
 R = TypeVar("R")
 Compute = Callable[[Any, Sequence[Any]], Sequence[R]]
@@ -54,7 +52,7 @@ class NoGradForward:
     def rows(
         self,
         samples: Sequence[Any],
-        micro_batcher: MicroBatcher,
+        micro_batcher: MicroBatcher | int,
         compute: Compute[R],
         inside: AbstractContextManager[Any] | None = None,
     ) -> list[R]:
@@ -62,7 +60,7 @@ class NoGradForward:
 
         Args:
             samples: of this rank; may be none.
-            micro_batcher: cuts them.
+            micro_batcher: cuts them; a number is the samples of each.
             compute: runs inside of the module's ``forward(samples, compute)``, so that hooks on the module see it.
             inside: context of all forwards, entered where the weights are.
         """
@@ -75,7 +73,7 @@ class NoGradForward:
     def parts(
         self,
         samples: Sequence[Any],
-        micro_batcher: MicroBatcher,
+        micro_batcher: MicroBatcher | int,
         call: Callable[[Any, Sequence[Any]], R],
         inside: AbstractContextManager[Any] | None = None,
     ) -> list[tuple[list[int], R]]:
@@ -84,7 +82,8 @@ class NoGradForward:
         ``call`` must call the module itself, once, and leave nothing behind: a rank that has no micro-batch left
         repeats one and discards the result.
         """
-        parts = micro_batcher(samples)
+        cut = micro_batches_of_size(micro_batcher) if isinstance(micro_batcher, int) else micro_batcher
+        parts = cut(samples)
         micros = [[samples[i] for i in part] for part in parts]
         count, spare = self._in_step(micros)
         with self._weights() as module, inside or nullcontext():

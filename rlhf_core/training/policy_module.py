@@ -195,7 +195,7 @@ class ReferencePolicy:
         module = trained if reference.adapter else PolicyModule(reference.model)
         self._no_grad = NoGradForward(strategy, module, frozen=not reference.adapter)
 
-    def rows(self, samples: Sequence[Any], micro_batcher: MicroBatcher, compute: Compute[R]) -> list[R]:
+    def rows(self, samples: Sequence[Any], micro_batcher: MicroBatcher | int, compute: Compute[R]) -> list[R]:
         """One row per sample of what ``compute(module, samples)`` returns without gradient and dropout.
 
         ``module.model`` is the reference policy's; all ranks call this together, with none of their own maybe.
@@ -203,7 +203,7 @@ class ReferencePolicy:
         return self._no_grad.rows(samples, micro_batcher, compute, self.reference.active())
 
     def logprobs(
-        self, samples: Sequence[TrainingSample], module: PolicyModule, micro_batcher: MicroBatcher
+        self, samples: Sequence[TrainingSample], module: PolicyModule, micro_batcher: MicroBatcher | int
     ) -> list[Floats]:
         """Logprobs ``[T]`` of each completion, at the temperature and with the forward options of ``module``."""
 

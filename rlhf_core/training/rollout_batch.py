@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.runs.events import Event
-from rlhf_core.training.functional.groups import spread
+from rlhf_core.training.functional.groups import rounding
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 
 
@@ -25,7 +25,8 @@ class RolloutGroup:
     @property
     def has_signal(self) -> bool:
         """Whether two of the scores differ by more than rounding."""
-        return spread(self.values) > 0
+        values = self.values
+        return len(values) > 1 and bool(values.std(ddof=1) > rounding(float(np.abs(values).max())))
 
     @property
     def values(self) -> npt.NDArray[np.float64]:

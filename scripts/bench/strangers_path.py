@@ -1,7 +1,7 @@
 """A newcomer's first hour, timed: clone, install, every block of the tutorial, the page opened, the quickstart.
 
     python -m scripts.bench.strangers_path --folder ../stranger    # times everything, writes the record
-    python -m scripts.bench.strangers_path --table                   # the record as the table in docs/results.md
+    python -m scripts.bench.strangers_path --table                   # the record as a table
 
 The clone, the environment, the home folder and pip's cache are new. Nothing is run but what README and tutorial say.
 """

@@ -21,10 +21,11 @@ from rlhf_core.rl.importance import ImportanceSettings
 from rlhf_core.rl.loss_terms import PolicyTerms
 from rlhf_core.rl.rollout_config import RolloutSettings
 from rlhf_core.training.functional.kl import kl_loss, kl_value
-from rlhf_core.training.functional.reduce import masked_mean, masked_normalize, masked_sum, reduce_loss
+from rlhf_core.training.functional.reduce import reduce_loss
 from rlhf_core.types.batches import TokenBatch
 from rlhf_core.types.errors import ConfigError
 from rlhf_core.types.rollouts import FinishReason, Rollout, Score
+from rlhf_plugin_grpo.functional.masked import masked_mean, masked_normalize, masked_sum
 from rlhf_plugin_grpo.loss import GrpoClip
 
 VOCABULARY = 7

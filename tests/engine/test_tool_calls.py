@@ -198,8 +198,8 @@ def test_megabytes_are_read_in_seconds(name: str) -> None:
         ('[{"name": "add"', "tools are not valid JSON"),
         ([{"description": "x"}], "a tool has no name"),
         (["add"], "a tool has no name"),
-        ([{**ADD, "parameters": {"type": "object", "properties": {"a": {"type": "integr"}}}}], "no JSON schema"),
-        ([{**ADD, "parameters": {"type": "array"}}], "no JSON schema of an object"),
+        ([{**ADD, "parameters": {"type": "object", "properties": {"a": {"type": "integr"}}}}], "not a JSON schema"),
+        ([{**ADD, "parameters": {"type": "array"}}], "not a JSON schema of an object"),
     ],
 )
 def test_bad_tools_are_refused_with_their_row(tools: Any, message: str) -> None:

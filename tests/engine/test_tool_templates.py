@@ -206,7 +206,7 @@ def test_results_after_a_call_that_could_not_be_read_reach_a_strict_template(tok
     formatter = formatter_of(tokenizer, "mistral_v3")
     prompt = formatter.encode([ASKED], TOOLS)
     sampled = formatter.encode_text('I add. {"name"')
-    messages = [ASKED, formatter.parse(sampled, TOOLS).message, result(0, "the call is no JSON")]
+    messages = [ASKED, formatter.parse(sampled, TOOLS).message, result(0, "the call is not JSON")]
     bridge = formatter.bridge((*prompt, *sampled), messages, TOOLS)
     assert not bridge.new_segment
     assert formatter.tokenizer.decode(bridge.ids).startswith("</s>[TOOL_RESULTS]")

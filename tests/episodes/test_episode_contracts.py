@@ -77,7 +77,7 @@ def test_a_whole_episode_passes() -> None:
         ({"mask_T": None, "logprobs_T": np.full(4, -1, np.float32)}, "role 'tool' in p#0, tokens 2 to 3"),
         (
             {"turns": (*TURNS[:2], Turn((3, 4), "assistant", {"content": float("nan")}))},
-            "a message in p#0 that is no JSON",
+            "a message in p#0 that is not JSON",
         ),
     ],
 )

@@ -69,7 +69,7 @@ def test_the_policy_reads_what_was_wrong_and_goes_on(stage: Stage) -> None:
         ('<tool_call>\n{"name": "do", "arguments": {"what": "echo", "more": 1}}\n</tool_call>', "error", "more"),
         (call("refuse"), "error", "not today"),
         (call("huge"), "truncated", f"{'x' * 99}\n[cut: 99 of 5242880 characters]"),
-        (call("binary"), "error", "25600 bytes that are no text"),
+        (call("binary"), "error", "25600 bytes that are not text"),
         ('<tool_call>\n{"name": "do", "argu…', "error", "cut at its limit"),
     ]
     script = {str(n): [turn, "Sorry."] for n, (turn, _, _) in enumerate(cases)}

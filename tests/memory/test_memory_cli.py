@@ -76,7 +76,7 @@ def test_the_cheapest_change_is_named_where_a_run_does_not_fit() -> None:
     ("words", "why"),
     [
         (("--algo", "sft", "--model", "./nothing-here"), "nothing-here"),
-        (("--algo", "sft", "--device-memory", "plenty"), "no amount of memory"),
+        (("--algo", "sft", "--device-memory", "plenty"), "not an amount of memory"),
         (("--algo", "sft", "--strategy", "fsdq"), "did you mean 'fsdp'"),
         (("--algo", "sft", "--ranks", "4", "--tensor", "3"), "does not divide 4 ranks"),
         (("--algo", "sft", "--ranks", "3", "--tensor", "3"), "does not divide the 5 heads"),

@@ -15,8 +15,9 @@ from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.loss_terms import PolicyTerms
+from rlhf_core.training.config import OptimizerSettings
 from rlhf_core.training.forward_options import ForwardOptions
-from rlhf_core.training.learner import Learner
+from rlhf_core.training.learner import Learner, lr_factor, means
 from rlhf_core.training.policy_module import PolicyModule
 from rlhf_core.training.training_sample import TrainingSample
 from rlhf_core.types.batches import LossOutput, TokenBatch
@@ -106,6 +107,32 @@ def test_masked_tokens_do_not_count() -> None:
     wild = [replace(masked[0], advantages_T=np.where(mask, masked[0].advantages_T, 1e6).astype(np.float32)), *rows[1:]]
     a, b = gradient(masked), gradient(wild)
     assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_the_constant_reduction_divides_by_sequences_times_the_longest_completion() -> None:
+    settings = OnlineTrainerConfig.model_validate({"name": "t", "reduction": "constant", "sampling": {"max_tokens": 7}})
+    learner = Learner(PolicyModule(model()), GrpoClip(0.2, 0.2), LocalStrategy(), settings, 1)
+    mask_BT = torch.tensor([[True, True], [True, False]])
+    batch = TokenBatch(logprobs_BT=torch.zeros(2, 2), mask_BT=mask_BT)
+    assert float(learner.reduce(torch.full((2, 2), 14.0), batch, 3.0, 2.0)) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ("constant", [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("linear", [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]),
+        ("cosine", [0.5, 1.0, 1.0, 0.853553, 0.5, 0.146447]),
+    ],
+)
+def test_the_rate_warms_up_and_falls_over_what_is_left(schedule: str, factors: list[float]) -> None:
+    settings = OptimizerSettings.model_validate({"warmup_steps": 2, "schedule": schedule})
+    assert [lr_factor(settings, 6)(n) for n in range(6)] == pytest.approx(factors, abs=1e-6)
+
+
+def test_metrics_of_updates_are_weighted_means_and_counts_are_added() -> None:
+    updates = [{"loss": (2.0, 1.0), "train/tokens": (10.0, 1.0)}, {"loss": (10.0, 3.0), "train/tokens": (30.0, 1.0)}]
+    assert means(updates) == {"loss": 3.0, "train/tokens": 40.0}
 
 
 class Broken:

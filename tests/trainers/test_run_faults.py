@@ -1,7 +1,4 @@
-"""Failures of a published training diary, made on purpose in runs of the pocket model; each is named.
-
-The table in docs/lab-notes.md says which other tests belong to the rest of them.
-"""
+"""Failures of a published training diary, made on purpose in runs of the pocket model; each is named."""
 
 from __future__ import annotations
 

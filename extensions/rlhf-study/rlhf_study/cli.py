@@ -103,12 +103,9 @@ def run(
 
     Results go to OUT/NAME/result.json and result.md; OUT is runs/studies, or runs/studies-smoke with --smoke.
     """
-    from rlhf_core.cli import quiet_libraries, set_up_logging
     from rlhf_core.cli.options import open_plugins
     from rlhf_study.runner import run_studies
 
-    set_up_logging()
-    quiet_libraries()
     registry = open_plugins()[0]
     configs = {name: configured(registry, name, seeds, smoke, settings) for name in dict.fromkeys(names)}
     out = out or Path("runs", "studies-smoke" if smoke else "studies")
@@ -137,7 +134,7 @@ def configured(
     cls = registry.load("study", name)
     if not issubclass(cls, StudyConfig):
         raise PluginError(
-            f"study '{name}' names {cls.__name__}, which is no StudyConfig", fix="derive it from StudyConfig"
+            f"study '{name}' names {cls.__name__}, which is not a StudyConfig", fix="derive it from StudyConfig"
         )
     chosen = {**cls.smoke, "seeds": (0,)} if smoke else {}
     config = component_of(registry, "study", name, chosen, settings)

@@ -103,11 +103,7 @@ def in_processes(
 
 
 def measure(config: StudyConfig, seed: int, folder: Path, study: Study | None = None) -> Figures:
-    """Figures of one seed, from an earlier call where they are there.
-
-    Raises:
-        RunDirError: the folder holds work that was done with other settings.
-    """
+    """Figures of one seed, from an earlier call where they are there."""
     settings = config.model_dump(mode="json", exclude={"seeds"})
     asked, figures = folder / "settings.json", folder / "figures.json"
     if asked.is_file() and json.loads(asked.read_text()) != settings:

@@ -149,11 +149,10 @@ def injection(**options: Any) -> None:
 
 
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
-    from rlhf_core.cli import emit_json, set_up_logging
+    from rlhf_core.cli import emit_json
     from rlhf_plugin_agents.commands import evaluate_all
     from rlhf_plugin_agents.show import show
 
-    set_up_logging()
     as_json = options.pop("as_json")
     results = evaluate_all(suites, options, lambda text: click.echo(text, err=True))
     if as_json:

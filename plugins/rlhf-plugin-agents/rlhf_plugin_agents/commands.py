@@ -142,7 +142,7 @@ def _jobs(
     fields = {**{k: v for k, v in given.items() if v is not None}, **chosen}
     suite = component_of(ctx.registry, "benchmark", name, fields)
     if not isinstance(suite, AgentSuiteConfig):
-        raise ConfigError(f"benchmark '{name}' is no suite for agents", fix=f"rlhf eval {name} without --agent")
+        raise ConfigError(f"benchmark '{name}' is not a suite for agents", fix=f"rlhf eval {name} without --agent")
     names = options["agents"] or (suite.agent,)
     twice = [a for i, a in enumerate(names) if a in names[:i]]
     if twice:

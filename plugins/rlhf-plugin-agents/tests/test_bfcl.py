@@ -107,7 +107,7 @@ def test_bad_files_are_refused(folder: Path, tmp_path: Path, ctx: Any) -> None:
     with pytest.raises(DatasetError, match="'s' has no possible answer"):
         load(folder)
     (folder / "BFCL_v4_simple_python.json").write_text("{")
-    with pytest.raises(DatasetError, match="is no file of JSON lines"):
+    with pytest.raises(DatasetError, match="is not a file of JSON lines"):
         load(folder)
     row = {"id": "i", "question": [[]], "function": [FUNCTION]}
     (folder / "BFCL_v4_irrelevance.json").write_text(2 * (json.dumps(row) + "\n"))

@@ -178,7 +178,7 @@ def test_bad_rows_are_refused(change: dict[str, Any], message: str, folder: Path
     [
         ("metadata.parquet", b"version https://git-lfs.github.com/spec/v1", "cannot be read"),
         ("metadata.jsonl", b"\xff\xfe", "cannot be read"),
-        ("metadata.jsonl", b"[1]\n", "a row is no task"),
+        ("metadata.jsonl", b"[1]\n", "a row is not a task"),
     ],
 )
 def test_bad_files_are_refused(name: str, content: bytes, message: str, tmp_path: Path, ctx: Any) -> None:

@@ -37,11 +37,7 @@ def _isolation(kind: type[SandboxSettings], settings_json: str) -> str:
 
 
 def check_command(settings: SandboxSettings, command: Sequence[str]) -> None:
-    """Run a command on an empty program; it need not like it, but it must be there.
-
-    Raises:
-        ConfigError: it cannot be run in the sandbox.
-    """
+    """Run a command on an empty program; it need not like it, but it must be there."""
     from rlhf_plugin_code.sandbox import SandboxError, Starved
 
     with settings.build() as sandbox:

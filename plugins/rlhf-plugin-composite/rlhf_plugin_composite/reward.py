@@ -107,7 +107,8 @@ def build_composite(config: CompositeConfig, ctx: BuildContext) -> CompositeRewa
             composite.rewards[name] = reward
             if not callable(getattr(reward, "score", None)):
                 raise ConfigError(
-                    f"part '{name}' of the composite is no reward", why=f"what {part.reward.name} builds has no score()"
+                    f"part '{name}' of the composite is not a reward",
+                    why=f"what {part.reward.name} builds has no score()",
                 )
         calibrate(composite)
     except BaseException:
@@ -117,11 +118,7 @@ def build_composite(config: CompositeConfig, ctx: BuildContext) -> CompositeRewa
 
 
 def calibrate(composite: CompositeReward) -> None:
-    """Score the calibration file once with the parts that need it, and keep mean and std.
-
-    Raises:
-        DatasetError: a part has fewer than two scores there, or always the same.
-    """
+    """Score the calibration file once with the parts that need it, and keep mean and std."""
     file = composite.config.calibration
     names = [n for n, p in composite.config.parts.items() if needs_calibration(p)]
     if not names or file is None:

@@ -60,7 +60,7 @@ def test_a_failed_and_a_stopped_run_say_why(growing) -> None:
 
 DAMAGES = {
     "plan.json": ("{", "plan.json cannot be read: JSONDecodeError"),
-    "summary.json": ("[1]", "summary.json cannot be read: it is no JSON object"),
+    "summary.json": ("[1]", "summary.json cannot be read: it is not a JSON object"),
     "metrics.jsonl": ("{\n\x00\n", "metrics.jsonl: 2 lines hold no JSON object"),
 }
 

@@ -220,7 +220,7 @@ def test_a_damaged_run_has_a_report_that_names_the_damage_and_one_that_is_gone_h
     assert b"plan.json" in body
     (root / "first" / "plan.json").unlink()
     status, _, body = ask(server, f"/{server.token}/report?run=first")
-    assert (status, b"is no run" in body) == (409, True)
+    assert (status, b"is not a run" in body) == (409, True)
     assert ask(server, f"/{server.token}/api/runs")[0] == 200
 
 

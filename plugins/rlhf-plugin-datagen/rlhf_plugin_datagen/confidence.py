@@ -15,11 +15,7 @@ By = Literal["absolute", "signed", "random"]
 
 
 def margins(reward: Any, pairs: Sequence[PreferencePair]) -> list[float | None]:
-    """``r(chosen) - r(rejected)`` of every pair; None where a side has no score.
-
-    Raises:
-        DatasetError: no pair has both scores.
-    """
+    """``r(chosen) - r(rejected)`` of every pair; None where a side has no score."""
     prompts = [Prompt(p.id, p.prompt, source=p.source) for p in pairs]
     samples = [Sample(prompt, text) for prompt, pair in zip(prompts, pairs) for text in (pair.chosen, pair.rejected)]
     scores = list(reward.score(samples))

@@ -78,11 +78,7 @@ def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, 
 
 
 def check_kind_and_judge(registry: Registry, kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse an unknown kind, and a call without a judge where nothing else can take its part.
-
-    Raises:
-        ConfigError: says what there is.
-    """
+    """Refuse an unknown kind, and a call without a judge where nothing else can take its part."""
     if kind not in KINDS:
         raise ConfigError(f"there is no kind of data '{kind}'", fix=f"one of: {', '.join(KINDS)}")
     generator_judges = kind == "sft" and (options["model"] or options["generator"])
@@ -92,11 +88,7 @@ def check_kind_and_judge(registry: Registry, kind: str, options: Mapping[str, An
 
 
 def generator_config(registry: Registry, options: Mapping[str, Any], kind: str) -> ComponentConfig:
-    """The model that writes responses: ``--model``, ``--generator``, or else the judge (sft) or the pocket model.
-
-    Raises:
-        ConfigError: both are given.
-    """
+    """The model that writes responses: ``--model``, ``--generator``, or else the judge (sft) or the pocket model."""
     model, name, settings = options["model"], options["generator"], options["generator_settings"]
     if model and name:
         raise ConfigError(

@@ -39,17 +39,15 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     rlhf data pairs --model runs/sft/final --gold --output pairs.jsonl
     rlhf data pairs --model runs/sft/final --dataset pocket/arithmetic --reward verifier --output pairs.jsonl
     """
-    from rlhf_core.cli import check_output, emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import check_output, emit_json, open_registry
     from rlhf_plugin_datagen.filtering import write_rows
     from rlhf_plugin_datagen.outside import open_datasets
 
-    set_up_logging()
     registry = open_registry()
     check_output(output)
     datasets = open_datasets(registry, dataset, options["seed"])
     prompts = chosen_prompts(datasets, options["skip"], options["count"])
     chosen, ctx = ranking(registry, datasets, prompts, options)
-    quiet_libraries()
     rollouts = sample(registry, prompts, options)
     values = score(chosen, ctx, prompts, rollouts, options["n"])
     rows, left_out = ranked(prompts, rollouts, values, options["n"])
@@ -67,11 +65,7 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
 
 
 def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Prompt]:
-    """The prompts that are answered.
-
-    Raises:
-        DatasetError: ``skip`` leaves none.
-    """
+    """The prompts that are answered."""
     from rlhf_core.data import DatasetError
 
     every = datasets.prompts("train")

@@ -59,9 +59,6 @@ def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments:
         inner: what DeepSpeed steps.
         fragments: where its elements lie.
         strategy: ranks.
-
-    Raises:
-        PluginError: it holds other parameters, or parts of them that only the strategy that made them can place.
     """
     mesh = init_device_mesh(strategy.device.type, (strategy.world_size,))
     empty = [_by_rows(torch.empty(f.shape, device="meta"), mesh, strategy.device) for f in fragments.of]

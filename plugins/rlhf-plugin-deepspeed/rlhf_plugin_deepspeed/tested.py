@@ -19,11 +19,7 @@ OFFLINE = ("sft", "dpo", "kto", "reward_model", "prm", "orm", "rubric_model")
 
 
 def check_installation(config: DeepSpeedConfig) -> None:
-    """Refuse a machine without a DeepSpeed that goes with the settings.
-
-    Raises:
-        ConfigError: it is missing, or another version, or made for another device.
-    """
+    """Refuse a machine without a DeepSpeed that goes with the settings."""
     if missing():
         raise ConfigError(
             f"strategy deepspeed cannot run here: {missing()}",
@@ -67,9 +63,6 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
     Args:
         run: the configuration.
         config: of the strategy.
-
-    Raises:
-        ConfigError: names the algorithm or the setting.
     """
     trainer = run.trainer
     if not isinstance(trainer, OnlineTrainerConfig) and trainer.name not in OFFLINE:

@@ -99,15 +99,12 @@ class IterativeDpoConfig(RolloutTrainerConfig):
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""
-        from rlhf_core.rl import check_prompt_shares, check_reference
-
         self.micro_batches(ctx.world_size)
         self.check_precision(ctx)
         check_preferences(self, ctx)
         check_supervised_term(self.sft)
         check_iterative(self, ctx)
-        check_reference(self, ctx)
-        check_prompt_shares(self, ctx.world_size)
+        self.check_rollouts(ctx)
 
 
 def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.config import ConfigError
-from rlhf_core.data import PromptGroup
+from rlhf_core.data import PromptGroup, ToolCall
 from rlhf_core.models import Formatter
 from rlhf_core.plugins.component_errors import label_for
 from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn
-from rlhf_core.types.messages import ToolCall
 from rlhf_plugin_episodes.answers import Answers
 from rlhf_plugin_episodes.episode import Episode, episodes_of
 from rlhf_plugin_episodes.host import EnvironmentHost

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.data import ToolCall
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.rollouts import Rollout, ToolResult, TurnStatus
-from rlhf_core.types.messages import ToolCall
 from rlhf_core.workers.codec import sample_to_json, score_from_json
 from rlhf_plugin_episodes.episode import STOPPED, Episode
 from rlhf_plugin_episodes.host import EnvironmentHost, Reply

@@ -14,15 +14,13 @@ from threading import Semaphore, Thread
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError, PluginError
-from rlhf_core.data import Prompt, PromptGroup, json_values
+from rlhf_core.data import Message, Prompt, PromptGroup, Tool, ToolCall, json_values
 from rlhf_core.models import Formatter
 from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn, TurnStatus
-from rlhf_core.types.messages import Message, Tool, ToolCall, content_of
-from rlhf_core.types.turns import POLICY
 from rlhf_plugin_episodes.agent import opened
 from rlhf_plugin_episodes.answers import Answers
-from rlhf_plugin_episodes.episode import STOPPED, Episode, episodes_of
+from rlhf_plugin_episodes.episode import POLICY, STOPPED, Episode, episodes_of
 from rlhf_plugin_episodes.schedules import Turns
 
 if TYPE_CHECKING:
@@ -350,13 +348,13 @@ def _turns(pending: Sequence[tuple[ToolResult, float]], messages: Sequence[Messa
     """Messages as turns; a result's score, status and seconds go to the first that shows it, or to the last."""
     scores: dict[int, list[tuple[ToolResult, float]]] = {}
     for result, seconds in pending if messages else ():
-        shown = (n for n, m in enumerate(messages) if n not in scores and result.content in content_of(m))
+        shown = (n for n, m in enumerate(messages) if n not in scores and result.content in (m.get("content") or ""))
         scores.setdefault(next(shown, len(messages) - 1), []).append((result, seconds))
     turns: list[Turn] = []
     for n, message in enumerate(messages):
         results = scores.get(n, [])
         paid = [r.score for r, _ in results if r.score is not None]
-        refused = message["role"] == "tool" and content_of(message).startswith("Error: ")
+        refused = message["role"] == "tool" and (message.get("content") or "").startswith("Error: ")
         status = next((r.status for r, _ in results if r.status is not TurnStatus.OK), None)
         turns.append(
             Turn(

@@ -85,17 +85,16 @@ def policies(
     rlhf eval policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
     rlhf eval policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
-    from rlhf_core.cli import open_registry, set_up_logging
+    from rlhf_core.cli import component_of, open_registry
     from rlhf_core.runs import check_writable
     from rlhf_plugin_evaluate import comparison
     from rlhf_plugin_evaluate.comparison import BASELINE
 
-    set_up_logging()
     check_writable(out)
     registry = open_registry()
     paths = comparison.named_policies(baseline, others)
     reward_config = comparison.reward_of(registry, folder, reward, settings)
-    judge_config = comparison.judge_of(registry, judge, judge_settings) if judge else None
+    judge_config = component_of(registry, "judge", judge, settings=judge_settings) if judge else None
     reference_path = comparison.reference_of(reference, paths[BASELINE]) if temperature > 0 else None
     plan = comparison.Comparison(
         policies=paths,
@@ -123,7 +122,7 @@ def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_conf
     Raises:
         UserError: the first thing that cannot work.
     """
-    from rlhf_core.cli import context_of, quiet_libraries
+    from rlhf_core.cli import context_of
     from rlhf_core.models import ModelConfig
     from rlhf_plugin_evaluate import comparison
 
@@ -134,7 +133,6 @@ def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_conf
     for config in (reward_config, judge_config):
         if config is not None:
             config.preflight(ctx)
-    quiet_libraries()
     check_models(plan)
     for name, path in plan.policies.items():
         count, warning = ctx.datasets.seen_in_training(path, [p.id for p in prompts])

@@ -18,9 +18,6 @@ def check_run(run: Any) -> None:
 
     Args:
         run: the configuration.
-
-    Raises:
-        ConfigError: names the algorithm or the setting.
     """
     trainer = run.trainer
     if not isinstance(trainer, OnlineTrainerConfig) and trainer.name not in OFFLINE:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from rlhf_core.losses import Advantages, centred, group_normalize
+from rlhf_core.losses import Advantages
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
-from rlhf_plugin_grpo.groups import Array, one_each, rows_by_group, values
+from rlhf_plugin_grpo.groups import Array, centred, group_normalize, one_each, rows_by_group, values
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.advantage_config import (

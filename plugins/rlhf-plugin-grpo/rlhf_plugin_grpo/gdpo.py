@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlhf_core.config import ConfigError
-from rlhf_core.losses import Advantages, centred, rounding, spread
+from rlhf_core.losses import Advantages, rounding
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
-from rlhf_plugin_grpo.groups import Array, one_each, rows_by_group
+from rlhf_plugin_grpo.groups import Array, centred, one_each, rows_by_group, spread
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.advantage_config import GdpoConfig

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
-from rlhf_core.losses import LossOutput, TokenBatch, clipped_surrogate
+from rlhf_core.losses import LossOutput, TokenBatch
+from rlhf_plugin_grpo.functional.surrogate import clipped_surrogate
 from rlhf_plugin_grpo.ratios import Level, advantages, output, ratio
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlhf_core.losses import LossOutput, TokenBatch, compute_naive_policy_gradient_loss
+from rlhf_core.losses import LossOutput, TokenBatch
+from rlhf_plugin_grpo.functional.surrogate import compute_naive_policy_gradient_loss
 from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output, ratio
 
 if TYPE_CHECKING:

@@ -80,11 +80,7 @@ class HackingMonitor:
         self.evaluated |= {k.removeprefix("eval/"): v for k, v in event.metrics.items() if k.startswith("eval/")}
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """A warning if anything alarms that has not been reported in the last ``repeat_every`` steps.
-
-        Raises:
-            StopRun: at HARD_STOP, if ``stop`` is set. The run then saves a checkpoint and its final model.
-        """
+        """A warning if anything alarms that has not been reported in the last ``repeat_every`` steps."""
         row = self._row(metrics)
         if not row:
             return None

@@ -108,11 +108,7 @@ def question(match: Match, a: str, b: str, order: str, system: str, asking: Aski
 
 
 def better(answer: dict[str, Any]) -> tuple[float, str]:
-    """Points of response A, and why. "a" and "response A" are A too.
-
-    Raises:
-        Unusable: "better" is none of the three.
-    """
+    """Points of response A, and why. "a" and "response A" are A too."""
     points = POINTS.get(str(answer.get("better", "")).strip().lower().removeprefix("response "))
     if points is None:
         raise Unusable('"better" must be "A", "B" or "tie"')

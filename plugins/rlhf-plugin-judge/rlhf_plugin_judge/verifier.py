@@ -72,11 +72,7 @@ class JudgeVerifier:
 
 
 def yes(answer: dict[str, Any]) -> bool:
-    """The verdict.
-
-    Raises:
-        Unusable: it is neither true nor false.
-    """
+    """The verdict."""
     value = answer.get("verdict")
     if not isinstance(value, bool):
         raise Unusable('"verdict" must be true or false')

@@ -199,7 +199,7 @@ def test_the_last_json_object_counts():
 @pytest.mark.parametrize(
     "text",
     [
-        '{"why": "it only says {"grade": 10}, which is no answer", "grade": 1}',
+        '{"why": "it only says {"grade": 10}, which is not an answer", "grade": 1}',
         'It says {"grade": 10}. {"why": "cut',
         '{"grade": 1, "why": "it says {"grade": 10}',
         '{"grade": 10} is what it wrote; I would say 1.',

@@ -124,11 +124,7 @@ def check_command(stage: Stage, settings: Mapping[str, Any]) -> None:
 
 
 def command_words(stage: Stage, settings: Mapping[str, Any], folder: Path) -> list[str]:
-    """Words after the command's own.
-
-    Raises:
-        ConfigError: a key that it does not know, or a place that the recipe decides.
-    """
+    """Words after the command's own."""
     command = commands.find_command(stage.kind.command)
     decided = [key for key in settings if key in stage.kind.places]
     if decided:

@@ -41,11 +41,7 @@ class Store:
         return None if record is None else record["parts"]
 
     def finished(self, stage: Stage, key: str) -> Made | None:
-        """What the stage left, if it is done and its outputs are still there.
-
-        Raises:
-            RunDirError: an output is not what was written.
-        """
+        """What the stage left, if it is done and its outputs are still there."""
         folder = self.folder(stage, key)
         record = _json(folder / DONE)
         if record is None or not all((folder / row["path"]).exists() for row in record["outputs"].values()):
@@ -90,9 +86,6 @@ class Store:
             stage: that has ended.
             key: of its settings.
             seconds: since it was begun for the last time; those of interrupted attempts are added.
-
-        Raises:
-            RunDirError: the stage's main output is not there.
         """
         folder = self.folder(stage, key)
         main = next(iter(stage.kind.outputs))

@@ -224,5 +224,5 @@ def test_pieces_are_the_text_also_of_characters_of_several_tokens() -> None:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     from rlhf_core.config import UserError
 
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)

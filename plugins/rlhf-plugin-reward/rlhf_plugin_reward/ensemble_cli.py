@@ -28,15 +28,12 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
         emit_json,
         open_component,
         open_registry,
-        quiet_libraries,
-        set_up_logging,
     )
     from rlhf_core.config import ConfigError
     from rlhf_core.distributed import LocalStrategy
     from rlhf_core.models import ModelConfig, resolve_model, use_matmul_backend
     from rlhf_core.runs import check_writable
 
-    set_up_logging()
     registry = open_registry()
     config: Any = component_of(registry, "reward", "ensemble", None, settings)
     if config.path is not None:
@@ -47,7 +44,6 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     resolve_model(model)
     base = config.base_model or ModelConfig(path=model)
     ctx = context_of(registry, seed=seed, dataset={"name": dataset}, model=base)
-    quiet_libraries()
     use_matmul_backend("auto")
     from rlhf_plugin_reward.train import train_ensemble, training_pairs
 

@@ -117,11 +117,7 @@ class EnsembleReward:
 
 
 def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> EnsembleReward:
-    """Load a folder that :mod:`rlhf_plugin_reward.train` wrote.
-
-    Raises:
-        ModelError: a member is missing or has another tokenizer, or an early version wrote it.
-    """
+    """Load a folder that :mod:`rlhf_plugin_reward.train` wrote."""
     from rlhf_plugin_reward.store import load_shared
 
     meta = json.loads((folder / "ensemble.json").read_text())

@@ -61,9 +61,6 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
 
     The batches depend on ``ids`` alone, so that a resumed run has the same features to the last bit. Of a trunk that
     has no weights yet each rank reads its part for as long as this takes.
-
-    Raises:
-        DatasetError: a strategy that divides weights would have to go back to the trunk for some of them.
     """
     rows = sorted({tuple(row) for row in ids})
     if not rows:

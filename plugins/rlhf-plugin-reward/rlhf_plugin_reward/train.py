@@ -93,11 +93,7 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
 
 
 def training_pairs(config: EnsembleConfig, ctx: BuildContext) -> tuple[list[PreferencePair], list[PreferencePair]]:
-    """Pairs to train on and held-out ones; those beyond the limits are counted in the run's report.
-
-    Raises:
-        DatasetError: fewer than two of either.
-    """
+    """Pairs to train on and held-out ones; those beyond the limits are counted in the run's report."""
     datasets = Datasets(config.pairs, ctx) if config.pairs is not None else ctx.datasets
     try:
         all_train, all_heldout = datasets.pairs("train"), datasets.pairs("heldout")

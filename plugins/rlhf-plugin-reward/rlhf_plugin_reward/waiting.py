@@ -18,11 +18,7 @@ def trained(folder: Path) -> bool:
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a cache that cannot be written, before anything is trained.
-
-    Raises:
-        ModelError: names it.
-    """
+    """Refuse a cache that cannot be written, before anything is trained."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder.parent):
@@ -36,11 +32,7 @@ def check_place(folder: Path) -> None:
 
 
 def wait_for(folder: Path, limit_s: float) -> None:
-    """Wait until this process sees an ensemble that rank 0 has written, or found.
-
-    Raises:
-        DeadlineExceeded: after ``limit_s`` seconds it does not.
-    """
+    """Wait until this process sees an ensemble that rank 0 has written, or found."""
     since = time.monotonic()
     while not trained(folder):
         if time.monotonic() - since > limit_s:

@@ -132,11 +132,7 @@ class RubricModelReward:
 
     @classmethod
     def load(cls, config: RubricModelConfig, device: str) -> RubricModelReward:
-        """Load a folder that :func:`save_model` wrote.
-
-        Raises:
-            ModelError: its heads are not those of its rubric.
-        """
+        """Load a folder that :func:`save_model` wrote."""
         folder = Path(config.path).expanduser()
         meta = json.loads((folder / "rubric.json").read_text())
         rubric = Rubric.model_validate(meta["rubric"])

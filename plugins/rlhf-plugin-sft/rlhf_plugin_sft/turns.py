@@ -41,11 +41,6 @@ def all_answers(
         text: the last answer.
         turn: the last answer whole, where it is more than a text; results of tools are never learned.
         tools: those of the prompt.
-
-    Raises:
-        ModelError: the tokenizer has no chat template, or no one sequence holds all answers as the policy is fed and
-            writes them: the template writes earlier turns differently once others follow (some drop their reasoning),
-            or closes a turn with another token than the one that ends a completion.
     """
     messages = [*prompt, turn or {"role": "assistant", "content": text}]
     answers = [n for n, m in enumerate(messages) if m["role"] == "assistant"]

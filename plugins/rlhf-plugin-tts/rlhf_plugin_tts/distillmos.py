@@ -116,11 +116,7 @@ class _Transformer(nn.Module):
 
 
 def load_net() -> Net:
-    """The network with the package's weights, frozen. The file is read as tensors only, never as code.
-
-    Raises:
-        ModelError: the weights are not where the package keeps them, or are another network's.
-    """
+    """The network with the package's weights, frozen. The file is read as tensors only, never as code."""
     spec = importlib.util.find_spec("distillmos")
     folder = Path(spec.origin).parent / "weights" if spec and spec.origin else Path()
     files = sorted(folder.glob("distill_mos_v*.pt"))

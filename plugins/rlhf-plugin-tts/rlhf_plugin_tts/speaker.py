@@ -39,7 +39,7 @@ class SpeakerSimilarity(ClipReward):
             self._model = transformers.AutoModelForAudioXVector.from_pretrained(config.model).eval()
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(
-                f"'{config.model}' is no speaker model that transformers loads",
+                f"'{config.model}' is not a speaker model that transformers loads",
                 why=str(error).strip().splitlines()[0],
                 fix="reward.model=FOLDER, or a hub id such as microsoft/wavlm-base-plus-sv",
             ) from error

@@ -53,14 +53,13 @@ def validate(
     rlhf tts validate --clips rated.jsonl --reference mos --group engine --reward dnsmos --plot validation.png
     rlhf tts validate --clips rated.jsonl --no-features --reward speech --output validation.json
     """
-    from rlhf_core.cli import check_output, emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import check_output, emit_json
     from rlhf_core.config import ConfigError
     from rlhf_core.data import write_json
     from rlhf_plugin_tts.rows import read_rated
     from rlhf_plugin_tts.validate_table import print_report
     from rlhf_plugin_tts.validation_plot import check_plot, draw
 
-    set_up_logging()
     if not features and not names:
         raise ConfigError("there is nothing to validate", fix="--features, or --reward NAME")
     check_output(output, file)
@@ -70,7 +69,6 @@ def validate(
     start = parse_weights(weights)
     clips = read_rated(file, reference, group)
     rewards = select(names, settings, file, seed)
-    quiet_libraries()
     steps = len(clips) * (len(rewards) + features)
     with click.progressbar(length=steps, label="clips", file=sys.stderr) as bar:
         columns = measure_columns(clips, rewards, features, bar.update)
@@ -89,11 +87,7 @@ def validate(
 
 
 def parse_weights(pairs: Sequence[str]) -> dict[str, float]:
-    """``["hnr=0.5"]`` as a mapping.
-
-    Raises:
-        ConfigError: something else.
-    """
+    """``["hnr=0.5"]`` as a mapping."""
     from rlhf_core.config import ConfigError
 
     weights = {}

@@ -272,11 +272,11 @@ def test_a_limit_that_cannot_be_looked_at_does_not_hold(tmp_path: Path, spoken: 
 
 
 def test_weights_that_say_nothing_are_refused() -> None:
-    for weights, words in (({"hnr": 0.0}, "all weights are 0"), ({"hnr": math.nan}, "no finite number")):
+    for weights, words in (({"hnr": 0.0}, "all weights are 0"), ({"hnr": math.nan}, "not a finite number")):
         with pytest.raises(Exception, match=words):
             build("acoustic_proxy", weights=weights)
     for scale in ((0.0, math.inf), (math.nan, 1.0), (0.0, 0.0)):
-        with pytest.raises(Exception, match="no mean and positive"):
+        with pytest.raises(Exception, match="not a mean and positive"):
             build("acoustic_proxy", scales={"hnr": scale})
 
 

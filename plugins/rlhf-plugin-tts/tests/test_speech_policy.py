@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 from click.testing import CliRunner
+from untrained_voices import write_untrained_voice as untrained
 
 from rlhf_core import train
 from rlhf_core.cli import load_sampler, open_registry, sample_completions
@@ -28,7 +29,6 @@ from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingPa
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts import keep as kept_sounds
 from rlhf_plugin_tts.audio import read_clip
-from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice as untrained
 from rlhf_plugin_tts.sound_files import SoundFiles
 from rlhf_plugin_tts.speech_data.compare import measure
 from rlhf_plugin_tts.speech_data.unseen import UNSEEN

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from untrained_voices import write_untrained_voice
 
 from rlhf_core import load_run
 from rlhf_core.cli import context_of, open_component, open_registry
@@ -20,7 +21,6 @@ from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.config import DnsmosConfig, PhonesConfig
 from rlhf_plugin_tts.dnsmos import Dnsmos
 from rlhf_plugin_tts.phones import Phones, edits
-from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice
 from rlhf_plugin_tts.speech_training.command import configuration, run
 from rlhf_plugin_tts.speech_training.recipe import BUFFERS
 

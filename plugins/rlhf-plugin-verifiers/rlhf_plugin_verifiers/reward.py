@@ -60,11 +60,7 @@ def worker_spec(config: VerifierRewardConfig, registry: Registry, run_dir: Path 
 
 
 def check_deadline(config: VerifierRewardConfig) -> None:
-    """Refuse a deadline that kills a verifier before its own, shorter deadlines can report what was wrong.
-
-    Raises:
-        ConfigError: names both.
-    """
+    """Refuse a deadline that kills a verifier before its own, shorter deadlines can report what was wrong."""
     verifier = config.verifier
     needs = getattr(verifier, "seconds", 0.0)
     if config.deadline_s < needs:
@@ -81,9 +77,6 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     """Refuse a verifier that compares with reference answers where a source has none, and prompts it cannot judge.
 
     A dry run reads no rows that may have to be downloaded, and so does not check them.
-
-    Raises:
-        DatasetError: names the source; or the file and line of a prompt that can never be judged.
     """
     if ctx.dry_run and any(s.source.downloads for s in ctx.config.dataset.sources):
         return
@@ -110,11 +103,7 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
 
 
 def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
-    """Refuse prompts that do not ask for the form in which the verifier reads answers: every verdict would be 0.
-
-    Raises:
-        DatasetError: the first such prompt, with file and line, and how many more there are.
-    """
+    """Refuse prompts that do not ask for the form in which the verifier reads answers: every verdict would be 0."""
     for mark in getattr(verifier, "asked_form", ()):  # a verifier need not inherit VerifierConfig
         silent = [p for p in prompts if not any(mark in message_text(m) for m in p.messages)]
         if silent:
@@ -128,11 +117,7 @@ def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Da
 
 
 def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
-    """Call :meth:`VerifierConfig.check_prompt` for every prompt.
-
-    Raises:
-        DatasetError: the first that cannot be judged, with file and line, and how many more there are.
-    """
+    """Call :meth:`VerifierConfig.check_prompt` for every prompt."""
     check = getattr(verifier, "check_prompt", None)  # a verifier need not inherit VerifierConfig
     if check is None:
         return

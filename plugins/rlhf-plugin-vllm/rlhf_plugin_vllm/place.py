@@ -50,9 +50,6 @@ def make_place(sync_dir: Path | None, strategy: Any = None, *, shared: bool = Fa
         sync_dir: where; None takes temporary folders.
         strategy: tells ranks what rank 0 chose; None for a process of its own.
         shared: rank 0 writes for all ranks.
-
-    Raises:
-        ConfigError: a rank does not see rank 0's folder, or it cannot be made.
     """
     if strategy is None or strategy.world_size == 1:
         return _made(sync_dir, secrets.token_hex(4), 0, shared)

@@ -83,7 +83,7 @@ def test_a_dead_address_and_what_is_no_vllm_are_named(serve: Callable[..., Any])
         VllmConfig(urls=(dead,)).preflight(plan())
     server = serve()
     server.fault = lambda path, body: {"hello": "world"}
-    with pytest.raises(ConfigError, match="is no vLLM"):
+    with pytest.raises(ConfigError, match="is not vLLM"):
         VllmConfig(urls=(server.url,)).preflight(plan())
 
 
@@ -106,7 +106,7 @@ def test_settings_without_servers_are_refused(settings: Any, words: str) -> None
 
 
 def test_addresses_are_checked_when_they_are_read() -> None:
-    for urls, words in ((("127.0.0.1:8000",), "no address"), (("http://a:1/", "http://a:1"), "twice")):
+    for urls, words in ((("127.0.0.1:8000",), "not an address"), (("http://a:1/", "http://a:1"), "twice")):
         with pytest.raises(ValueError, match=words):
             VllmConfig(urls=urls)
     with pytest.raises(ValueError, match="both given"):

@@ -49,7 +49,7 @@ def check_weights(config: ComponentConfig, engine: Any, model: Any, asked: Asked
     Args:
         config: names the engine.
         engine: holds the policy's weights as version 7.
-        model: the policy's; nothing is checked where it is no torch module.
+        model: the policy's; nothing is checked where it is not a torch module.
         asked: of version 7.
     """
     if not isinstance(model, torch.nn.Module):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from rlhf_core.config import ComponentConfig
-from rlhf_core.losses import Loss, UnpairedBatch
-from rlhf_testing.batches import check_pure
+from rlhf_core.losses import UnpairedBatch
+from rlhf_testing.batches import Loss, check_pure
 from rlhf_testing.pair_loss import check_output
 from rlhf_testing.report import require
 

@@ -123,7 +123,7 @@ def _is_srun_task(environ: MutableMapping[str, str]) -> bool:
 def _number(environ: MutableMapping[str, str], name: str, default: str) -> int:
     text = environ.get(name, default)
     if not text.isdigit():
-        raise UserError(f"{name}='{text}' is no number", where="environment", fix="set it as the launcher does")
+        raise UserError(f"{name}='{text}' is not a number", where="environment", fix="set it as the launcher does")
     return int(text)
 
 
@@ -135,7 +135,7 @@ def _timeout(environ: MutableMapping[str, str]) -> float:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise UserError(
-            f"{LAUNCH_TIMEOUT}='{text}' is no number of seconds", where="environment", fix="for example 300"
+            f"{LAUNCH_TIMEOUT}='{text}' is not a number of seconds", where="environment", fix="for example 300"
         )
     return seconds
 

@@ -16,8 +16,6 @@ from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.models.precision import computes_in_bfloat16
-from rlhf_core.models.slices import has_no_weights
-from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import Loss
@@ -30,7 +28,6 @@ from rlhf_core.training.offline.config import OfflineTrainerConfig, PolicyTraine
 from rlhf_core.training.offline.policy_samples import PolicySamples, PolicyTask
 from rlhf_core.training.offline.trace import ExampleRecorder, example_rows
 from rlhf_core.training.optimizer import prepare_to_learn
-from rlhf_core.training.sharded_trial import try_transformer
 from rlhf_core.types.errors import DatasetError
 
 log = logging.getLogger("rlhf")
@@ -126,10 +123,8 @@ class OfflineTrainer:
                 "trainer.precision bf16 has no effect: '%s' did not load its model with load_trained_policy",
                 self.config.name,
             )
-        untried = has_no_weights(self.task.module)
-        module, optimizer = prepare_to_learn(self.strategy, self.task.module, self.config.optimizer)
-        if untried:
-            try_transformer(self.strategy, module, self.ctx.config.model.path)
+        path = self.ctx.config.model.path
+        module, optimizer = prepare_to_learn(self.strategy, self.task.module, self.config.optimizer, path=path)
         if self.samples:
             self.samples.start(module)
         self.learner = Learner(module, self.loss(), self.strategy, self.config, self.steps, optimizer=optimizer)
@@ -176,7 +171,7 @@ class OfflineTrainer:
         began = time.perf_counter()
         batch = [self.train_items[i] for i in self.batch(step)]
         tokens = sum(i.tokens for i in batch)
-        self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(batch), tokens))
+        self.session.batch_ready(step, len(batch), tokens)
         recorder = ExampleRecorder()
         metrics = self.learner.update(self._share(self.prepared(step, batch)), observe=recorder)
         rows = example_rows(self.task, batch, recorder.rows, self.strategy, self.config.trace_prompts)

@@ -16,11 +16,7 @@ def model_path(setting: str | None) -> str:
 
 
 def data_file(setting: Path | None, *below: str) -> Path:
-    """A file or folder of public data: the setting, else ``below`` in $RLHF_TEST_DATA.
-
-    Raises:
-        UserError: there is neither, or it is not there.
-    """
+    """A file or folder of public data: the setting, else ``below`` in $RLHF_TEST_DATA."""
     folder = os.environ.get("RLHF_TEST_DATA")
     path = setting or (Path(folder, *below) if folder else None)
     name = "/".join(below) or "public data sets"

@@ -117,11 +117,7 @@ def first_member(run: Run) -> Path:
 
 
 def runs_in(folder: Path) -> list[Run]:
-    """The finished runs of a study's seed, by name.
-
-    Raises:
-        RunDirError: there are none.
-    """
+    """The finished runs of a study's seed, by name."""
     found = [Run(path.parent) for path in sorted(folder.glob("*/summary.json"))]
     if not found:
         raise RunDirError(f"there are no finished runs in {folder}", fix=f"rlhf study run {folder.parent.name}")

@@ -73,12 +73,7 @@ class NativeBackend:
             self.takes_tools = False
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """Sample a turn and read its calls.
-
-        Raises:
-            ContextFull: no token is left for the reply.
-            BackendFault: the engine failed, or the evaluation was interrupted.
-        """
+        """Sample a turn and read its calls."""
         with self._formats:
             ids = self.formatter.encode(request.messages, request.tools)
         limit = min(request.max_tokens, self.context - len(ids))

@@ -24,9 +24,6 @@ def seen(request: ModelRequest, most: int, cut: Cut) -> ModelRequest:
         most: words that the model reads.
         cut: what is lost of a longer one: its ``oldest`` words, as a sliding window loses them, its ``newest`` ones, as
             where a text is cut off, or those in the ``middle``.
-
-    Raises:
-        ContextFull: ``refuse``, and it is longer.
     """
     size = words_of(request)
     if size <= most:

@@ -32,11 +32,7 @@ RULES = (
 
 
 def load(folder: Path) -> list[AgentTask]:
-    """All tasks of a folder's files, as published (``.gz`` too); possible answers lie beside them or in a folder below.
-
-    Raises:
-        DatasetError: there are none, or a question has no possible answer.
-    """
+    """All tasks of a folder's files, as published (``.gz`` too); possible answers lie beside them or below."""
     if not folder.is_dir():
         raise DatasetError(f"suite 'bfcl': there is no folder '{folder}'", fix="--data FOLDER with BFCL_v4_*.json")
     tasks = [
@@ -77,7 +73,7 @@ def _rows(folder: Path, file: str, prefix: str = "") -> list[dict[str, Any]]:
         try:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         except ValueError as error:
-            raise DatasetError(f"'{path}' is no file of JSON lines: {error}") from error
+            raise DatasetError(f"'{path}' is not a file of JSON lines: {error}") from error
     return []
 
 

@@ -31,7 +31,7 @@ def suite_of(name: str, settings: Mapping[str, Any], ctx: BuildContext) -> Agent
 
     suite = component_of(ctx.registry, "benchmark", name, dict(settings))
     if not isinstance(suite, AgentSuiteConfig):
-        raise ConfigError(f"benchmark '{name}' is no suite for agents", fix="agentbench_mini, chains or tau_bench")
+        raise ConfigError(f"benchmark '{name}' is not a suite for agents", fix="agentbench_mini, chains or tau_bench")
     if getattr(suite, "user", None) is not None:
         raise ConfigError(
             f"suite '{name}' cannot be trained on with a model as its user",

@@ -106,7 +106,7 @@ def _table(file: Path) -> list[dict[str, Any]]:
 def _check(row: Any, place: Path, number: int) -> None:
     where = f"{place}, task {number}"
     if not isinstance(row, Mapping):
-        raise DatasetError("a row is no task", where=where, why="it is no mapping")
+        raise DatasetError("a row is not a task", where=where, why="it is not a mapping")
     missing = [k for k in NEEDED if not str(row.get(k) or "").strip()]
     if missing:
         raise DatasetError(f"a task has no '{missing[0]}'", where=where)
@@ -157,11 +157,7 @@ def _task(row: Mapping[str, Any], place: Path, box: Callable[[], ToolBox]) -> Ag
 
 
 def from_hub(name: str = HUB) -> Path:
-    """The folder of the downloaded validation split.
-
-    Raises:
-        DatasetError: it is not there and there is no token, the conditions were not accepted, or there is no network.
-    """
+    """The folder of the downloaded validation split."""
     from huggingface_hub import get_token, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -176,7 +172,7 @@ def from_hub(name: str = HUB) -> Path:
             return local
         raise DatasetError(
             f"'{name}' is gated, and there is no token",
-            why="it is no folder here, so it is the hub's data set of this name",
+            why="it is not a folder here, so it is the hub's data set of this name",
             fix=fix,
         )
     try:

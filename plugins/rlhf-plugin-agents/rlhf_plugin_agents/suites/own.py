@@ -24,18 +24,14 @@ NEEDED = ("id", "category", "prompt", "calls", "answer", "scorer", "wrong")
 
 @cache
 def rows_of(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """The rows of a file of tasks.
-
-    Raises:
-        DatasetError: a row has not what a task needs, or two have one id.
-    """
+    """The rows of a file of tasks."""
     rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         row = json.loads(line)
         missing = [k for k in NEEDED if k not in row]
         if missing or row["scorer"] not in SCORERS or any(row["id"] == r["id"] for r in rows):
             why = f"it has no {', '.join(missing)}" if missing else "its id is taken, or there is no such scorer"
-            raise DatasetError("a row is no task", where=f"{path}, line {number}", why=why)
+            raise DatasetError("a row is not a task", where=f"{path}, line {number}", why=why)
         rows.append(row)
     return tuple(rows)
 

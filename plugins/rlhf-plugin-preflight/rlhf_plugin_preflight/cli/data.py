@@ -45,12 +45,10 @@ def check(
     rlhf data check train.jsonl --algo sft --model runs/sft/final
     rlhf data check train.jsonl --algo grpo --reward gsm8k --against gsm8k=test.jsonl.gz
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
     from rlhf_plugin_preflight.datacheck.check import check_data
     from rlhf_plugin_preflight.datacheck.printing import lines
 
-    set_up_logging()
-    quiet_libraries()
     names = {"algo": algo, "model": model, "reward": reward, "dataset": file}
     ctx = _context(files, settings, names, heldout)
     benchmarks = [_benchmark(name, ctx) for name in against]

@@ -78,7 +78,7 @@ def _compare(
     import json
     from pathlib import Path
 
-    from rlhf_core.cli import emit_json, quiet_libraries
+    from rlhf_core.cli import emit_json
     from rlhf_core.data import write_text
     from rlhf_plugin_preflight.device.check import check_device
     from rlhf_plugin_preflight.device.report import Comparison, Report
@@ -91,7 +91,6 @@ def _compare(
         if write is not None:
             write_text(Path(write), json.dumps(report.as_json(), indent=2) + "\n")
 
-    quiet_libraries()
     if write is not None:
         _check_file(Path(write))
     report = check_device(device, model, ranks, rollout, show, keep)

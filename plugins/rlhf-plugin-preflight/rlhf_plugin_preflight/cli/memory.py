@@ -65,7 +65,7 @@ def plan(
     rlhf memory plan --algo sft --model llama-2-7b --device-memory 80GiB
     rlhf memory plan --algo ppo --model shape:layers=24,hidden=2048,heads=16,vocab=32000 --ranks 8
     """
-    from rlhf_core.cli import emit_json, quiet_libraries
+    from rlhf_core.cli import emit_json
     from rlhf_core.config import BuildContext
     from rlhf_core.config.precision import with_precision
     from rlhf_plugin_preflight.cli.memory_table import print_plan
@@ -77,7 +77,6 @@ def plan(
     host = None if host_memory is None else read_amount(host_memory)
     registry, _ = open_plugins()
     config = with_precision(resolve_options(registry, files, settings, names))
-    quiet_libraries()
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
     place = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
     report = make_report(ctx, place, limit, prompt_tokens, reply_tokens, host, ranks_per_node)

@@ -105,11 +105,7 @@ class Gsm8kSource:
         return random.Random(f"held out/{number}").random() < self.config.heldout_share
 
     def solutions(self, row: Row, split: str, number: int) -> list[Row]:
-        """All solutions of one published row.
-
-        Raises:
-            DatasetError: it is not in GSM8K's form.
-        """
+        """All solutions of one published row."""
         try:
             return solutions(
                 str(row["question"]),

@@ -35,7 +35,7 @@ class CsmVoice(StreamVoice):
         speaker = str(self.settings.get("voice") or "0") if voice is None else voice.strip()
         if not speaker.isdecimal():
             raise DatasetError(
-                f"{speaker[:40]!r} is no speaker of CSM",
+                f"{speaker[:40]!r} is not a speaker of CSM",
                 where=f"prompt {said[:40]!r}",
                 why="it knows speakers by number and takes no description",
                 fix="a system turn such as 0, or none (--set dataset.descriptions=false)",

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_plugin_tts.pocket_voice.analysis import CEPSTRA
 from rlhf_plugin_tts.pocket_voice.codec import PocketCodec
 from rlhf_plugin_tts.pocket_voice.modality import MODALITY_FILE, NAME
 from rlhf_plugin_tts.pocket_voice.vocabulary import EOS, PAD, make_tokenizer, vocabulary
@@ -48,16 +47,3 @@ def write_voice(folder: Path, model: Any, codec: PocketCodec, facts: Mapping[str
     (folder / MODALITY_FILE).write_text(json.dumps({"modality": NAME}) + "\n")
     if facts:
         (folder / "BUILD.json").write_text(json.dumps(dict(facts), indent=1) + "\n")
-
-
-def write_untrained_voice(folder: Path, codes: int = 32, seed: int = 0) -> Path:
-    """A small voice that nobody trained, for tests: whole, loadable, and it speaks noise."""
-    import numpy as np
-    import torch
-
-    torch.manual_seed(seed)
-    draw = np.random.default_rng(seed)
-    book = draw.normal(0, 0.5, (codes, CEPSTRA)) / (1 + np.arange(CEPSTRA))
-    book[:, 0] -= 6.0
-    write_voice(folder, new_model(codes, hidden=32, layers=1), PocketCodec(book.astype(np.float32)))
-    return folder

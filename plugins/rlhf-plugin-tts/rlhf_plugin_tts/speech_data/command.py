@@ -43,10 +43,8 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
     rlhf tts pairs --model runs/voice --output pairs.jsonl
     rlhf tts pairs --model runs/voice --by samples --reward acoustic_proxy --output pairs.jsonl
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
 
-    set_up_logging()
-    quiet_libraries()
     result = make(output, options)
     if as_json:
         emit_json(result)
@@ -56,12 +54,7 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
 
 
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Sample, rank and write what is not there yet.
-
-    Raises:
-        ConfigError: no reward for samples, one for descriptions, or a file of other settings.
-        ModelError: the model does not speak.
-    """
+    """Sample, rank and write what is not there yet."""
     import contextlib
 
     from rlhf_core.cli import (

@@ -40,11 +40,9 @@ def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> N
     rlhf tts compare runs/speech --before voices/base
     rlhf tts compare voices/base --reward wer --reward acoustic_proxy
     """
-    from rlhf_core.cli import check_output, emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import check_output, emit_json
     from rlhf_core.data import write_json
 
-    set_up_logging()
-    quiet_libraries()
     if output is not None:
         check_output(output)
     result = measure(model, options)

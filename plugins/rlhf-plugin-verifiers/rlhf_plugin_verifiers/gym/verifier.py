@@ -43,7 +43,9 @@ class GymVerifier:
         stated = tagged[-1].strip() if tagged else self._untagged(sample.completion)
         if stated is not None and stated != problem["answer"] and not may_be_scored(stated, task):
             parts = {"format": float(bool(tagged)), "answer": 0.0, "reward": 0.0}
-            return Score(0.0, parts, detail=f"{stated[:200]!r} is no literal and no arithmetic, and was not evaluated")
+            return Score(
+                0.0, parts, detail=f"{stated[:200]!r} is neither a literal nor arithmetic, and was not evaluated"
+            )
         score = float(task.score_answer(answer=stated, entry=problem)) if stated is not None else 0.0
         right = float(score >= 1.0)
         value = right if self.config.value == "right" else score

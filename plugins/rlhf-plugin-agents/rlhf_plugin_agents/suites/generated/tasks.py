@@ -42,11 +42,7 @@ class WorldTools:
         self.search, self.files, self.calculator = Search(world.documents, results), world.files, calculator
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Answer one call.
-
-        Raises:
-            ToolError: there is no such file, or it is no arithmetic.
-        """
+        """Answer one call."""
         if name == "search":
             return self.search.call(**arguments)
         if name == "calculator":

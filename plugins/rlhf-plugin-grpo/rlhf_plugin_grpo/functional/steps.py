@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_core.training.functional.reduce import mean_or_zero, reduce_loss
-from rlhf_core.training.functional.surrogate import LossType, compute_policy_gradient_loss
+from rlhf_plugin_grpo.functional.masked import masked_sum, mean_or_zero
+from rlhf_plugin_grpo.functional.surrogate import LossType, compute_policy_gradient_loss
 
 
 def grpo_microbatch_train_step(
@@ -27,7 +27,7 @@ def grpo_microbatch_train_step(
         policy_log_probs: ``[B, T]``, with gradient.
         response_mask: ``[B, T]``, 1 or True for response tokens.
         gradient_accumulation_steps: micro-batches per optimizer step.
-        loss_type: see :func:`rlhf_core.losses.compute_policy_gradient_loss`.
+        loss_type: see :func:`rlhf_plugin_grpo.functional.surrogate.compute_policy_gradient_loss`.
         raw_rewards: ``[B, 1]``.
         advantages: ``[B, 1]`` or ``[B, T]``.
         old_log_probs: ``[B, T]``.
@@ -41,7 +41,7 @@ def grpo_microbatch_train_step(
         policy_log_probs, loss_type, raw_rewards, advantages, old_log_probs, cliprange
     )
     share = len(loss_BT) * _positive(gradient_accumulation_steps)
-    loss = reduce_loss(loss_BT, response_mask, "sequence_mean", share)
+    loss = mean_or_zero(loss_BT, response_mask, dim=-1).sum() / share
     loss.backward()
     if "clipped" in metadata:
         metadata["clip_fraction"] = mean_or_zero(metadata["clipped"].float(), response_mask)
@@ -60,14 +60,14 @@ def sft_microbatch_train_step(
         policy_log_probs: ``[B, T]``, with gradient.
         response_mask: ``[B, T]``, 1 or True for response tokens.
         gradient_accumulation_steps: micro-batches per optimizer step.
-        constant_normalizer: see :func:`rlhf_core.losses.masked_normalize`.
+        constant_normalizer: see :func:`rlhf_plugin_grpo.functional.masked.masked_normalize`.
 
     Returns:
         ``(loss, metadata)``: the scalar that was differentiated, detached, and ``token_loss``, the mean over response
         tokens in nats.
     """
     share = len(policy_log_probs) * _positive(gradient_accumulation_steps) * constant_normalizer
-    loss = reduce_loss(-policy_log_probs, response_mask, "constant", share)
+    loss = masked_sum(-policy_log_probs, response_mask) / share
     loss.backward()
     return loss.detach(), {"token_loss": mean_or_zero(-policy_log_probs.detach(), response_mask)}
 

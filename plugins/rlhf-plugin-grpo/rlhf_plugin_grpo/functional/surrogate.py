@@ -1,7 +1,7 @@
 r"""Policy-gradient losses per token, unreduced: the naive one and the clipped surrogate.
 
-Suffixes: ``_B`` sequences, ``_T`` tokens. Nothing here masks or averages; that is
-``rlhf_core.training.functional.reduce``.
+Suffixes: ``_B`` sequences, ``_T`` tokens. Nothing here masks or averages; see
+:mod:`rlhf_plugin_grpo.functional.steps`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import torch
 
-from rlhf_core.training.functional.importance import bounded_ratio
+from rlhf_core.losses import bounded_ratio
 
 LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip", "grpo_no_clip"]
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.layers.logprobs import entropy, selected_logprobs
-from rlhf_core.models.prompt_format import encode_raw_prompt
+from rlhf_core.models import encode_raw_prompt
 
 
 def tokenize_prompt_and_output(
@@ -48,7 +47,8 @@ def tokenize_prompt_and_output(
 
 def compute_entropy(logits: torch.Tensor) -> torch.Tensor:
     """Entropy of each next-token distribution, in nats: ``[B, T, V]`` to ``[B, T]``, with gradient."""
-    return entropy(logits)
+    logp = torch.log_softmax(logits.float(), dim=-1)
+    return -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
 
 
 def get_response_log_probs(
@@ -66,5 +66,6 @@ def get_response_log_probs(
         ``log_probs`` and, if asked for, ``token_entropy``: float32, ``[B, T]``. Nothing is masked.
     """
     logits_BTV = model(input_ids).logits
-    output = {"log_probs": selected_logprobs(logits_BTV, labels)}
+    logp_BTV = torch.log_softmax(logits_BTV.float(), dim=-1)
+    output = {"log_probs": logp_BTV.gather(-1, labels.unsqueeze(-1)).squeeze(-1)}
     return {**output, "token_entropy": compute_entropy(logits_BTV)} if return_token_entropy else output

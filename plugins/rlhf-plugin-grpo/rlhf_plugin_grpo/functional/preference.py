@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from rlhf_core.training.functional.reduce import masked_sum
-from rlhf_core.training.functional.responses import get_response_log_probs, tokenize_prompt_and_output
+from rlhf_plugin_grpo.functional.masked import masked_sum
+from rlhf_plugin_grpo.functional.responses import get_response_log_probs, tokenize_prompt_and_output
 
 
 def dpo_loss(
