@@ -43,12 +43,7 @@ def options(decorators: Iterable[ast.expr]) -> dict[str, str]:
 
 
 def source_of(module: str) -> Path:
-    """The file of a module, found without executing its package.
-
-    Raises:
-        OSError: there is none.
-        ImportError, ValueError: its finder fails.
-    """
+    """The file of a module, found without executing its package."""
     top, *below = module.split(".")
     spec = importlib.util.find_spec(top)
     folders = [Path(p) for p in (spec.submodule_search_locations if spec else None) or ()]

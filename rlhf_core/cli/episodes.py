@@ -29,10 +29,6 @@ class Stage:
         Args:
             name: of an environment.
             settings: ``environment.KEY=VALUE`` or ``agent.KEY=VALUE``.
-
-        Raises:
-            PluginError: there is no such environment.
-            ConfigError: no such setting, or tools that cannot be offered.
         """
         from rlhf_core.cli.components import component_of, context_of, open_registry
         from rlhf_core.config.load import parse_settings
@@ -76,13 +72,7 @@ def play_prompts(
     seed: int,
     stage: Stage | None = None,
 ) -> list[Rollout]:
-    """``n`` rollouts per prompt, prompt by prompt: single completions, or episodes on a stage.
-
-    Raises:
-        ConfigError: a prompt and its completion do not fit the model's context.
-        ModelError: the chat template ignores tools.
-        PluginError: the environment cannot be built, or returned something else than its protocol says.
-    """
+    """``n`` rollouts per prompt, prompt by prompt: single completions, or episodes on a stage."""
     import torch
 
     from rlhf_core.cli.components import component_of, context_of, open_component, open_registry

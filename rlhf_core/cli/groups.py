@@ -147,11 +147,7 @@ def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
 
 
 def load(entries: list[Any], path: str) -> click.Command:
-    """Import one command.
-
-    Raises:
-        PluginError: two distributions claim it, it does not import, or it is no click command.
-    """
+    """Import one command."""
     from rlhf_core.plugins.registry import check_core_range
     from rlhf_core.types.errors import PluginError
 

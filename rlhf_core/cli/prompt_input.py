@@ -32,10 +32,6 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
         texts: prompts.
         files: names; ``-`` only once.
         lines: every line is a prompt, even if it looks like JSON.
-
-    Raises:
-        ConfigError: there is no prompt, or one is empty.
-        DatasetError: a file is missing or not text, or a row of it has no prompt.
     """
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import Prompt

@@ -61,11 +61,7 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
 
 
 def rows_of(run: StoredRun, step: int) -> list[Row]:
-    """Trace rows of one step.
-
-    Raises:
-        ConfigError: the run has no such step; says which it has.
-    """
+    """Trace rows of one step."""
     from rlhf_core.data.jsonl import read_jsonl
     from rlhf_core.types.errors import ConfigError
 
@@ -82,11 +78,7 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
 
 
 def pick(prompts: Sequence[Row], wanted: str | None) -> Row | None:
-    """The prompt or example to show; None where the step has none and none is asked for.
-
-    Raises:
-        ConfigError: no such prompt in this step, with the nearest.
-    """
+    """The prompt or example to show; None where the step has none and none is asked for."""
     from rlhf_core.types.errors import ConfigError, did_you_mean
 
     if wanted is None:

@@ -24,11 +24,7 @@ def train_rank(
     no_plugins: bool,
     strict: bool,
 ) -> None:
-    """Take rank 0's plan and run it. Nothing is shown but errors.
-
-    Raises:
-        RlhfError: the run failed, or could not begin.
-    """
+    """Take rank 0's plan and run it. Nothing is shown but errors."""
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.options import open_plugins, resolve_here
     from rlhf_core.runs.launch.joined import OwnCommand, end_quietly, take_plan

@@ -102,11 +102,7 @@ class SampledPrompts(Datasets):
 
 
 def sounds(record: RawRow, column: str, file: str) -> tuple[Media, ...]:
-    """The sound file that a column names, relative to the file of rows; none where the column is absent or null.
-
-    Raises:
-        DatasetError: the column holds something else, or there is no such file.
-    """
+    """The sound file that a column names, relative to the file of rows; none where the column is absent or null."""
     value = record.row.get(column)
     if value is None:
         return ()
@@ -151,9 +147,6 @@ def _sample(reader: RowReader, record: RawRow) -> Sample:
 def turns_of(record: RawRow) -> tuple[Turn, ...]:
     """The turns of an episode, as the trace and `rlhf generate --env` write them; none where a column ``turns`` holds
     something else.
-
-    Raises:
-        DatasetError: a turn without a message or a span.
     """
     rows = record.row.get("turns")
     if (
@@ -188,9 +181,6 @@ def environment_score(record: RawRow) -> Score | None:
 
     It is in ``score``, or in ``value`` as `rlhf eval episodes` writes it: there the turns' scores are added, and
     ``parts`` has the outcome without them.
-
-    Raises:
-        DatasetError: the number is none, or not finite.
     """
     row, status = record.row, record.row.get("status")
     if status not in set(ScoreStatus):

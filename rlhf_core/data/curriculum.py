@@ -22,11 +22,7 @@ EXAMPLES, SEARCHED = 3, 2000
 
 
 def read_values(settings: CurriculumSettings) -> dict[str, float]:
-    """Id -> number, from rows or from one JSON object.
-
-    Raises:
-        DatasetError: missing, empty, a value that is no number, or one id with two numbers; file and place are named.
-    """
+    """Id -> number, from rows or from one JSON object."""
     path = settings.path
     check_file(path, WHAT, SETTING)
     text = read_text(path, WHAT)
@@ -98,9 +94,6 @@ def apply_curriculum(
 
     Returns:
         (kept, counts by reason).
-
-    Raises:
-        DatasetError: the file cannot be used, too many ids of either side match nothing, or nothing would be left.
     """
     file_values = read_values(settings)
     values, unmatched = match(file_values, prompts, heldout, settings.path)
@@ -135,11 +128,7 @@ def apply_curriculum(
 def match(
     values: Mapping[str, float], prompts: Sequence[Prompt], heldout: Sequence[Prompt], path: str
 ) -> tuple[dict[str, float], list[str]]:
-    """(Value by full prompt id, ids that match nothing). A file may leave a source's label out of its ids.
-
-    Raises:
-        DatasetError: an id without label that two sources have, or two ids of one prompt with different values.
-    """
+    """(Value by full prompt id, ids that match nothing). A file may leave a source's label out of its ids."""
     full, short = {p.id: own_id(p) for p in (*prompts, *heldout)}, dict[str, list[str]]()
     for name, short_id in full.items():
         short.setdefault(short_id, []).append(name)

@@ -316,10 +316,6 @@ class Datasets:
 
 
 def check_filled(turns: Sequence[Message], record: RawRow) -> None:
-    """Refuse a row without a prompt.
-
-    Raises:
-        DatasetError: no turn before the answer, or an empty one, with file and row.
-    """
+    """Refuse a row without a prompt."""
     if not turns or not message_text(turns[-1]).strip():
         raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")

@@ -32,11 +32,7 @@ def collected_broken_rows() -> Iterator[list[DatasetError]]:
 
 
 def refuse_row(error: DatasetError) -> None:
-    """Raise the error of one row, or keep it within :func:`collected_broken_rows`; the caller then leaves the row out.
-
-    Raises:
-        DatasetError: nobody collects them.
-    """
+    """Raise the error of one row, or keep it within :func:`collected_broken_rows`; the caller then leaves the row out."""
     errors = _broken.get()
     if errors is None:
         raise error
@@ -92,11 +88,7 @@ def parse_json(text: str, path: str, what: str = "dataset") -> FileRows:
 
 
 def read_text(path: str, what: str = "dataset") -> str:
-    """All of a file; ``.gz`` is unpacked.
-
-    Raises:
-        DatasetError: it is not text, or cut short.
-    """
+    """All of a file; ``.gz`` is unpacked."""
     opener = gzip.open if path.endswith(".gz") else open
     try:
         with opener(Path(path).expanduser(), "rt", encoding="utf-8-sig") as file:
@@ -162,11 +154,7 @@ def _is_object(row: object, where: str) -> bool:
 
 
 def read_parquet(path: str) -> FileRows:
-    """Read one Parquet file.
-
-    Raises:
-        DatasetError: missing, empty or not Parquet.
-    """
+    """Read one Parquet file."""
     import pyarrow.parquet
 
     check_file(path)

@@ -33,9 +33,6 @@ def admit(
 
     Returns:
         (kept, counts by reason).
-
-    Raises:
-        DatasetError: too many would be dropped, or all of one source; names the longest.
     """
     if context - max_tokens < 1:
         raise DatasetError(
@@ -69,9 +66,6 @@ def refuse_too_many(
         what: ``prompts`` or ``examples``.
         why: what the limit comes from.
         fix: settings that change it.
-
-    Raises:
-        DatasetError: names the longest.
     """
     dropped = [row for row in rows if row[2] > room]
     lost = {source for _, source, _ in rows} - {source for _, source, tokens in rows if tokens <= room}

@@ -108,11 +108,7 @@ def fingerprint(rows: Iterable[Any]) -> str:
 
 
 def check_fingerprint(what: str, then: str, now: str) -> None:
-    """Refuse to resume with other rows.
-
-    Raises:
-        DatasetError: the two differ.
-    """
+    """Refuse to resume with other rows."""
     if then != now:
         raise DatasetError(
             f"the {what} changed since the checkpoint",

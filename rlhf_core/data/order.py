@@ -59,11 +59,7 @@ class PromptOrder:
         return list(batch.values())[len(beside) :]
 
     def require(self, count: int) -> None:
-        """Refuse a batch size that would repeat prompts within one batch.
-
-        Raises:
-            DatasetError: names the source that is too small.
-        """
+        """Refuse a batch size that would repeat prompts within one batch."""
         for source, walk in self.walks.items():
             need = min(count, int(np.ceil(self.share[source] * count)) + (len(self.walks) > 1))
             if need > len(walk.prompts):
@@ -74,11 +70,7 @@ class PromptOrder:
         return {source: walk.state_dict() for source, walk in self.walks.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a frontier.
-
-        Raises:
-            DatasetError: the prompts are not those that the frontier counts.
-        """
+        """Continue from a frontier."""
         if set(state) != set(self.walks):
             raise DatasetError(
                 "the dataset's sources changed since the checkpoint",
@@ -110,11 +102,7 @@ class SourceWalk:
         return np.random.default_rng([*self.key, self.epoch]).permutation(len(self.prompts)).tolist()
 
     def next(self, batch: Mapping[str, Prompt]) -> Prompt:
-        """The next prompt that is not in the batch.
-
-        Raises:
-            DatasetError: every prompt of this source is in the batch.
-        """
+        """The next prompt that is not in the batch."""
         if not self.left:
             self.epoch += 1
             self.left = self._permutation()

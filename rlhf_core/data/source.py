@@ -166,11 +166,7 @@ def default_label(source: ComponentConfig) -> str:
 
 
 def check_template(label: str, template: str | None) -> None:
-    """Refuse a template that would give every row the same prompt.
-
-    Raises:
-        DatasetError: ``{prompt}`` is missing.
-    """
+    """Refuse a template that would give every row the same prompt."""
     if template is not None and "{prompt}" not in template:
         raise DatasetError(
             f"prompt_template of '{label}' has no {{prompt}}",
@@ -180,11 +176,7 @@ def check_template(label: str, template: str | None) -> None:
 
 
 def check_pattern(label: str, pattern: str | None) -> None:
-    """Refuse a pattern that cannot yield an answer.
-
-    Raises:
-        DatasetError: not a regular expression, or without a group.
-    """
+    """Refuse a pattern that cannot yield an answer."""
     if pattern is None:
         return
     try:

@@ -23,9 +23,6 @@ def read_tools(value: Any, where: str) -> tuple[Tool, ...]:
     Args:
         value: a list, or a text that holds one.
         where: the row, for messages.
-
-    Raises:
-        DatasetError: not JSON, no name, parameters that are no JSON schema, or two tools of one name.
     """
     if isinstance(value, str):
         try:

@@ -69,11 +69,7 @@ def launch_in_process(
 
 
 def with_dotted_keys(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections with dotted settings put into them.
-
-    Raises:
-        ConfigError: a key that is no text.
-    """
+    """Sections with dotted settings put into them."""
     from rlhf_core.config.layers import merge_settings
 
     out = dict(sections)

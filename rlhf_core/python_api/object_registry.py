@@ -17,11 +17,7 @@ _objects: dict[str, Any] = {}
 
 @contextlib.contextmanager
 def registered(objects: Mapping[str, Any]) -> Iterator[None]:
-    """Let configurations of this process find these objects, by slot.
-
-    Raises:
-        RlhfError: another run of this process is under way.
-    """
+    """Let configurations of this process find these objects, by slot."""
     if _objects.get("busy"):
         raise RlhfError(
             "another run of this process is under way",
@@ -42,9 +38,6 @@ def find_object(slot: str, description: str, digest: str) -> Any:
         slot: the argument of ``train`` that it was.
         description: what the plan says of it.
         digest: of its source code or rows; "" recognises any.
-
-    Raises:
-        ConfigError: it was not passed in, or it is another one.
     """
     if slot not in _objects:
         raise ConfigError(

@@ -20,12 +20,7 @@ from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
 
 
 def config_of(slot: str, value: Any) -> PythonObjectConfig:
-    """What a plan says of an object.
-
-    Raises:
-        ConfigError: the object cannot serve there.
-        DatasetError: rows that are no rows.
-    """
+    """What a plan says of an object."""
     classes = {"reward": PythonRewardConfig, "loss": PythonLossConfig, "dataset": PythonDatasetConfig}
     if slot != "dataset" and not callable(value) and not hasattr(value, "score"):
         raise ConfigError(f"{slot} is a {type(value).__name__}", fix=f"pass a name, a Config, or a function as {slot}")

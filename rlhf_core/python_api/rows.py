@@ -18,11 +18,7 @@ def read_once(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def splits_of(value: Any) -> dict[str, list[Row]]:
-    """``train`` and ``heldout`` rows of a list of rows, a ``datasets.Dataset``, a DataFrame, or a mapping of such.
-
-    Raises:
-        DatasetError: it is none of them, it has no rows, or a row is no mapping.
-    """
+    """``train`` and ``heldout`` rows of a list of rows, a ``datasets.Dataset``, a DataFrame, or a mapping of such."""
     if not isinstance(value, Mapping):
         return {"train": rows_of(value, "train"), "heldout": []}
     splits = cast("Mapping[str, Any]", value)
@@ -35,11 +31,7 @@ def splits_of(value: Any) -> dict[str, list[Row]]:
 
 
 def rows_of(value: Any, split: str) -> list[Row]:
-    """Rows of a list, a ``datasets.Dataset`` or a DataFrame; ``split`` names them in errors.
-
-    Raises:
-        DatasetError: as :func:`splits_of`.
-    """
+    """Rows of a list, a ``datasets.Dataset`` or a DataFrame; ``split`` names them in errors."""
     if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a DataFrame
         value = value.astype(object).where(value.notna(), None).to_dict(orient="records")  # its NaN is a missing value
     if isinstance(value, str) or not hasattr(value, "__iter__"):
