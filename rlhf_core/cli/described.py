@@ -29,8 +29,8 @@ def description(value: str) -> str:
         return ""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            given = options(node.decorator_list)
-            text = given.get("short_help") or given.get("help") or ast.get_docstring(node) or ""
+            texts = options(node.decorator_list)
+            text = texts.get("short_help") or texts.get("help") or ast.get_docstring(node) or ""
             return click.Command(name, help=text).get_short_help_str(LENGTH)
     return ""
 

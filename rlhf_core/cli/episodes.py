@@ -34,13 +34,13 @@ class Stage:
         from rlhf_core.config.load import parse_settings
         from rlhf_core.types.errors import ConfigError, did_you_mean
 
-        given = parse_settings(settings)
-        for key in given:
+        sections = parse_settings(settings)
+        for key in sections:
             if key not in ("environment", "agent"):
                 near = did_you_mean(key, ("environment", "agent"))
                 raise ConfigError(f"no section '{key}' here", fix=near or "environment.KEY=VALUE or agent.KEY=VALUE")
         for section, default in (("environment", name), ("agent", "multi_turn")):
-            chosen = given.get(section, {})
+            chosen = sections.get(section, {})
             other = chosen if isinstance(chosen, str) else chosen.get("name", default)
             if other != default:
                 fix = f"--env {other}" if section == "environment" else "leave it out"
@@ -48,8 +48,8 @@ class Stage:
                     f"{section} '{other}' cannot be chosen by --set here", why=f"'{default}' is played", fix=fix
                 )
         registry = open_registry()
-        environment = component_of(registry, "environment", name, given.get("environment"))
-        agent = component_of(registry, "agent", "multi_turn", given.get("agent"))
+        environment = component_of(registry, "environment", name, sections.get("environment"))
+        agent = component_of(registry, "agent", "multi_turn", sections.get("agent"))
         environment.preflight(context_of(registry))
         return cls(registry, environment, agent)
 

@@ -128,8 +128,8 @@ def opened(command: click.Command, path: str) -> click.Command:
     if type(command) is not click.Group:
         return command
     options = ("params", "callback", "help", "epilog", "short_help", "context_settings", "no_args_is_help", "hidden")
-    given: dict[str, Any] = {name: getattr(command, name) for name in options}
-    return OpenGroup(command.name, commands=command.commands, path=path, **given)
+    attributes: dict[str, Any] = {name: getattr(command, name) for name in options}
+    return OpenGroup(command.name, commands=command.commands, path=path, **attributes)
 
 
 def command_entries(disabled: Collection[str] | None = None) -> list[Any]:

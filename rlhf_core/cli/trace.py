@@ -77,20 +77,20 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
     return step_rows
 
 
-def pick(prompts: Sequence[Row], wanted: str | None) -> Row | None:
+def pick(prompts: Sequence[Row], name_or_end: str | None) -> Row | None:
     """The prompt or example to show; None where the step has none and none is asked for."""
     from rlhf_core.types.errors import ConfigError, did_you_mean
 
-    if wanted is None:
+    if name_or_end is None:
         return prompts[0] if prompts else None
     known = [str(r.get("prompt_id", r.get("id"))) for r in prompts]
-    for fits in (lambda name: name == wanted, lambda name: name.endswith(f"/{wanted}")):
+    for fits in (lambda name: name == name_or_end, lambda name: name.endswith(f"/{name_or_end}")):
         match = next((row for row, name in zip(prompts, known) if fits(name)), None)
         if match is not None:
             return match
-    near = did_you_mean(wanted, [*known, *(n.rsplit("/", 1)[-1] for n in known)])
+    near = did_you_mean(name_or_end, [*known, *(n.rsplit("/", 1)[-1] for n in known)])
     raise ConfigError(
-        f"no prompt '{wanted}' in this step",
+        f"no prompt '{name_or_end}' in this step",
         why="its prompts: " + ", ".join(known[:8]),
         fix=near or "leave --prompt out for the first",
     )

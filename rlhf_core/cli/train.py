@@ -66,7 +66,7 @@ def train(
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
     from rlhf_core.runs.launch.started import end_with_launcher, started_rank, world_size
 
-    given = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
+    has_options = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
     options = (files, settings, names)
     rank = started_rank()
     if rank is not None:
@@ -75,14 +75,16 @@ def train(
     if rank is not None and rank.rank > 0:
         from rlhf_core.cli.train_rank import train_rank
 
-        train_rank(rank, options if given else None, run_dir, resume, no_plugins=no_plugins, strict=strict_plugins)
+        train_rank(
+            rank, options if has_options else None, run_dir, resume, no_plugins=no_plugins, strict=strict_plugins
+        )
         return
     with contextlib.ExitStack() as stack:
         rank_0 = _first_of(rank, stack)
         registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
         resolved = None
         if resume is not None:
-            change = partial(resolve_here, registry, *options) if given else None
+            change = partial(resolve_here, registry, *options) if has_options else None
             plan, config = planned_resume(resume, change, registry, processes)
             run_dir = resume
         else:

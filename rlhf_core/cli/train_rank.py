@@ -35,8 +35,8 @@ def train_rank(
     quiet_libraries()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict, reports=False)
     try:
-        wanted = partial(resolve_here, registry, *options) if options and resume is None else None
-        own = OwnCommand(partial(preflight, registry), resume or run_dir, resume is not None, wanted)
+        own_config = partial(resolve_here, registry, *options) if options and resume is None else None
+        own = OwnCommand(partial(preflight, registry), resume or run_dir, resume is not None, own_config)
         taken = take_plan(rank, registry, own)
         if taken is not None:
             with sigterm_as_interrupt():

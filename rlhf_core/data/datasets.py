@@ -120,8 +120,8 @@ class Datasets:
 
     def _heldout_keys(self, kind: str) -> Set[str] | None:
         """Keys of the rows of ``dataset.heldout``; None without."""
-        held = self.heldout
-        return None if held is None else {held.key(row) for row in held.all_records(kind)}
+        heldout = self.heldout
+        return None if heldout is None else {heldout.key(row) for row in heldout.all_records(kind)}
 
     def prompts(self, split: str) -> list[Prompt]:
         """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.

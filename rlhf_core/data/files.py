@@ -32,7 +32,7 @@ def collected_broken_rows() -> Iterator[list[DatasetError]]:
 
 
 def refuse_row(error: DatasetError) -> None:
-    """Raise the error of one row, or keep it within :func:`collected_broken_rows`; the caller then leaves the row out."""
+    """Raise the error of one row, or keep it within :func:`collected_broken_rows`; the caller leaves the row out."""
     errors = _broken.get()
     if errors is None:
         raise error

@@ -130,8 +130,8 @@ def _calls(rows: Any, where: str) -> list[dict[str, Any]]:
                 why=f"got {str(row)[:80]}",
                 fix='write {"id": ..., "type": "function", "function": {"name": ..., "arguments": {...}}}',
             )
-        given = function.get("arguments", function.get("parameters"))
-        arguments = _json(given, f"the arguments of a call of '{name}'", where) if given not in (None, "") else {}
+        value = function.get("arguments", function.get("parameters"))
+        arguments = _json(value, f"the arguments of a call of '{name}'", where) if value not in (None, "") else {}
         if not isinstance(arguments, Mapping):
             raise DatasetError(
                 f"the arguments of a call of '{name}' are not an object",
@@ -189,8 +189,8 @@ def _paired(messages: list[dict[str, Any]]) -> list[Message]:
             open_calls.append(call)
             number += 1
         if message["role"] == "tool":
-            given = message.get("tool_call_id")
-            call = next((c for c in open_calls if given in (None, "", c["id"])), None)
+            call_id = message.get("tool_call_id")
+            call = next((c for c in open_calls if call_id in (None, "", c["id"])), None)
             if call is not None:
                 open_calls.remove(call)
                 message |= {"tool_call_id": call["id"], "name": message.get("name") or call["function"]["name"]}

@@ -53,15 +53,15 @@ def generate(
     from rlhf_core.models.load import load_policy
     from rlhf_core.python_api.side_effects import unchanged_process
 
-    given = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
+    all_prompts = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
     if n < 1:
         raise ConfigError(f"n is {n}", fix="ask for at least one completion")
     params, config = _sampling(sampling), _model_config(model, prompt_format)
     with unchanged_process():
         quiet_libraries()
         use_matmul_backend("auto")
-        rollouts = play_prompts(load_policy(config), config, given, params, n, seed)
-    return [rollouts[i * n : i * n + n] for i in range(len(given))]
+        rollouts = play_prompts(load_policy(config), config, all_prompts, params, n, seed)
+    return [rollouts[i * n : i * n + n] for i in range(len(all_prompts))]
 
 
 def score(
@@ -195,11 +195,11 @@ def _refuse_settings(settings: Mapping[str, Any] | None, what: str) -> None:
         )
 
 
-def _sampling(given: Mapping[str, Any]) -> SamplingParams:
+def _sampling(values: Mapping[str, Any]) -> SamplingParams:
     """Checked as the same settings of a run are."""
     from rlhf_core.training.config import SamplingSettings
 
-    settings = SamplingSettings.from_settings({**given, "stop": _strings(given.get("stop", ()))}, "generate()")
+    settings = SamplingSettings.from_settings({**values, "stop": _strings(values.get("stop", ()))}, "generate()")
     return settings.params()
 
 
@@ -213,15 +213,15 @@ def _strings(stop: Any) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-def _prompts(given: Sequence[Any]) -> list[Prompt]:
+def _prompts(values: Sequence[Any]) -> list[Prompt]:
     from rlhf_core.data.schema import RawRow, RowReader
     from rlhf_core.types.rollouts import Prompt
 
-    if not given:
+    if not values:
         raise ConfigError("there is no prompt", fix='generate(model, ["What is 2 + 3?"])')
     reader = RowReader("prompts", {}, mapped=False)
     prompts: list[Prompt] = []
-    for i, one in enumerate(given):
+    for i, one in enumerate(values):
         if isinstance(one, Prompt):
             prompts.append(one)
         elif isinstance(one, str):

@@ -68,9 +68,9 @@ def train(
     from rlhf_core.python_api.side_effects import unchanged_process
     from rlhf_core.runs.launch.run import plan_run
 
-    given = {"reward": reward, "loss": loss, "dataset": dataset}
-    objects = read_once({slot: value for slot, value in given.items() if _is_object(value)})
-    named = {slot: config_of(slot, objects[slot]) if slot in objects else given[slot] for slot in SLOTS}
+    values = {"reward": reward, "loss": loss, "dataset": dataset}
+    objects = read_once({slot: value for slot, value in values.items() if _is_object(value)})
+    named = {slot: config_of(slot, objects[slot]) if slot in objects else values[slot] for slot in SLOTS}
     sections = {
         "trainer": _section(algo),
         "model": _model(model),
