@@ -80,7 +80,7 @@ class OpenGroup(click.Group):
         if args and args[0] not in self._own(ctx) and args[0] not in (known := [*self._own(ctx), *self._added()]):
             import difflib
 
-            from rlhf_core.cli.command_hints import command_hint
+            from rlhf_core.cli.hints import command_hint
 
             near = difflib.get_close_matches(args[0], known, n=1)
             meant = "" if self.path else command_hint(args[0], self._groups(ctx))
