@@ -15,6 +15,7 @@ from rlhf_core.data.replies import replies
 from rlhf_core.data.schema import RawRow, UnusableRow
 from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.data.source import Source
+from rlhf_core.data.trained_rows import trained_on
 from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import GoldScorer
@@ -94,8 +95,6 @@ class Datasets:
             model: its path, such as ``runs/sft/final``.
             ids: of rows that were read.
         """
-        from rlhf_core.data.trained_rows import trained_on
-
         keys = {**self._keys["train"], **self._keys["heldout"]}
         return trained_on(model, {keys[i] for i in ids})
 
