@@ -49,6 +49,20 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def reward_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of one step that trained a reward model; not to be changed."""
+    from rlhf_core.cli.main import main
+
+    folder = tmp_path_factory.mktemp("rewards") / "run"
+    sizes = ("max_steps=1", "batch_size=4", "eval_samples=0")
+    settings = [text for size in sizes for text in ("--set", f"trainer.{size}")]
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "--algo", "reward_model", "--run-dir", str(folder), "--set", "dataset.limit=16", *settings])
+    assert caught.value.code == 0
+    return folder
+
+
 @pytest.fixture
 def hub_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A hub id with a local copy as huggingface_hub keeps it, and nothing else to be had."""

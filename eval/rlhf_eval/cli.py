@@ -201,8 +201,8 @@ def suite_of(
         PluginError: there is no such suite.
         ConfigError: a setting does not exist or makes no sense.
     """
-    from rlhf_core.cli import allow_unsafe, component_of
-    from rlhf_core.config import ConfigError
+    from rlhf_core.cli import allow_unsafe
+    from rlhf_core.config import ConfigError, merge_settings, parse_settings
     from rlhf_eval.suites import SuiteConfig
 
     suite, _, task = name.partition(":")
@@ -222,9 +222,8 @@ def suite_of(
         "task": task or None,
         "sampling": {k: v for k, v in sampling.items() if v is not None} or None,
     }
-    config = component_of(
-        ctx.registry, "benchmark", suite, {k: v for k, v in fields.items() if v is not None}, settings
-    )
+    given = {k: v for k, v in fields.items() if v is not None}
+    config = ctx.registry.config("benchmark", suite, merge_settings(given, parse_settings(settings)))
     if not isinstance(config, SuiteConfig):
         raise ConfigError(f"benchmark '{suite}' is not a suite of prompts", fix="rlhf eval suites")
     return allow_unsafe(config.resolved(ctx)) if unsafe_local_execution else config

@@ -15,7 +15,7 @@ from typing import Any
 from rlhf_core.config import BuildContext, ConfigError, DeadlineExceeded
 from rlhf_core.data import write_json
 from rlhf_core.models import ModelConfig, weights_digest
-from rlhf_core.runs import StoredRun, find_run
+from rlhf_core.runs import StoredRun
 from rlhf_eval.harness import Job, evaluate
 from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
@@ -87,7 +87,7 @@ class Watcher:
     def __init__(
         self, run: str, suite: SuiteConfig, ctx: BuildContext, out: Path | None = None, *, base: bool = True
     ) -> None:
-        self.run, self.suite, self.ctx, self.base = find_run(run), suite, ctx, base
+        self.run, self.suite, self.ctx, self.base = StoredRun.find(run), suite, ctx, base
         model = self.run.plan.config["model"]
         inherited = ("max_context", "trust_remote_code", "dtype", "attention")
         self.model = {k: model[k] for k in inherited if k in model}
@@ -111,7 +111,7 @@ class Watcher:
             self._evaluate("start", ModelConfig(**self.start, **self.model), say)
         last = time.monotonic()
         while True:
-            run = find_run(str(self.run.path))  # before looking, so that nothing is missed between the two
+            run = StoredRun.find(str(self.run.path))  # before looking, so that nothing is missed between the two
             new = [(name, path) for name, path in models(run).items() if name not in visited]
             for name, path in new:
                 visited.add(name)

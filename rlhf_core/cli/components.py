@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,29 +18,6 @@ def open_registry() -> Registry:
     from rlhf_core.cli.options import open_plugins
 
     return open_plugins()[0]
-
-
-def component_of(
-    registry: Registry, kind: str, name: str, options: Mapping[str, Any] | None = None, settings: Iterable[str] = ()
-) -> ComponentConfig:
-    """A component's Config.
-
-    Args:
-        registry: where names are looked up.
-        kind: for example ``reward``.
-        name: the component.
-        options: its settings by name.
-        settings: ``a.b=c``, as ``--set`` takes them; they win.
-
-    Raises:
-        PluginError: there is no such component.
-        ConfigError: a setting does not exist or has a value that cannot be used.
-    """
-    from rlhf_core.config.load import merge_settings, parse_settings
-
-    cls = registry.load(kind, name)
-    chosen = merge_settings(dict(options or {}), parse_settings(settings))
-    return cls.from_settings({**chosen, "name": registry.find(kind, name).name}, f"{kind} '{name}'", registry)
 
 
 def context_of(
@@ -85,33 +61,6 @@ def context_of(
     return ctx.with_(datasets=Datasets(rows, ctx))
 
 
-@contextmanager
-def open_component(kind: str, config: ComponentConfig, ctx: BuildContext) -> Iterator[Any]:
-    """Build a component, checked against its protocol; it is closed at the end.
-
-    Args:
-        kind: for example ``reward``.
-        config: the component's.
-        ctx: what it is built with, for example of :func:`context_of`.
-
-    Raises:
-        PluginError: what was built is no such component.
-    """
-    from rlhf_core.plugins.component_errors import component_errors, label_for, set_label
-    from rlhf_core.plugins.registry import check_component
-
-    label = label_for(kind, config, ctx.registry)
-    with component_errors(label, "build()"):
-        built = config.build(ctx)
-    try:
-        check_component(kind, built, label)
-        set_label(built, label)
-        yield built
-    finally:
-        if callable(close := getattr(built, "close", None)):
-            close()
-
-
 def load_sampler(registry: Registry, model: ModelConfig, rollout: str = "native") -> tuple[LoadedModel, Any]:
     """A model on the device that there is, and an engine that samples from it.
 
@@ -126,5 +75,5 @@ def load_sampler(registry: Registry, model: ModelConfig, rollout: str = "native"
     use_matmul_backend("auto")
     policy = load_policy(model)
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = component_of(registry, "rollout", rollout)
+    chosen = registry.config("rollout", rollout)
     return policy, chosen.build(context_of(registry, policy=policy))

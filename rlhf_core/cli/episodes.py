@@ -30,7 +30,7 @@ class Stage:
             name: of an environment.
             settings: ``environment.KEY=VALUE`` or ``agent.KEY=VALUE``.
         """
-        from rlhf_core.cli.components import component_of, context_of, open_registry
+        from rlhf_core.cli.components import context_of, open_registry
         from rlhf_core.config.load import parse_settings
         from rlhf_core.types.errors import ConfigError, did_you_mean
 
@@ -48,8 +48,8 @@ class Stage:
                     f"{section} '{other}' cannot be chosen by --set here", why=f"'{default}' is played", fix=fix
                 )
         registry = open_registry()
-        environment = component_of(registry, "environment", name, sections.get("environment"))
-        agent = component_of(registry, "agent", "multi_turn", sections.get("agent"))
+        environment = registry.config("environment", name, sections.get("environment"))
+        agent = registry.config("agent", "multi_turn", sections.get("agent"))
         environment.preflight(context_of(registry))
         return cls(registry, environment, agent)
 
@@ -75,7 +75,7 @@ def play_prompts(
     """``n`` rollouts per prompt, prompt by prompt: single completions, or episodes on a stage."""
     import torch
 
-    from rlhf_core.cli.components import component_of, context_of, open_component, open_registry
+    from rlhf_core.cli.components import context_of, open_registry
     from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.rl.single_turn import SingleTurnAgent
     from rlhf_core.training.seeds import request_seed
@@ -97,8 +97,8 @@ def play_prompts(
     registry = open_registry() if stage is None else stage.registry
     environment = None if stage is None else stage.environment
     ctx = context_of(registry, seed=seed, model=model, policy=policy, environment=environment)
-    engine = component_of(registry, "rollout", "native").build(ctx)
+    engine = registry.config("rollout", "native").build(ctx)
     if stage is None:
         return SingleTurnAgent().play(groups, seeds, engine, sampling, 0)
-    with open_component("agent", stage.agent, ctx) as agent:
+    with ctx.open("agent", stage.agent) as agent:
         return agent.play(groups, seeds, engine, sampling, 0)

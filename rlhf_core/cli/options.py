@@ -179,6 +179,5 @@ def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = 
 
 def resolve_here(*args: Any, **kwargs: Any) -> Any:
     """The configuration that :func:`resolve_options` returns, for this machine."""
-    from rlhf_core.config.precision import with_precision
 
-    return with_precision(resolve_options(*args, **kwargs))
+    return resolve_options(*args, **kwargs).with_precision()

@@ -89,7 +89,7 @@ def score_completions(
         DatasetError: a row without prompt or completion.
         PluginError: the reward returned something else than one score per sample.
     """
-    from rlhf_core.cli.components import context_of, open_component
+    from rlhf_core.cli.components import context_of
     from rlhf_core.data.completions import SampledPrompts, cut_at, read_completions
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.plugins.contracts import score_samples
@@ -101,5 +101,5 @@ def score_completions(
     ctx = ctx.with_(datasets=SampledPrompts(ctx.config.dataset, ctx, judged))
     reward.preflight(ctx)
     use_matmul_backend("auto")
-    with open_component("reward", reward, ctx) as one:
+    with ctx.open("reward", reward) as one:
         return saved, judged, score_samples(one, judged.samples, f"reward '{reward.name}'")

@@ -36,9 +36,9 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
     rlhf trace show runs/grpo-20260131-142501 --step 3
     """
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.runs.read import find_run
+    from rlhf_core.runs.read import StoredRun
 
-    rows = rows_of(find_run(run), step)
+    rows = rows_of(StoredRun.find(run), step)
     warnings = [r for r in rows if r.get("event") == "warning"]
     update = next((r for r in rows if r.get("event") == "update"), {})
     prompts = [r for r in rows if r.get("event") in ("prompt", SET_ASIDE)]

@@ -60,7 +60,6 @@ def train(
     from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.options import resolve_here
     from rlhf_core.cli.progress import launch_shown, print_summary
-    from rlhf_core.config.precision import with_precision
     from rlhf_core.plugins.context import BuildContext
     from rlhf_core.plugins.hooks import Preflight
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
@@ -89,7 +88,7 @@ def train(
             run_dir = resume
         else:
             resolved = resolve_labelled_options(registry, *options)
-            config = with_precision(resolved.config)
+            config = resolved.config.with_precision()
             plan = plan_run(registry, hooks, config, processes or 1)
         preflight(registry, config, plan.world_size, dry_run=dry_run)
         if resume is None:

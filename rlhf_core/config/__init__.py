@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rlhf_core.config.load import parse_settings as parse_settings
     from rlhf_core.config.load import read_yaml as read_yaml
     from rlhf_core.config.run import RunConfig as RunConfig
-    from rlhf_core.plugins.build import build_component as build_component
     from rlhf_core.plugins.component import ComponentConfig as ComponentConfig
     from rlhf_core.plugins.component import Config as Config
     from rlhf_core.plugins.context import BuildContext as BuildContext

@@ -6,20 +6,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 
-def with_precision(run: Any) -> Any:
-    """The run with ``auto`` replaced: bfloat16 on a CUDA device that computes in it, where weights are float32.
-
-    A resumed run keeps what its plan says, wherever it goes on.
-
-    Args:
-        run: a :class:`rlhf_core.config.run.RunConfig`; one without the setting, or with another value, is returned as
-            it is.
-    """
-    if getattr(run.trainer, "precision", None) != "auto":
-        return run
-    return run.model_copy(update={"trainer": run.trainer.model_copy(update={"precision": resolved(run)})})
-
-
 def precision_of(run: Any) -> Literal["fp32", "bf16"]:
     """What a run's model computes in: what its trainer says, ``auto`` as on this machine; ``fp32`` of a trainer without
     the setting.
@@ -48,11 +34,3 @@ def cuda_has_bfloat16() -> bool:
     import torch
 
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-__all__ = [
-    "cuda_has_bfloat16",
-    "precision_of",
-    "resolved",
-    "with_precision",
-]

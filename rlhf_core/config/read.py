@@ -19,7 +19,7 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' is given twice", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 

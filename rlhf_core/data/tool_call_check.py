@@ -36,7 +36,7 @@ def read_tools(value: Any, where: str) -> tuple[Tool, ...]:
         raise DatasetError(
             f"two tools are called '{name}'",
             where=where,
-            why="a call names its tool, so that nobody could tell which one is meant",
+            why="a call names its tool, so two tools cannot share a name",
             fix="rename one of them, or remove it",
         )
     return tools

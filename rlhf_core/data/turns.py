@@ -60,7 +60,7 @@ def _read(turn: Any, where: str) -> list[dict[str, Any]]:
     lost = next((key for key in MEDIA if turn.get(key)), None)
     if lost:
         raise DatasetError(
-            f"a turn has {lost} beside its text, which would be lost", where=where, fix="only text is read"
+            f"a turn has {lost} besides its text, which training cannot read", where=where, fix="only text is read"
         )
     name = str(turn.get("role", turn.get("from", ""))).lower()
     role, content = ROLES.get(name), turn.get("content", turn.get("value"))
@@ -110,10 +110,10 @@ def _blocks(content: list[Any], where: str) -> dict[str, Any]:
             )
         else:
             raise DatasetError(
-                f"a turn has a block of type {kind!r}, which would be lost",
+                f"a turn has a block of type {kind!r}, which training cannot read",
                 where=where,
                 why=f"got {str(block)[:80]}",
-                fix="read are text, thinking, tool_use and tool_result",
+                fix="use blocks of type text, thinking, tool_use or tool_result",
             )
     return {"text": "".join(text), "reasoning": "\n".join(reasoning), "calls": calls, "results": results}
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from rlhf_core.models.random_state import preserved_rng as preserved_rng
     from rlhf_core.models.random_state import seed_everything as seed_everything
     from rlhf_core.models.reference import Reference as Reference
-    from rlhf_core.models.save import load_weights as load_weights
-    from rlhf_core.models.save import save_model as save_model
     from rlhf_core.models.save import write_transformer as write_transformer
     from rlhf_core.models.slices import ValuesForAdapters as ValuesForAdapters
     from rlhf_core.models.slices import has_no_weights as has_no_weights

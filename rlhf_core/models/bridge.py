@@ -107,7 +107,7 @@ def cut_turn(formatter: Formatter, text: str, turn: Message | None) -> Cut:
         place = start + len(content) if start >= 0 else -1
     if place < 0:
         raise ModelError(
-            "the chat template does not mark where a turn of the assistant ends",
+            "the chat template does not mark the end of an assistant's turn",
             why=f"it goes on with {formatter.shown(text)[:80]!r}",
             fix="use a template that writes the tokenizer's EOS after an answer",
         )
@@ -140,8 +140,8 @@ def _unwritable(turn: Message, why: str) -> ModelError:
     calls: Sequence[Message] = turn.get("tool_calls") or ()
     what = ", ".join(f"a call of {call['function']['name']}" for call in calls) or "reasoning"
     return ModelError(
-        "the chat template cannot write a turn that is to be learned",
+        "the chat template cannot render a turn that the run trains on",
         where=f"the turn: {content_of(turn)[:60]!r} with {what}",
         why=why,
-        fix="use a template that writes such turns, --set model.chat_template=hermes, or remove that row",
+        fix="use a template that renders such turns, --set model.chat_template=hermes, or remove that row",
     )

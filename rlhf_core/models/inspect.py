@@ -117,7 +117,7 @@ def _check_shapes(model: Any, config: ModelConfig, source: Source) -> bool:
                         f"'{config.path}': weight {name} has shape {list(shape)}, but config.json describes "
                         f"{list(expected[name])}",
                         where=str(file),
-                        why="config.json and weights are not of the same model",
+                        why="config.json and weights belong to different models",
                         fix="copy or download the folder again",
                     )
     return bool(files)

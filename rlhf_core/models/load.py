@@ -40,6 +40,28 @@ class LoadedModel:
     context: int
     """Prompt + completion tokens that the model (or ``model.max_context``) allows."""
 
+    def save(self, folder: Path, weights: Mapping[str, Any] | None = None, *, merge: bool = False) -> None:
+        """Write weights, config and tokenizer; see :func:`rlhf_core.models.save.save_model`.
+
+        Args:
+            folder: made if it is not there.
+            weights: the model's whole state dict; None takes the model's own.
+            merge: fold adapters into the weights; the adapter itself then lies in ``adapter/``.
+        """
+        from rlhf_core.models.save import save_model
+
+        save_model(self.model, self.tokenizer, folder, weights, merge=merge)
+
+    def load_weights(self, folder: Path) -> None:
+        """Load a checkpoint's weights into the model, bit for bit.
+
+        Raises:
+            ModelError: names are missing or unexpected.
+        """
+        from rlhf_core.models.save import load_weights
+
+        load_weights(self.model, folder)
+
 
 def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     """Load model and tokenizer on the CPU, with adapters if the config asks for them.
@@ -188,7 +210,7 @@ def _check_weights(found: Mapping[str, Any], path: str) -> None:
     if missing:
         raise ModelError(
             f"'{path}' lacks {len(missing)} of its model's weights: {', '.join(missing[:3])}",
-            why="they would be drawn at random; config.json does not describe these weights, or they are not whole",
+            why="they would be random; config.json does not describe these weights, or files are missing",
             fix="copy or download the folder again",
         )
     if left_over:
@@ -213,7 +235,7 @@ def check_causal(model: Any, path: str) -> None:
     if looks_ahead(model):
         raise ModelError(
             f"'{path}' holds a {type(model).__name__}, an encoder: the output at a token depends on those after it",
-            why="a policy predicts every token from those before it alone",
+            why="a policy predicts each token from the tokens before it",
             fix="give a causal language model; an encoder serves as a reward model only",
         )
 
@@ -298,7 +320,7 @@ def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
     if len(tokenizer) > rows:
         raise ModelError(
             f"the tokenizer of '{path}' has {len(tokenizer)} tokens but the model embeds only {rows}",
-            why="tokenizer and weights are not of the same model",
+            why="tokenizer and weights belong to different models",
             fix="copy the tokenizer files that belong to these weights into the folder",
         )
 

@@ -82,7 +82,7 @@ class Formatter:
             raise ModelError(
                 f"a conversation of {len(turns)} turns cannot be written without a chat template",
                 where=f"roles: {', '.join(m['role'] for m in messages)}; the first turn: {content_of(turns[0])[:60]!r}",
-                why="plain text would lose who says what",
+                why="plain text does not show who says what",
                 fix="--set model.chat_template=plain (or chatml, or a file with a Jinja template)",
             )
         return encode_raw_prompt(self.tokenizer, "\n".join(map(content_of, messages)), as_text=True)
@@ -111,9 +111,9 @@ class Formatter:
             if self.text.restore(text) != plain:
                 first = next((c for m in given if self.text.names_in(c := m["content"])), str(messages[-1]))
                 raise ModelError(
-                    "the chat template changes the letters of messages, in which names of special tokens stand",
+                    "the chat template changes the text of messages that contain names of special tokens",
                     where=f"a message: {first[:60]!r}",
-                    why="such names are kept as text only where the template writes messages as they are",
+                    why="such names stay text only if the template copies messages unchanged",
                     fix="remove the filter (upper, replace, a slice), or that row",
                 )
         self._note_left_out(guarded, text)

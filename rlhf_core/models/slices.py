@@ -98,7 +98,7 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
                 raise ModelError(
                     f"the weight '{name}' does not fit the model",
                     where=stored[name].file,
-                    why=f"it has the shape {list(stored[name].shape)}, and the model wants {list(parameter.shape)}",
+                    why=f"it has the shape {list(stored[name].shape)}, and the model needs {list(parameter.shape)}",
                     fix="use the files that belong to the model's config.json",
                 )
             placed[id(parameter)] = stored[name]
@@ -189,7 +189,7 @@ def _replace(module: torch.nn.Module, make: Callable[[torch.nn.Parameter, Stored
         if id(parameter) not in values:
             raise ModelError(
                 f"no file holds the weight '{leaf}' of a {type(owner).__name__}",
-                why="it was made without memory, and nothing says what it is",
+                why="it was created without memory, and no checkpoint has its values",
                 fix="use a strategy that loads the model whole, such as ddp, and report this",
             )
         if id(parameter) not in new:

@@ -122,6 +122,6 @@ def ignored(what: str, tokenizer: Any) -> ModelError:
     return ModelError(
         f"the chat template ignores {what}",
         where=f"model '{tokenizer.name_or_path}'" if getattr(tokenizer, "name_or_path", "") else "",
-        why="the policy would never see them: a probe of them leaves no trace in what the template writes",
+        why="the policy would never see them: the template's output does not change when they are added",
         fix=FIX,
     )

@@ -157,6 +157,21 @@ class Registry:
             fix=hint or f"pip install the plugin that provides it; rlhf plugins list --kind {kind}",
         )
 
+    def config(self, kind: str, name: str, settings: Mapping[str, Any] | None = None) -> ComponentConfig:
+        """A component's Config.
+
+        Args:
+            kind: for example ``reward``.
+            name: the component.
+            settings: its settings by name.
+
+        Raises:
+            PluginError: there is no such component.
+            ConfigError: a setting does not exist or has a value that cannot be used.
+        """
+        cls = self.load(kind, name)
+        return cls.from_settings({**(settings or {}), "name": self.find(kind, name).name}, f"{kind} '{name}'", self)
+
     def load(self, kind: str, name: str) -> type[ComponentConfig]:
         """Import the Config class that an entry names.
 

@@ -32,7 +32,7 @@ class PythonObjectConfig(ComponentConfig):
         if ctx.world_size > 1:
             raise ConfigError(
                 f"{self.slot} is a Python object, and the run has {ctx.world_size} processes",
-                why="it cannot be sent to the others",
+                why="it cannot be sent to the other processes",
                 fix=f"make it a plugin (rlhf plugins new NAME --kind {self.slot}), or train with nproc=1",
             )
 

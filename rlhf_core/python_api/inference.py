@@ -117,14 +117,13 @@ def score(
 
 
 def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:
-    from rlhf_core.cli.components import component_of
     from rlhf_core.cli.scoring import chosen_reward
     from rlhf_core.models.places import model_place
     from rlhf_core.python_api.objects import config_of
 
     folder = reward.model_path if isinstance(reward, Run) else Path(model_place(str(reward))).expanduser()
     if isinstance(reward, str | Path) and not folder.is_dir():
-        return component_of(registry, "reward", str(reward), settings)
+        return registry.config("reward", str(reward), settings)
     _refuse_settings(settings, "reward")
     if isinstance(reward, ComponentConfig):
         return reward
@@ -155,7 +154,7 @@ def evaluate(
         UserError: model and benchmark do not fit, or rows are missing.
     """
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.components import component_of, context_of, load_sampler, open_component, open_registry
+    from rlhf_core.cli.components import context_of, load_sampler, open_registry
     from rlhf_core.python_api.side_effects import unchanged_process
 
     with unchanged_process():
@@ -164,11 +163,11 @@ def evaluate(
             _refuse_settings(settings, "benchmark")
             chosen = benchmark
         else:
-            chosen = component_of(registry, "benchmark", benchmark, settings)
+            chosen = registry.config("benchmark", benchmark, settings)
         chosen.preflight(context_of(registry, seed=seed))
         quiet_libraries()
         policy, engine = load_sampler(registry, _model_config(model))
-        with open_component("benchmark", chosen, context_of(registry, seed=seed, policy=policy)) as one:
+        with context_of(registry, seed=seed, policy=policy).open("benchmark", chosen) as one:
             return dict(one.evaluate(engine, 0))
 
 

@@ -20,9 +20,9 @@ def registered(objects: Mapping[str, Any]) -> Iterator[None]:
     """Let configurations of this process find these objects, by slot."""
     if _objects.get("busy"):
         raise RlhfError(
-            "another run of this process is under way",
+            "another run of this process has not ended",
             why="runs share torch's settings",
-            fix="wait until it has ended, or start the second one in a process of its own",
+            fix="wait until it has ended, or start the second run in another process",
         )
     _objects.update(objects, busy=True)
     try:
@@ -48,7 +48,7 @@ def find_object(slot: str, description: str, digest: str) -> Any:
     current = digest_of(slot, _objects[slot])
     if digest and current != digest:
         raise ConfigError(
-            f"{slot} is another Python object than the run was started with",
+            f"{slot} is not the Python object that the run was started with",
             why=f"it was {description} (digest {digest}), now the digest is {current or 'unknown'}",
             fix=f"pass the same {slot}, or start a new run",
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.runs.read import StoredRun, find_run, read_run
+from rlhf_core.runs.read import StoredRun, read_run
 from rlhf_core.types.errors import RunDirError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Run:
         self._check_there()
         if not folder.is_dir():
             raise RunDirError(
-                f"run '{self.path}' has no final model", why=f"it is {self.status}", fix="go on with it: run.resume()"
+                f"run '{self.path}' has no final model", why=f"it is {self.status}", fix="resume it: run.resume()"
             )
         return folder
 
@@ -167,4 +167,4 @@ def load_run(path: str | Path) -> Run:
     Raises:
         RunDirError: there is none, or it is damaged.
     """
-    return Run(find_run(str(path)))
+    return Run(StoredRun.find(str(path)))

@@ -61,7 +61,6 @@ def train(
     """
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
-    from rlhf_core.config.precision import with_precision
     from rlhf_core.python_api.object_registry import registered
     from rlhf_core.python_api.objects import config_of
     from rlhf_core.python_api.rows import read_once
@@ -82,7 +81,7 @@ def train(
     with unchanged_process(), registered(objects):
         registry, hooks = open_plugins()
         files = [] if config is None else [config]
-        resolved = with_precision(resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {})))
+        resolved = resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {})).with_precision()
         plan = plan_run(registry, hooks, resolved, nproc)
         folder = launch_in_process(plan, resolved, registry, hooks, run_dir, resuming=False, progress=progress)
     return load_run(folder)

@@ -11,7 +11,6 @@ import torch
 from rlhf_core.data.mixture import check_fingerprint, fingerprint
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.plugins.protocols import Strategy
 from rlhf_core.rl.critic_weights import load_critic, save_critic
 from rlhf_core.rl.prompts import PromptLoader
@@ -36,7 +35,7 @@ class PolicyWeights:
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Read a checkpoint's, bit for bit; before the strategy prepares the module."""
-        load_weights(self.policy.model, checkpoint.model)
+        self.policy.load_weights(checkpoint.model)
         if self.critic is not None:
             load_critic(self.critic, checkpoint.path)
         if self.synced_reference is not None:
@@ -44,7 +43,7 @@ class PolicyWeights:
 
     def write_policy(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write a checkpoint's weights (adapters, with LoRA) and tokenizer."""
-        save_model(self.policy.model, self.policy.tokenizer, folder, weights)
+        self.policy.save(folder, weights)
 
     @property
     def beside(self) -> list[tuple[torch.nn.Module, WriteModel]]:
@@ -59,7 +58,7 @@ class PolicyWeights:
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the final model in plain Hugging Face form, adapters merged."""
-        save_model(self.policy.model, self.policy.tokenizer, folder, weights, merge=True)
+        self.policy.save(folder, weights, merge=True)
 
 
 class OnlineCheckpoint:

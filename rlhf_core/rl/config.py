@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 class ReferenceSettings(Config):
     """The reference policy: the policy before training, or as it was when last synced."""
 
+    no_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("coefficient", "estimator", "where"), "loss.beta holds the policy to the reference; raise it instead"
+    )
     track: bool = True
     """Report the KL from it even where nothing else uses it (one more forward without gradient). The metric ``kl`` is
     k3 per token over all completions of the step, of the policy that sampled them, whatever ``estimator`` says."""
@@ -30,6 +34,7 @@ class ReferenceSettings(Config):
 class KLSettings(ReferenceSettings):
     """KL divergence from the reference policy (Schulman 2020, "Approximating KL divergence")."""
 
+    no_effect: ClassVar[Mapping[str, str]] = {}
     coefficient: float = Field(default=0.0, ge=0)
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """Of the KL's value. In the loss the gradient is that of the KL with each; in the reward only k1 gives that."""
@@ -160,17 +165,17 @@ class RolloutTrainerConfig(ModelLoopSettings):
         if self.kl.sync_every and ctx.config.model.lora is not None:
             raise ConfigError(
                 f"trainer.kl.sync_every {self.kl.sync_every} cannot be combined with model.lora",
-                why="with LoRA the reference policy is the adapter switched off; there is no copy to renew",
+                why="with LoRA the reference policy is the model without its adapter, which cannot be replaced",
                 fix="leave one of them out",
             )
         if self.kl.sync_every and getattr(self.kl, "coefficient", 0) == 0 and not self.kl.track:
             raise ConfigError(
-                "trainer.kl.sync_every renews a reference policy that nothing reads",
+                "trainer.kl.sync_every has no effect: nothing uses the reference policy",
                 fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
             )
         if self.prompts_per_step % ctx.world_size:
             raise ConfigError(
-                f"{self.prompts_per_step} prompts per step cannot be shared by {ctx.world_size} processes",
+                f"{self.prompts_per_step} prompts per step cannot be divided among {ctx.world_size} processes",
                 fix=f"make rollout_batch_size a multiple of {self.group_size * ctx.world_size}",
             )
 

@@ -106,7 +106,7 @@ def check_update_shares(config: OnlineTrainerConfig, world_size: int) -> None:
     size = config.sequences_per_update()
     if size % (config.group_size * world_size):
         raise ConfigError(
-            f"train_batch_size {size} cannot be shared by {world_size} processes in whole groups of "
+            f"train_batch_size {size} cannot be divided among {world_size} processes in whole groups of "
             f"{config.group_size}",
             fix=f"make train_batch_size a multiple of {config.group_size * world_size}",
         )

@@ -38,7 +38,7 @@ def probe_forward_options(
         if not structure(model).split:
             raise ModelError(
                 f"'{path}' cannot be trained on shards by this trainer",
-                why="its logits are not its head applied to its trunk's hidden states (it caps or scales them, say)",
+                why="its logits are not its head applied to its trunk's hidden states; it may cap or scale them",
                 fix="--set strategy=ddp",
             )
         return allowed(model, module.options, packing_required=required)

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import Study as Study
-    from rlhf_core.runs.comparison import WinRate as WinRate
     from rlhf_core.runs.comparison import win_rate as win_rate
     from rlhf_core.runs.rank_correlation import spearman as spearman
     from rlhf_core.runs.read import StoredRun as StoredRun
-    from rlhf_core.runs.read import find_run as find_run
     from rlhf_core.runs.run_dir import check_writable as check_writable
     from rlhf_core.runs.run_dir import default_run_dir as default_run_dir
     from rlhf_core.runs.shares import percentile_tails as percentile_tails

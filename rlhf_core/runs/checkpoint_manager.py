@@ -92,7 +92,7 @@ class CheckpointManager:
                 f"the checkpoint of step {step} holds parts that only the {len(state['ranks'])} processes can read "
                 "which wrote them",
                 where=str(path),
-                why="its strategy wrote them by process, not by what they are parts of",
+                why="its strategy stores state by rank, not by parameter",
                 fix=f"the same strategy, and --nproc {len(state['ranks'])} or a launcher with as many processes",
             )
         written_by = state["ranks"]

@@ -98,7 +98,7 @@ class ComponentSet:
             name = foreign(states.get(entry.key))
             if name:
                 raise PluginError(
-                    f"state_dict() of {entry.label} holds a {name}, which a checkpoint cannot",
+                    f"state_dict() of {entry.label} holds a {name}, which a checkpoint cannot store",
                     fix="return plain values, lists, dicts, numpy arrays and tensors only",
                 )
         return states

@@ -38,7 +38,7 @@ def held_by_this_process(folder: Path) -> Iterator[None]:
                 if n + 1 == TRIES:
                     raise RunDirError(
                         f"'{folder}' is being trained by another process",
-                        why="two would overwrite each other's files",
+                        why="two processes would overwrite each other's files",
                         fix=f"wait until it has ended, or end it with: touch {folder / 'stop'}",
                     ) from error
                 time.sleep(PAUSE_S)

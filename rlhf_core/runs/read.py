@@ -35,6 +35,23 @@ class StoredRun:
     checkpoints: tuple[int, ...]
     """Steps with a complete checkpoint."""
 
+    @classmethod
+    def find(cls, name: str, root: Path = ROOT) -> StoredRun:
+        """The run at a path, or of that name under ``root``.
+
+        Raises:
+            RunDirError: there is none; the nearest names are given.
+        """
+        for path in (Path(name).expanduser(), root / name):
+            if (path / "plan.json").is_file():
+                return read_run(path)
+        place = Path(name).expanduser()
+        beside = place.parent if place.parent != Path() else root
+        known = [plan.parent.name for plan in sorted(beside.glob("*/plan.json"))]
+        near = did_you_mean(place.name, known)
+        why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
+        raise RunDirError(f"'{name}' is not a run", why=why, fix=near or "rlhf runs list --root FOLDER")
+
     @property
     def status(self) -> str:
         """``completed``, ``stopped`` (by a monitor or hook), ``interrupted``, ``failed``, or ``unfinished``.
@@ -104,20 +121,3 @@ def read_run(path: Path) -> StoredRun:
 
 def _json(path: Path) -> Mapping[str, Any] | None:
     return json.loads(path.read_text()) if path.is_file() else None
-
-
-def find_run(name: str, root: Path = ROOT) -> StoredRun:
-    """The run at a path, or of that name under ``root``.
-
-    Raises:
-        RunDirError: there is none; the nearest names are given.
-    """
-    for path in (Path(name).expanduser(), root / name):
-        if (path / "plan.json").is_file():
-            return read_run(path)
-    place = Path(name).expanduser()
-    beside = place.parent if place.parent != Path() else root
-    known = [plan.parent.name for plan in sorted(beside.glob("*/plan.json"))]
-    near = did_you_mean(place.name, known)
-    why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
-    raise RunDirError(f"'{name}' is not a run", why=why, fix=near or "rlhf runs list --root FOLDER")

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from rlhf_core.models.load import LoadedModel
-from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import Stateful
 from rlhf_core.runs.checkpoint_manager import Checkpoint
@@ -71,7 +70,7 @@ class _StepsOfCaller:
     ) -> None:
         self.ctx, self.settings, self.policy, self.session = ctx, settings, policy, ctx.session
         self.make_learner, self.make_step, self.measure = make_learner, make_step, measure
-        self.write = partial(save_model, policy.model, policy.tokenizer)
+        self.write = policy.save
         self.before: dict[str, float] | None = None
 
     def start(self, checkpoint: Checkpoint | None) -> int:
@@ -79,7 +78,7 @@ class _StepsOfCaller:
             self.learner = self.make_learner()
             self.before = self.evaluate(0)
             return 0
-        load_weights(self.policy.model, checkpoint.model)
+        self.policy.load_weights(checkpoint.model)
         self.learner = self.make_learner()
         self.learner.load_state_dict(checkpoint.state["learner"])
         self.before = checkpoint.state["before"]

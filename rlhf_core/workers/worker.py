@@ -164,7 +164,7 @@ def build(spec: dict[str, Any]) -> Verifier:
         return answers
     if _holds_values(getattr(built, "state_dict", dict)()):
         raise PluginError(
-            f"reward '{planned['name']}' keeps a state, which no checkpoint holds in a worker",
+            f"reward '{planned['name']}' has state, which a checkpoint does not store from a worker process",
             fix="--set trainer.reward_workers=0",
         )
     return answers

@@ -72,5 +72,5 @@ def test_resume_equals_uninterrupted(stop: int) -> None:
 
 
 def test_band_without_a_number_is_refused() -> None:
-    with pytest.raises(ValidationError, match="holds no number"):
+    with pytest.raises(ValidationError, match="is empty"):
         DifficultySettings(band=(0.9, 0.1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -109,9 +109,12 @@ def test_other_directory_configuration_and_command(two: tuple[StartedRank, Start
     me = f"rank 1 on {socket.gethostname()}"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"run_dir": tmp_path / "other"}, f"{me} has another run directory: '{tmp_path / 'other'}' there is not"),
-        ({"of_rank_1": sugar(steps=7)}, f"{me} was started with another configuration: trainer.steps: 7 (rank 0 has"),
+        (
+            {"of_rank_1": sugar(steps=7)},
+            f"{me} was started with a different configuration: trainer.steps: 7 (rank 0 has",
+        ),
         ({"resume": True}, f"{me} resumes a run, and rank 0 starts one"),
-        ({"run_dir": None}, f"{me} has other versions: torch 1.0"),
+        ({"run_dir": None}, f"{me} has different versions: torch 1.0"),
     ]
     for number, (options, text) in enumerate(cases):
         with pytest.MonkeyPatch.context() as patch:
@@ -139,7 +142,10 @@ def test_rank_0_says_why_there_is_no_run(two: tuple[StartedRank, StartedRank], t
 
 @pytest.mark.parametrize(
     ("name", "value", "text"),
-    [("checkpoint_bytes", lambda config: 1 << 60, "has no room"), ("TOKEN", "no folder/token", "cannot write")],
+    [
+        ("checkpoint_bytes", lambda config: 1 << 60, "has too little disk space"),
+        ("TOKEN", "no folder/token", "cannot write"),
+    ],
 )
 def test_rank_0_says_that_the_disk_is_full(
     two: tuple[StartedRank, StartedRank],
@@ -167,7 +173,17 @@ def test_a_rank_without_a_message_leaves_after_the_one_that_has_it(monkeypatch: 
     assert calls == [SEEN_S, 2], "a launcher ends the others once one has left"
 
 
-def test_rank_0_says_why_to_a_rank_that_arrives_later(two: tuple[StartedRank, StartedRank]) -> None:
+def test_rank_0_says_why_to_a_rank_that_arrives_later(
+    two: tuple[StartedRank, StartedRank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, wait_until_seen = threading.Event(), Meeting.wait_until_seen
+
+    def noted(self: Meeting, *args: Any, **options: Any) -> None:
+        waits.set()
+        wait_until_seen(self, *args, **options)
+
+    monkeypatch.setattr(Meeting, "wait_until_seen", noted)
+
     def zero() -> None:
         rank_0 = Rank0(two[0])
         with pytest.raises(UserError, match="no such file"), rank_0.leading():
@@ -175,8 +191,8 @@ def test_rank_0_says_why_to_a_rank_that_arrives_later(two: tuple[StartedRank, St
 
     with ThreadPoolExecutor(1) as pool:
         end = pool.submit(zero)
-        time.sleep(0.5)
-        assert not end.done(), "its store would end with it"
+        assert waits.wait(60), "its store would end with it"
+        assert not end.done()
         with pytest.raises(EndedByRank0, match="rank 0 ended: no such file"):
             take_plan(two[1], Registry(), OwnCommand(lambda *_: None))
         end.result(20)
@@ -246,10 +262,12 @@ def test_nobody_at_the_address(two: tuple[StartedRank, StartedRank]) -> None:
 
 
 def test_versions_and_disk(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"rank 3 on b has other versions: torch .* \(rank 0 has 1.0\)"):
+    with pytest.raises(UserError, match=r"rank 3 on b has different versions: torch .* \(rank 0 has 1.0\)"):
         rank_checks.check_versions({"torch": "1.0"}, "rank 3 on b")
     rank_checks.check_disk(tmp_path, 1, "rank 0 on a")
-    with pytest.raises(UserError, match=r"rank 0 on a has no room for a checkpoint: it takes 1.15e\+06 TB or more"):
+    with pytest.raises(
+        UserError, match=r"rank 0 on a has too little disk space for a checkpoint: it needs at least 1.15e\+06 TB"
+    ):
         rank_checks.check_disk(tmp_path, 1 << 60, "rank 0 on a")
     registry, _ = open_plugins()
     whole = rank_checks.checkpoint_bytes(resolve(registry, sugar=dict(SUGAR)))
@@ -294,7 +312,7 @@ def test_what_srun_says(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="srun started 16 processes, and MASTER_ADDR and MASTER_PORT is not set"):
         started_rank({**slurm, "SLURM_STEP_ID": "0"})
     of_accelerate = {"ACCELERATE_USE_FSDP": "true"}
-    with pytest.raises(UserError, match="accelerate was told to use FSDP"):
+    with pytest.raises(UserError, match="accelerate's configuration uses FSDP"):
         started_rank({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1", **of_accelerate})
     with pytest.raises(UserError, match="--nproc 4, but srun started 16 processes"):
         world_size(4, rank)
@@ -325,7 +343,7 @@ def test_resume_on_another_number_of_processes(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["train", "--resume", str(run), "--nproc", "2"])
     assert caught.value.code == 2
-    with pytest.raises(UserError, match="has no checkpoint to go on from"):
+    with pytest.raises(UserError, match="has no checkpoint to continue from"):
         planned_resume(run, None, open_plugins()[0], 2)
     assert planned_resume(run, None, open_plugins()[0], 1)[0].world_size == 1
     (run / "checkpoints" / "step-000003").mkdir(parents=True)

@@ -34,17 +34,20 @@ leave(3)
 """
 
 IN_TORCH = """
-import sys, threading, time
+import sys, threading
 import torch
 from rlhf_core.cli.main import main
+
+inside = threading.Event()
 
 def work():
     weight = torch.randn(300, 300, requires_grad=True)
     while True:
         (weight @ weight).sum().backward()
+        inside.set()
 
 threading.Thread(target=work, daemon=True).start()
-time.sleep(0.5)
+inside.wait()
 sys.argv = ["rlhf", "no-such-command"]
 main()
 """

@@ -15,8 +15,9 @@ import torch.distributed as dist
 from rlhf_core.distributed import peers as peers_module
 from rlhf_core.distributed.peers import Peers, waiting
 from rlhf_core.types.errors import DeadlineExceeded
+from tests.waiting import wait_for
 
-from .test_launch import logged, ranks_of, started, wait_until
+from .test_launch import logged, ranks_of, started
 
 
 @pytest.fixture
@@ -37,11 +38,11 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Peers, Peers]]:
 
 def test_a_rank_that_says_nothing_more_is_named(two: tuple[Peers, Peers]) -> None:
     zero, one = two
-    wait_until(lambda: zero.heard[1].beat and one.heard[0].beat, "each has heard of the other", 10)
+    wait_for(lambda: zero.heard[1].beat and one.heard[0].beat, "each has heard of the other", 10)
     assert zero.silent() == []
     assert zero.describe() == "rank 1 is in step 3, play() of agent 'slow', for 7 s"
     one.close()
-    wait_until(zero.silent, "silence", 10)
+    wait_for(zero.silent, "silence", 10)
     with pytest.raises(DeadlineExceeded) as caught, waiting("adding gradients", 0, zero, 6.0):
         raise RuntimeError("[unbound_buffer.cc:81] Timed out waiting 6000ms for recv operation to complete")
     text = str(caught.value)
@@ -70,11 +71,11 @@ def test_an_error_of_this_rank_stays_what_it_is(two: tuple[Peers, Peers]) -> Non
 @pytest.mark.slow
 def test_sigstop(tmp_path: Path) -> None:
     with started(tmp_path, "--set", "strategy.timeout_s=15") as (process, run):
-        wait_until(lambda: logged(run, '"step": 2'), "second step", 200)
+        wait_for(lambda: logged(run, '"step": 2'), "second step", 200)
         time.sleep(2 * peers_module.BEAT_S)  # what it said last may be from before the first step until it speaks again
         stopped = next(pid for pid in ranks_of(run) if rank_of(pid) == "1")
         os.kill(stopped, signal.SIGSTOP)
-        wait_until(lambda: len(ranks_of(run)) < 2, "end of the other rank", 120)
+        wait_for(lambda: len(ranks_of(run)) < 2, "end of the other rank", 120)
         time.sleep(0.5)
         os.kill(stopped, signal.SIGCONT)  # else the launcher kills it only after another 30 s
         _, err = process.communicate(timeout=90)

@@ -17,13 +17,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pluggy
 import torch
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.plugins.hooks import HookBus, Specs
 from rlhf_core.rl.advantages import AdvantageStep, ForwardResults
 from rlhf_core.rl.collector import CollectorSettings
 from rlhf_core.rl.config import OnlineTrainerConfig
@@ -113,9 +111,7 @@ def update(strategy: Any, case: str) -> dict[str, Any]:
     cut = PolicyMicroBatcher(module, 2, config.micro_batch_tokens, 64)
     learner = Watched(strategy.prepare(module), GrpoClip(0.2, 0.2), strategy, config, 100, micro_batcher=cut)
     learner.ran = []
-    manager = pluggy.PluginManager("rlhf")
-    manager.add_hookspecs(Specs)
-    session: Any = SimpleNamespace(hooks=HookBus(manager), counts=Counter[str]())
+    session: Any = SimpleNamespace(batch_ready=lambda *sizes: None, counts=Counter[str]())
     step = UpdateStep(learner, module, cut, strategy, config, session, seed=1)
     rows, rank = groups(constant), strategy.rank
     share = rows if strategy.world_size == 1 else (rows[:split] if rank == 0 else rows[split:])

@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -288,10 +287,8 @@ def test_without_a_network_the_hub_is_asked_once_and_local_copies_serve(
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    began = time.monotonic()
     with pytest.raises(ModelError, match="the Hugging Face hub could not be reached"):
         load_policy(ModelConfig(path="nobody/nothing"))
-    assert time.monotonic() - began < 10
     assert "Retry" not in capfd.readouterr().err
     config = ModelConfig(path="nobody/nothing")
     assert load_options(config, Source("nobody/nothing", local=False))["local_files_only"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from typing import Any
 
 import pytest
@@ -182,13 +181,12 @@ def test_whatever_is_written_nothing_raises_and_nothing_is_lost(name: str) -> No
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.timeout(60)  # where the time grows with the square of the length, it takes hours
 def test_megabytes_are_read_in_seconds(name: str) -> None:
-    started = time.monotonic()
     for text in ("<tool_call>" * 20_000, '[TOOL_CALLS]{"' * 4_000, '<tool_call>{"a": "' * 4_000, "{" * 200_000):
         parse(text, name)
     big = write(name, [("add", {"a": 1, "s": "x" * 2_000_000})])
     assert len(parse(big, name).calls[0].arguments["s"]) == 2_000_000
-    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize(

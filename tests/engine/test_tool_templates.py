@@ -214,7 +214,7 @@ def test_results_after_a_call_that_could_not_be_read_reach_a_strict_template(tok
 
 def test_reasoning_that_a_template_leaves_out_is_not_learned_as_nothing(tokenizer: Any) -> None:
     thinking: Message = {"role": "assistant", "content": "4", "reasoning": "2 and 2"}
-    with pytest.raises(ModelError, match="cannot write a turn that is to be learned"):
+    with pytest.raises(ModelError, match="cannot render a turn that the run trains on"):
         formatter_of(tokenizer, "llama3_1").encode_reply([ASKED], "4", thinking, TOOLS)
     formatter = formatter_of(tokenizer, "qwen3")
     assert "<think>\n2 and 2\n</think>" in formatter.tokenizer.decode(

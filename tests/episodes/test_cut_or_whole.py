@@ -12,7 +12,7 @@ from rlhf_core.training.policy_module import PolicyModule
 from rlhf_core.training.training_sample import TrainingSample
 from rlhf_core.types.rollouts import FinishReason, Rollout
 from rlhf_core.types.turns import Segment
-from scripts.audit.episode_cuts import REDUCTIONS, cut, episodes, policy, rows
+from tests.episodes.cuts import REDUCTIONS, cut, episodes, policy, rows
 
 
 def check(table: list[dict[str, Any]]) -> None:

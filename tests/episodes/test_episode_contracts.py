@@ -143,14 +143,6 @@ def test_workers_checkpoints_and_traces_carry_the_trajectory() -> None:
     }
 
 
-def test_rollouts_of_earlier_versions_are_read_without_turns() -> None:
-    group = PromptGroup(PROMPT, (1,), 1)
-    state = batch_state(RolloutBatch([group], [group], [episode(turns=())], [Score(1.0)], 0))
-    for row in state["tables"]["Rollout"]:
-        del row["turns"], row["score"]
-    assert read_batch(state, lambda source, name: PROMPT).rollouts[0].turns == ()
-
-
 def test_metrics_count_what_the_policy_wrote_apart_from_what_it_read() -> None:
     metrics = rollout_metrics([episode(), episode(group_index=1)])
     assert metrics["tokens_generated"] == 6

@@ -193,7 +193,7 @@ def test_resume_goes_on_with_the_same_objects_and_refuses_others(tmp_path: Path)
 
     with pytest.raises(ConfigError, match=r"the run's (reward|dataset) is a Python object"):
         stopped.resume(progress=False)
-    with pytest.raises(ConfigError, match="another Python object"):
+    with pytest.raises(ConfigError, match="is not the Python object"):
         stopped.resume(reward=lambda samples: [0.0] * len(samples), dataset=ROWS, progress=False)
     with pytest.raises(ConfigError, match="takes no 'rewards'"):
         stopped.resume(rewards=letters, progress=False)

@@ -17,6 +17,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from scripts.bench import smollm2_gsm8k
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 RLHF = [sys.executable, "-m", "rlhf_core.cli.main"]
 
@@ -45,23 +47,10 @@ def test_quickstart_beats_the_starting_policy_by_the_gold_score(tmp_path: Path) 
     assert len(report["heldout"]["members"]) == 3
 
 
-def test_grpo_on_gsm8k(gguf: str, test_data: Path, tmp_path: Path) -> None:
+def test_grpo_on_gsm8k(gguf: str, test_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path))
     settings = ("trainer.steps=1", "trainer.eval_samples=4", "reward.max_pairs=12", "reward.heldout_pairs=6")
-    command = [
-        sys.executable,
-        "-m",
-        "scripts.real.smollm2_gsm8k",
-        "--only",
-        "ensemble",
-        "--model",
-        gguf,
-        "--data",
-        str(test_data),
-        *[part for s in settings for part in ("--set", s)],
-    ]
-    env = {**os.environ, "RLHF_CACHE": str(tmp_path)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=900)
-    found = json.loads(done.stdout)["ensemble"]
+    found = smollm2_gsm8k.cases(gguf, test_data, tmp_path / "runs", settings)["ensemble"]()
     assert found["completions"] == found["steps"] * 16
     assert found["drift_mean_abs_first_step"] < 1e-3, "engine and trainer agree on the sampled tokens' logprobs"
     assert found["tokens_generated"] > 16 * 16

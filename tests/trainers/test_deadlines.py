@@ -120,16 +120,14 @@ def test_a_thread_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
         "def train(**_):\n"
         "    with Watchdog(DeadlineSettings(reward_s=0.3), 'go on with: rlhf train --resume RUN', print).active():\n"
         "        with time_limit('reward', 'score() of reward pooled'):\n"
-        "            ThreadPoolExecutor(1).submit(time.sleep, 60).result()\n"
+        "            ThreadPoolExecutor(1).submit(time.sleep, 600).result()\n"
         "cli.cli.main = train\n"
         "sys.argv = ['rlhf']\n"
         "cli.main()\n"
     )
-    began = time.monotonic()
-    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=50)
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=100)
     assert out.returncode == 1
     assert "error: before the first step: score() of reward pooled did not end within 0.3 s" in out.stderr
-    assert time.monotonic() - began < 30
 
 
 def test_code_that_answers_no_signal_is_ended_with_the_process(tmp_path: Path) -> None:

@@ -148,9 +148,9 @@ def test_a_run_keeps_what_its_plan_says(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
     registry = Registry(disabled=())
     asked = {"trainer": {"name": "grpo"}, "reward": "exact", "dataset": "pocket/arithmetic"}
-    assert precision.with_precision(validate(registry, asked)).trainer.precision == "bf16"
+    assert validate(registry, asked).with_precision().trainer.precision == "bf16"
     kept = validate(registry, asked | {"trainer": {"name": "grpo", "precision": "fp32"}})  # as plans of before have it
-    assert precision.with_precision(kept) is kept
+    assert kept.with_precision() is kept
 
 
 @pytest.mark.parametrize(("there", "native"), [(True, True), (True, False), (False, True)])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlhf_core.rl.advantages import group_counts
 from rlhf_core.training.rewards import RewardManager, score_metrics
 from rlhf_core.types.errors import ScoreError
 from rlhf_core.types.rollouts import FinishReason, Prompt, Rollout, Sample, Score, ScoreStatus
@@ -98,3 +99,16 @@ def test_a_value_without_the_status_ok_takes_no_part(status: ScoreStatus) -> Non
     assert values[1] is None
     assert [values[0], values[2], values[3]] == pytest.approx([-1.0, 1.0, 0.0], abs=1e-5)
     assert score_metrics(scores)["reward/mean"] == pytest.approx(2.0)
+
+
+def test_a_group_with_too_few_scores_to_compare_is_not_called_constant() -> None:
+    groups = {
+        "equal scores": [(0.0, True), (0.0, True)],
+        "one score": [(None, False), (0.0, True)],
+        "no score": [(None, False), (None, False)],
+        "a signal": [(0.5, True), (-0.5, True)],
+        "a single completion": [(0.0, True)],
+    }
+    rows = [(value, ok, number) for number, group in enumerate(groups.values()) for value, ok in group]
+    values, scores_ok, ids = zip(*rows)
+    assert group_counts(values, scores_ok, ids) == {"constant_groups": 2, "unscored_groups": 2}

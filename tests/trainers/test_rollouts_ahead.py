@@ -193,7 +193,9 @@ def test_what_the_worker_raises_ends_the_run(train: Train, monkeypatch: pytest.M
     assert [r["step"] for r in rows(train, "run")] == [1, 2], "what was sampled before is learned from"
 
 
-def test_hooks_hear_of_a_batch_in_the_step_that_learns_from_it(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_hear_of_a_batch_in_the_step_that_first_learns_from_it(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard: list[tuple[str, int, str]] = []
 
     class Listener:
@@ -217,9 +219,11 @@ def test_hooks_hear_of_a_batch_in_the_step_that_learns_from_it(train: Train, mon
         return generate(self, requests, *args)
 
     monkeypatch.setattr(NativeEngine, "generate", counted)
-    train(ONLINE, Listener(), change=settings(3, rollouts={"max_staleness": 8}, eval_samples=0))
-    assert calls == [16, 16, 16], "no more is sampled than the run will learn from"
-    assert heard == [(what, n, "MainThread") for n in (1, 2, 3) for what in ("rollouts", "rewards", "end")]
+    train(ONLINE, Listener(), change=settings(4, rollouts={"max_staleness": 8, "max_reads": 2}, eval_samples=0))
+    assert calls == [16, 16], "no more is sampled than the run will learn from"
+    first, again = ("rollouts", "rewards", "end"), ("end",)
+    heard_in_step = {1: first, 2: again, 3: first, 4: again}
+    assert heard == [(what, step, "MainThread") for step, whats in heard_in_step.items() for what in whats]
 
 
 def test_a_wait_has_a_deadline_and_a_name_and_a_decode_can_be_cancelled() -> None:

@@ -14,6 +14,7 @@ from rlhf_core.data import DatasetError
 if TYPE_CHECKING:
     from rlhf_eval.lm_harness.config import LmEvalConfig
 
+
 log = logging.getLogger("rlhf.eval")
 
 

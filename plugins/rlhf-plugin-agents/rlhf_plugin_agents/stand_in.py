@@ -76,7 +76,7 @@ def _offered(body: Body) -> tuple[Any, ...]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until interrupted."""
-    from rlhf_core.cli import component_of, context_of, open_registry
+    from rlhf_core.cli import context_of, open_registry
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", nargs="?", default="agentbench_mini")
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     ctx = context_of(open_registry())
-    suite: Any = component_of(ctx.registry, "benchmark", args.suite)
+    suite: Any = ctx.registry.config("benchmark", args.suite)
     faults = {name: float(share) for name, _, share in (f.partition("=") for f in args.fault)}
     service = Service(oracle(suite.tasks(ctx)), faults, args.seed, latency_s=args.latency, models=("oracle",))
     with StandIn(service, args.port) as server:

@@ -13,8 +13,7 @@ from rlhf_plugin_agents.agents.config import PlanAndExecuteConfig, ReactConfig
 from rlhf_plugin_agents.backends.base import ContextFull, ModelReply
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import Job, play_one
-from rlhf_plugin_agents.suites.bfcl import load, task_of
-from rlhf_plugin_agents.suites.bfcl_check import fault_in_calls
+from rlhf_plugin_agents.suites.bfcl import fault_in_calls, load, task_of
 from rlhf_plugin_agents.suites.config import Bfcl
 
 PROPERTIES = {
@@ -129,7 +128,7 @@ def test_every_published_question_has_an_oracle_and_a_wrong_answer(test_data: Pa
         "parallel": 200,
         "irrelevance": 240,
     }
-    tasks = tasks[::4]  # scripts/audit/bfcl_verdicts.py judges all
+    tasks = tasks[::4]
     for script, wanted in (("oracle", True), ("wrong", False)):
         backend = ScriptedConfig(script=script).make(tasks, ctx)
         rows = [play_one(ReactConfig(), backend, t, 0, 0) for t in tasks]

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError, ToolCall
 from rlhf_core.rollouts import ToolError
@@ -289,7 +288,7 @@ def test_live_mode_searches_by_key(
     url, asked = service
     monkeypatch.setenv("BRAVE_API_KEY", "k-brave")
     monkeypatch.setenv("TAVILY_API_KEY", "k-tavily")
-    suite: Callable[..., Any] = lambda **s: component_of(ctx.registry, "benchmark", "gaia", {"path": str(folder), **s})  # noqa: E731
+    suite: Callable[..., Any] = lambda **s: ctx.registry.config("benchmark", "gaia", {"path": str(folder), **s})  # noqa: E731
     live = suite(mode="live", search={"url": url, "results": 2}).tasks(ctx)[0].open(0).box
     assert live.call(ToolCall("web_search", {"query": "a b"})).result == "[1] T (u): D\n[2] T (u): D"
     assert asked[-1] == ("/?q=a+b&count=2", "k-brave")

@@ -12,6 +12,7 @@ from rlhf_core.config import ConfigError
 if TYPE_CHECKING:
     from rlhf_plugin_code.config import SandboxSettings
 
+
 PATIENCE_S = 5.0
 """For a command to do something with an empty program."""
 

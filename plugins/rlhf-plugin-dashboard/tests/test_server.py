@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from rlhf_plugin_dashboard import server as module
-from rlhf_plugin_dashboard.server import Dashboard
+from rlhf_plugin_dashboard import serve as module
+from rlhf_plugin_dashboard.serve import Dashboard
 
 
 def ask(server: Dashboard, path: str, method: str = "GET", host: str | None = "") -> tuple[int, Any, bytes]:

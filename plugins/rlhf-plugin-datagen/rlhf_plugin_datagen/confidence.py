@@ -9,7 +9,6 @@ from typing import Any, Literal
 from rlhf_core.data import DatasetError, PreferencePair, Prompt
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import request_seed
-from rlhf_core.runs import WinRate, win_rate
 
 By = Literal["absolute", "signed", "random"]
 
@@ -64,12 +63,6 @@ def top(values: Sequence[float | None], keep: float, strata: Sequence[str]) -> l
         ranked = sorted((i for i in rows if values[i] is not None), key=lambda i: -float(values[i] or 0.0))
         kept_rows += ranked[: max(1, math.floor(keep * len(rows) + 0.5))]
     return sorted(kept_rows)
-
-
-def accuracy(margins: Sequence[float | None]) -> WinRate:
-    """Share of pairs whose chosen side has the higher score, ties half, with its Wilson interval."""
-    scored = [m for m in margins if m is not None]
-    return win_rate(scored, [0.0] * len(scored))
 
 
 def row_of(pair: PreferencePair, margin: float | None, extra: Mapping[str, Any]) -> dict[str, Any]:

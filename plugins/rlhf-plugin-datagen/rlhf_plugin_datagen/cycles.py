@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rlhf_core.config import Registry
-    from rlhf_core.data import PreferencePair
+from rlhf_core.config import Registry
+from rlhf_core.data import PreferencePair
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,14 @@ class Flywheel:
 
     def train(self, training: Training) -> dict[str, Any]:
         """Train one and measure it on the held-out pairs; an interrupted training goes on."""
-        from rlhf_plugin_datagen.confidence import accuracy
+        from rlhf_core.runs import win_rate
 
         run = self.folder / f"{training.name}-run"
         pairs, all_pairs = len(self.read(training.name)), len(self.read("cycle0"))
         if not finished(run):
             train(self.train_arguments(training, run, epochs=all_pairs / pairs))
-        measured = accuracy(self.margins(run, "heldout"))
+        margins = [margin for margin in self.margins(run, "heldout") if margin is not None]
+        measured = win_rate(margins, [0.0] * len(margins))
         return {
             "name": training.name,
             "cycle": training.cycle,

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rlhf_core.cli import Choice
-
-if TYPE_CHECKING:
-    from rlhf_core.config import Registry
-    from rlhf_core.data import Datasets, PreferencePair
+from rlhf_core.config import Registry
+from rlhf_core.data import Datasets, PreferencePair
 
 
 @click.command("filter")

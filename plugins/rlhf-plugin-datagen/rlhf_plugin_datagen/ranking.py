@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext, ComponentConfig, Registry
-    from rlhf_core.data import Datasets, Prompt
-    from rlhf_core.rollouts import Rollout
+from rlhf_core.config import BuildContext, ComponentConfig, Registry
+from rlhf_core.data import Datasets, Prompt
+from rlhf_core.rollouts import Rollout
 
 
 @click.command()
@@ -118,7 +117,6 @@ def score(
     chosen: ComponentConfig | None, ctx: BuildContext, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], n: int
 ) -> list[float | None]:
     """A number for each answer; None where there is none."""
-    from rlhf_core.cli import open_component
     from rlhf_core.rewards import score_samples
 
     of_rollout = [prompt for prompt in prompts for _ in range(n)]
@@ -126,7 +124,7 @@ def score(
     if chosen is None:
         golds = [ctx.datasets.gold(one) for one in samples]
         return [None if gold is None else float(gold["value"]) for gold in golds]
-    with open_component("reward", chosen, ctx) as reward:
+    with ctx.open("reward", chosen) as reward:
         scores = score_samples(reward, samples, f"reward '{chosen.name}'")
     return [None if not one.ok or one.value is None else float(one.value) for one in scores]
 

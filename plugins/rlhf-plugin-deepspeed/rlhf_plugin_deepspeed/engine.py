@@ -15,6 +15,7 @@ import torch
 if TYPE_CHECKING:
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
+
 NEVER = 2**31 - 1
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from rlhf_core.distributed import OptimizerPlan
+from rlhf_core.distributed import OptimizerPlan
 
 
 @dataclass(frozen=True, slots=True)

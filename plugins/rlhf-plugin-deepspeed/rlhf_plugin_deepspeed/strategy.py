@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from rlhf_core.distributed import OnRanks
+from rlhf_core.distributed import OnRanks, OptimizerPlan
 from rlhf_plugin_deepspeed.engine import forget_ranks, import_deepspeed, make_engine
 from rlhf_plugin_deepspeed.fragments import Fragments, flat_fragments
 from rlhf_plugin_deepspeed.optimizer import ZeroOptimizer
 
 if TYPE_CHECKING:
-    from rlhf_core.distributed import OptimizerPlan
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 

@@ -19,7 +19,11 @@ OFFLINE = ("sft", "dpo", "kto", "reward_model", "prm", "orm", "rubric_model")
 
 
 def check_installation(config: DeepSpeedConfig) -> None:
-    """Refuse a machine without a DeepSpeed that goes with the settings."""
+    """Refuse a machine without a DeepSpeed that goes with the settings.
+
+    Raises:
+        ConfigError: it is missing, or another version, or made for another device.
+    """
     if missing():
         raise ConfigError(
             f"strategy deepspeed cannot run here: {missing()}",
@@ -28,8 +32,8 @@ def check_installation(config: DeepSpeedConfig) -> None:
     installed = version("deepspeed")
     if installed.split("+")[0] not in TESTED and not config.allow_untested:
         raise ConfigError(
-            f"DeepSpeed {installed} is not one that this strategy was tested with ({', '.join(TESTED)})",
-            why="it reads gradients and moments where that version keeps them",
+            f"this strategy was not tested with DeepSpeed {installed} (tested: {', '.join(TESTED)})",
+            why="it reads gradients and moments from places that differ between versions",
             fix=f"pip install deepspeed=={TESTED[-1]}, or --set strategy.allow_untested=true",
         )
     wanted, chosen = device_type(config), os.environ.get("DS_ACCELERATOR")
@@ -63,6 +67,9 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
     Args:
         run: the configuration.
         config: of the strategy.
+
+    Raises:
+        ConfigError: names the algorithm or the setting.
     """
     trainer = run.trainer
     if not isinstance(trainer, OnlineTrainerConfig) and trainer.name not in OFFLINE:

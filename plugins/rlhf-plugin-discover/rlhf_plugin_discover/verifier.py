@@ -18,6 +18,7 @@ from rlhf_plugin_discover.kissing.check import check_kissing
 if TYPE_CHECKING:
     from rlhf_plugin_discover.config import LeftBehindConfig
 
+
 Check = Callable[[Any], float]
 MARK = "\x1evalue:"
 LEAVE = """

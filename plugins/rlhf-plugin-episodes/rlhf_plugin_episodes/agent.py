@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import PromptGroup, ToolCall
 from rlhf_core.models import Formatter
 from rlhf_core.plugins.component_errors import label_for
-from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutEngine, SamplingParams, ToolResult, Turn
+from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
 from rlhf_plugin_episodes.answers import Answers
 from rlhf_plugin_episodes.episode import Episode, episodes_of
 from rlhf_plugin_episodes.host import EnvironmentHost
 from rlhf_plugin_episodes.journal import Journal
 from rlhf_plugin_episodes.schedules import Turns, play_as_ready, play_by_count
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_core.rollouts import RolloutEngine
-    from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
 
 
 class Written(NamedTuple):

@@ -11,23 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Semaphore, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_core.config import ConfigError, PluginError
+from rlhf_core.config import BuildContext, ConfigError, PluginError
 from rlhf_core.data import Message, Prompt, PromptGroup, Tool, ToolCall, json_values
 from rlhf_core.models import Formatter
 from rlhf_core.rewards import Score, ScoreStatus
-from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn, TurnStatus
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutEngine, SamplingParams, ToolResult, Turn, TurnStatus
 from rlhf_plugin_episodes.agent import opened
+from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
 from rlhf_plugin_episodes.answers import Answers
 from rlhf_plugin_episodes.episode import POLICY, STOPPED, Episode, episodes_of
 from rlhf_plugin_episodes.schedules import Turns
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_core.rollouts import RolloutEngine
-    from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
-
 
 STOP_S = 10.0
 """For all programs to end once they are told so; one that waits for something else is left behind."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_core.config import check_component
+from rlhf_core.config import BuildContext, check_component
 from rlhf_core.data import Prompt, ToolCall
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import ToolResult, TurnStatus
+from rlhf_plugin_episodes.config import ToolsEnvironmentConfig
 from rlhf_plugin_episodes.functions import load_functions
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_plugin_episodes.config import ToolsEnvironmentConfig
 
 
 class ToolsEnvironment:

@@ -85,7 +85,8 @@ def policies(
     rlhf eval policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
     rlhf eval policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
-    from rlhf_core.cli import component_of, open_registry
+    from rlhf_core.cli import open_registry
+    from rlhf_core.config import parse_settings
     from rlhf_core.runs import check_writable
     from rlhf_plugin_evaluate import comparison
     from rlhf_plugin_evaluate.comparison import BASELINE
@@ -94,7 +95,7 @@ def policies(
     registry = open_registry()
     paths = comparison.named_policies(baseline, others)
     reward_config = comparison.reward_of(registry, folder, reward, settings)
-    judge_config = component_of(registry, "judge", judge, settings=judge_settings) if judge else None
+    judge_config = registry.config("judge", judge, parse_settings(judge_settings)) if judge else None
     reference_path = comparison.reference_of(reference, paths[BASELINE]) if temperature > 0 else None
     plan = comparison.Comparison(
         policies=paths,
@@ -168,14 +169,13 @@ def run(
     plan: Comparison, ctx: Any, prompts: Sequence[Prompt], reward_config: Any, judge_config: Any, out: Path
 ) -> dict[str, Any]:
     """Generate, score, judge, count; returns what ``result.json`` holds."""
-    from rlhf_core.cli import open_component
     from rlhf_core.data import write_json
 
     with ExitStack() as stack:
-        reward = stack.enter_context(open_component("reward", reward_config, ctx)) if reward_config else None
+        reward = stack.enter_context(ctx.open("reward", reward_config)) if reward_config else None
         setup = evaluation_setup(plan, ctx.datasets, prompts, reward, reward_config)
         rows = {name: responses(plan, name, setup, out) for name in plan.policies}
-        judge = stack.enter_context(open_component("judge", judge_config, ctx)) if judge_config else None
+        judge = stack.enter_context(ctx.open("judge", judge_config)) if judge_config else None
         figures = {name: policy_figures(plan, name, rows, prompts, judge, out) for name in plan.policies}
     result = {"comparison": asdict(plan), "policies": figures}
     write_json(out / "result.json", result)

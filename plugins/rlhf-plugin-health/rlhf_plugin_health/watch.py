@@ -6,14 +6,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from statistics import median
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlhf_core.config import BuildContext
 from rlhf_core.hooks import StopRun
-from rlhf_plugin_health.config import WatchConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_health.config import WatchConfig
+
 
 Metrics = Mapping[str, float]
-C = TypeVar("C", bound=WatchConfig)
+C = TypeVar("C", bound="WatchConfig")
 
 
 class Watch(ABC, Generic[C]):

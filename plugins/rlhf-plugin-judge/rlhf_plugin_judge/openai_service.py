@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from rlhf_plugin_judge.paid import PaidService
+from rlhf_plugin_judge.paid_config import PaidConfig
 from rlhf_plugin_judge.prices import NANO, Tokens, cost
 from rlhf_plugin_judge.replies import ServiceReply
 
 if TYPE_CHECKING:
-    from rlhf_plugin_judge.openai_config import OpenAIConfig
     from rlhf_plugin_judge.question import Question
 
 
-class OpenAIJudge(PaidService["OpenAIConfig"]):
+class OpenAIJudge(PaidService[PaidConfig]):
     """Asks a model by chat completions.
 
     Args:

@@ -119,7 +119,7 @@ class PaidService(Generic[C]):
                 raise ConfigError(what, why=self.say(error), fix="set another one") from error
             if is_a(error, "APIConnectionError") and not may_have_been_sent(error):
                 raise ConfigError(
-                    f"{who}: nobody answers at {config.address or 'the address of the service'}",
+                    f"{who}: no server answers at {config.address or 'the address of the service'}",
                     why=self.say(error),
                     fix=f"start the server, or set {config.what}.base_url to where it is",
                 ) from error

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import anthropic
 
-from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.paid import PaidService
 from rlhf_plugin_judge.prices import NANO, Tokens, cost
 from rlhf_plugin_judge.replies import ServiceReply
 
 if TYPE_CHECKING:
+    from rlhf_plugin_judge.config import AnthropicConfig
     from rlhf_plugin_judge.question import Question
 
 
-class AnthropicJudge(PaidService[AnthropicConfig]):
+class AnthropicJudge(PaidService[Any]):
     """Asks a model behind the Messages API.
 
     Args:
@@ -29,6 +29,7 @@ class AnthropicJudge(PaidService[AnthropicConfig]):
         ConfigError: the ledger is damaged or cannot be written.
     """
 
+    config: AnthropicConfig
     client_class = anthropic.AsyncAnthropic
 
     async def send(self, question: Question) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -97,21 +98,20 @@ def test_requests_wait_for_room_that_others_in_flight_give_back(serve, config, r
 
 def test_a_deadline_is_a_status(serve, config, requests):
     server = serve(faults={"hang": 1.0})
-    began = time.monotonic()
     reply = config(server, timeout_s=0.1, deadline_s=0.35).build(make_context()).ask(requests(1))[0]
     assert (reply.status, reply.text) == (ScoreStatus.TIMEOUT, None)
     assert "0.35 s" in reply.detail
-    assert time.monotonic() - began < 3
 
 
-def test_retry_after_is_kept_to(serve, config, requests):
-    server = serve(faults={"429": 1.0}, retry_after=0.3)
-    began = time.monotonic()
+def test_retry_after_is_kept_to(serve, config, requests, monkeypatch):
+    server, waited = serve(faults={"429": 1.0}, retry_after=0.3), []
+    sleep = asyncio.sleep
+    monkeypatch.setattr("rlhf_plugin_judge.paid.asyncio.sleep", lambda seconds: waited.append(seconds) or sleep(0))
     reply = config(server, max_attempts=3, backoff_s=0).build(make_context()).ask(requests(1))[0]
     assert reply.status is ScoreStatus.ERROR
     assert "429" in reply.detail
     assert server.service.seen["arrivals"] == 3
-    assert time.monotonic() - began >= 0.6
+    assert [seconds for seconds in waited if seconds >= 0.3] == [0.3, 0.3]
 
 
 def test_a_prompt_whose_price_is_not_known_is_not_sent(serve, config):

@@ -9,7 +9,8 @@ import pytest
 
 from rlhf_core.config import Registry
 from rlhf_core.data import Media, PreferencePair, Prompt
-from rlhf_core.models import ModelConfig, load_policy, save_model
+from rlhf_core.models import ModelConfig, load_policy
+from rlhf_core.models.save import save_model
 from rlhf_core.rewards import JudgeReply, Sample, ScoreStatus
 from rlhf_plugin_judge import texts
 from rlhf_plugin_judge.agreement import pair_agreement

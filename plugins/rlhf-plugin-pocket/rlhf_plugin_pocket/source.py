@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.data import DatasetError
 from rlhf_core.rewards import Sample
-
-if TYPE_CHECKING:
-    from rlhf_plugin_pocket.config import PocketConfig
+from rlhf_plugin_pocket.config import PocketConfig
 
 Row = Mapping[str, Any]
 

@@ -51,7 +51,7 @@ def read_mapping(file: Path, settings: Iterable[str]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{file}' cannot be read: {error}") from error
     if twice:
-        raise ConfigError(f"'{twice}' stands twice", where=str(file), fix="rename one of them")
+        raise ConfigError(f"'{twice}' is given twice", where=str(file), fix="rename one of them")
     if not isinstance(data, dict):
         raise ConfigError(f"'{file}' must hold a mapping, not {type(data).__name__}")
     return merge_settings(numbers(data), parse_settings(settings))

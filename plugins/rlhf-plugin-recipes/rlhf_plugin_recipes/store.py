@@ -49,10 +49,10 @@ class Store:
         for name, row in record["outputs"].items():
             if name not in SAME_AS and is_changed(folder / row["path"], row):
                 raise RunDirError(
-                    f"stage '{stage.name}': its {name} is not what the stage has written",
+                    f"stage '{stage.name}': its {name} was changed after the stage wrote it",
                     where=str(folder / row["path"]),
-                    why="a file of it was changed since; what was made from it would not belong to it any more",
-                    fix=f"put it back, or make it again: --from {stage.name}",
+                    why="a file has another digest; later stages would not match it",
+                    fix=f"restore it, or run the stage again: --from {stage.name}",
                 )
         return _made(folder, record)
 

@@ -36,7 +36,7 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
     """
     from rlhf_core.cli import emit_json
     from rlhf_core.config import RlhfError
-    from rlhf_core.runs import RunDirError, find_run
+    from rlhf_core.runs import RunDirError, StoredRun
     from rlhf_plugin_report.runs_table import print_runs, sorted_rows
 
     if not root.is_dir() and root != Path("runs"):
@@ -44,7 +44,7 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
     rows: list[dict[str, Any]] = []
     for path in sorted(plan.parent for plan in root.glob("*/plan.json")):
         try:
-            rows.append(_head(find_run(str(path))))
+            rows.append(_head(StoredRun.find(str(path))))
         except RlhfError as error:
             rows.append({"run": str(path), "status": "damaged", "started": _started(path), "error": str(error)})
     shown = sorted_rows([row for row in rows if _wanted(row, wanted)], sort, reverse=reverse)
@@ -70,9 +70,9 @@ def _wanted(row: dict[str, Any], wanted: Mapping[str, str | None]) -> bool:
 def show(run: str, as_json: bool) -> None:
     """What a run is, how far it came, and its metrics at the first and the last step."""
     from rlhf_core.cli import emit_json, table
-    from rlhf_core.runs import find_run
+    from rlhf_core.runs import StoredRun
 
-    stored = find_run(run)
+    stored = StoredRun.find(run)
     series = stored.series()
     if as_json:
         ends = {k: {"first": v[0], "last": v[-1], "count": len(v)} for k, v in series.items()}
@@ -108,11 +108,11 @@ def show(run: str, as_json: bool) -> None:
 def compare(names: tuple[str, ...], as_json: bool) -> None:
     """Settings in which runs differ, and their last metrics side by side."""
     from rlhf_core.cli import emit_json, table
-    from rlhf_core.runs import RunDirError, find_run
+    from rlhf_core.runs import RunDirError, StoredRun
 
     if len(names) < 2:
         raise RunDirError("compare needs two runs or more", fix="rlhf runs compare RUN RUN")
-    stored_runs = [find_run(name) for name in names]
+    stored_runs = [StoredRun.find(name) for name in names]
     labels = _labels(stored_runs)
     settings = _different([_flat(r.plan.config) for r in stored_runs])
     last = [{k: v[-1] for k, v in r.series().items()} for r in stored_runs]

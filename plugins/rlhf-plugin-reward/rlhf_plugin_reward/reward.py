@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +13,10 @@ from rlhf_core.config import BuildContext
 from rlhf_core.models import ModelConfig, ModelError, context_length
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_reward.aggregate import Floats, aggregate, quality, standardise
-from rlhf_plugin_reward.config import device_of
+from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig, device_of
 from rlhf_plugin_reward.encoding import Encoder, View, read_view
 from rlhf_plugin_reward.net import RewardNet, load_classifier
 from rlhf_plugin_reward.scoring import score_ids
-
-if TYPE_CHECKING:
-    from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 
 
 class SingleReward:

@@ -134,7 +134,6 @@ def measure_columns(
     """Name -> values of all clips, NaN where missing: features, each reward, and its parts as ``reward/part``."""
     import numpy as np
 
-    from rlhf_core.cli import open_component
     from rlhf_core.rewards import score_samples
     from rlhf_plugin_tts.audio import ClipError, read_clip
     from rlhf_plugin_tts.features import FEATURES, measure
@@ -153,7 +152,7 @@ def measure_columns(
                 columns[name][i] = value
     samples = [sample_of(clip) for clip in clips]
     for label, (config, ctx) in rewards.items():
-        with open_component("reward", config, ctx) as reward:
+        with ctx.open("reward", config) as reward:
             scores = score_samples(reward, samples, f"reward '{label}'")
         progress(len(samples))
         columns[label] = np.array([np.nan if s.value is None else s.value for s in scores], float)

@@ -13,7 +13,8 @@ from untrained_voices import untrained_codec, untrained_csm, untrained_dia, writ
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError
-from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy, save_model
+from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
+from rlhf_core.models.save import save_model
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_core.training import completion_logprobs
 from rlhf_plugin_native.engine import NativeEngine

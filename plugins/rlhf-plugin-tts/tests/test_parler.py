@@ -21,7 +21,7 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts.code_stream.make import make_stream_voice
 from rlhf_plugin_tts.parler.config import ParlerConfig
 from rlhf_plugin_tts.parler.stream import ParlerStream
-from scripts import parler_reference as recipe
+from tests.fixtures import parler_reference as recipe
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "parler_tts_0.2.3.json").read_text())
 

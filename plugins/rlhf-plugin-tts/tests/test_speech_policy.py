@@ -23,7 +23,8 @@ from rlhf_core.cli import load_sampler, open_registry, sample_completions
 from rlhf_core.cli.main import cli
 from rlhf_core.data import Media, Prompt
 from rlhf_core.hooks import EvalEnd, RewardsReady, RunStart
-from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy, load_weights, save_model
+from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
+from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from untrained_voices import write_untrained_voice
 
 from rlhf_core import load_run
-from rlhf_core.cli import context_of, open_component, open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.cli.main import cli
 from rlhf_core.config import ConfigError
 from rlhf_core.config.load import validate
@@ -65,7 +65,7 @@ def test_no_worker_process_is_asked_to_keep_a_state(control: bool) -> None:
     config = configuration({**OPTIONS, "random_labels": control, "reward": None if control else "duration"}, 2)
     registry = open_registry()
     reward: Any = validate(registry, config).reward
-    with open_component("reward", reward, context_of(registry, reward=reward)) as built:
+    with context_of(registry, reward=reward).open("reward", reward) as built:
         assert hasattr(built, "state_dict") == (config["trainer"]["reward_workers"] == 0) == control
 
 
@@ -90,7 +90,7 @@ def test_only_running_statistics_are_a_state(statistics: str) -> None:
         parts["words"] = {"reward": "duration", "normalise": "zscore"}
     registry = open_registry()
     reward: Any = validate(registry, {**config, "reward": {"name": "speech", "parts": parts}}).reward
-    with open_component("reward", reward, context_of(registry, reward=reward)) as built:
+    with context_of(registry, reward=reward).open("reward", reward) as built:
         assert hasattr(built, "state_dict") == (statistics == "running")
 
 

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import BuildContext, ConfigError, Registry
 from rlhf_core.data import DatasetError, Datasets, Prompt, message_text
-from rlhf_core.rewards import Sample, Score
+from rlhf_core.rewards import Sample, Score, VerifierConfig
 from rlhf_core.workers.pool import VerifierPool
 from rlhf_core.workers.worker_handle import Recycling
 
 if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext, Registry
-    from rlhf_core.rewards import VerifierConfig
     from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 
@@ -68,7 +66,7 @@ def check_deadline(config: VerifierRewardConfig) -> None:
         raise ConfigError(
             f"a verdict of '{verifier.name}' may take {needs:g} s, {killed}",
             where="reward.timeout_s",
-            why="what is late by the verifier's own clock has a score, what is killed has none",
+            why="a completion beyond the verifier's own deadline has a score; one whose worker is killed has none",
             fix=f"--set reward.timeout_s={needs:g}, or shorter deadlines of the verifier",
         )
 

@@ -98,7 +98,7 @@ def rollout_of(
         finish = choice["finish_reason"]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RlhfError(
-            "a vLLM server answered what is not a completion", where=where, why=f"{error!r} in {answer!r:.300}"
+            "a vLLM server did not answer with a completion", where=where, why=f"{error!r} in {answer!r:.300}"
         ) from error
     if finish not in ("stop", "length") or named != list(ids) or not ids:
         raise RlhfError(

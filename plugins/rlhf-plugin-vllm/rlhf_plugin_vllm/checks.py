@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
     from rlhf_plugin_vllm.config import VllmConfig
 
+
 TESTED = ("0.32.0",)
 """Versions of vLLM that the tests were run with."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -130,10 +131,10 @@ def check_version(version: str, where: str, config: VllmConfig | ColocatedConfig
     """One that the tests were run with."""
     if version.split("+")[0] not in TESTED and not config.allow_untested:
         raise ConfigError(
-            f"vLLM {version} is not one that this engine was tested with ({', '.join(TESTED)})",
+            f"this engine was not tested with vLLM {version} (tested: {', '.join(TESTED)})",
             where=where,
             why="weights are loaded through calls that differ from version to version",
-            fix="install a tested one, or --set rollout.allow_untested=true: the canary then is all that watches",
+            fix="install a tested one, or --set rollout.allow_untested=true: then only the canary checks the weights",
         )
 
 
@@ -162,7 +163,7 @@ def facts_of(client: Client, config: VllmConfig, folder: str = "") -> Mapping[st
             f"no vLLM answers at {client.url}", why=str(error), fix="start it, or correct rollout.urls"
         ) from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"what answers at {client.url} is not vLLM", fix="correct rollout.urls") from error
+        raise ConfigError(f"the server at {client.url} is not vLLM", fix="correct rollout.urls") from error
     if not facts or not isinstance(facts[0], Mapping) or facts[0].get("protocol") != PROTOCOL:
         raise ConfigError(
             f"the vLLM at {client.url} has another version of the extension",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,12 +16,10 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.answers import body_of, rollout_of, versions_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling
+from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.connect import frozen_weights, save_start
 from rlhf_plugin_vllm.in_process import InProcess
 from rlhf_plugin_vllm.weight_files import WeightFiles
-
-if TYPE_CHECKING:
-    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 
 log = logging.getLogger("rlhf.vllm")
 HERE = "vLLM in this process"

@@ -15,6 +15,7 @@ from rlhf_plugin_vllm.memory import cache_bytes
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 
+
 STRATEGIES = ("auto", "single", "ddp", "fsdp", "deepspeed")
 """Each process hands whole weights to a vLLM of its own, which with adapters starts from the whole model."""
 IMPORT_S = 300.0

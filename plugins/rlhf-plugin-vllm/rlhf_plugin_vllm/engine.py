@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,15 +16,13 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.answers import body_of, rollout_of, spans_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling
+from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
 from rlhf_plugin_vllm.place import make_place
 from rlhf_plugin_vllm.replica import Replica, adapter_name
 from rlhf_plugin_vllm.sharing import BorrowedFleet, Told, borrows, on_all_ranks
 from rlhf_plugin_vllm.weight_files import Published, WeightFiles
-
-if TYPE_CHECKING:
-    from rlhf_plugin_vllm.config import VllmConfig
 
 
 class VllmEngine:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
     from rlhf_plugin_vllm.config import VllmConfig
 
+
 MIB, GIB = 1 << 20, 1 << 30
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
 """Of ``--kv-cache-memory-bytes``, as vLLM reads it: small letters are decimal."""

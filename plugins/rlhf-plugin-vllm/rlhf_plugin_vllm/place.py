@@ -89,7 +89,7 @@ def _made(sync_dir: Path | None, token: str, rank: int, shared: bool) -> Place:
 
 def _not_made(sync_dir: Path | None, why: str) -> ConfigError:
     return ConfigError(
-        f"no folder for the weights could be made in '{sync_dir or tempfile.gettempdir()}'",
+        f"cannot create a folder for the weights in '{sync_dir or tempfile.gettempdir()}'",
         why=why,
         fix="--set rollout.sync_dir=FOLDER, one that can be written to",
     )

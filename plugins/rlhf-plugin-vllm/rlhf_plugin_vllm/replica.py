@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_plugin_vllm.answers import PATH, number_of, versions_of
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
+from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.server import ServerProcess
 from rlhf_plugin_vllm.weight_files import Published
-
-if TYPE_CHECKING:
-    from rlhf_plugin_vllm.config import VllmConfig
 
 UPDATING = "updating"
 

@@ -90,7 +90,7 @@ def test_a_completion_of_other_weights_is_refused(
     [
         ({"token_ids": []}, "0 tokens"),
         ({"finish_reason": "abort"}, "abort"),
-        ({"logprobs": None}, "not a completion"),
+        ({"logprobs": None}, "did not answer with a completion"),
         (
             {"finish_reason": "stop", "token_ids": [9], "logprobs": {"content": [{"token_id": 9, "logprob": -1.0}]}},
             "ends",

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.config.plan import Plan, walk_components
+from rlhf_core.config.plan import Plan
 from rlhf_core.models.inspect import ModelFacts, inspect_model
 from rlhf_core.models.sources import model_paths
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.runs.launch.memory import estimate_memory, trains_policy
-from rlhf_core.runs.launch.rows import Rows, check_hub_model, read_all, samples_itself
+from rlhf_core.runs.launch.rows import Rows, check_hub_model, read_all
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
@@ -61,7 +61,7 @@ def look_at(plan: Plan, config: RunConfig, registry: Registry) -> DryRun:
 
 def _check_other_models(config: RunConfig) -> None:
     """Models that rewards and judges name."""
-    for kind, part in walk_components(config):
+    for kind, part in config.components():
         if kind in ("reward", "judge"):
             settings = part.model_dump(mode="json", exclude={"pairs", "dataset"})
             for path in model_paths(settings):
@@ -71,7 +71,7 @@ def _check_other_models(config: RunConfig) -> None:
 def _steps(config: RunConfig, rows: Rows | None) -> int | None:
     """Steps of the run; of an offline one as many as its rows make, if they are known."""
     trainer: Any = config.trainer
-    if samples_itself(config):
+    if config.samples_itself:
         return int(trainer.steps)
     if rows is None or not hasattr(trainer, "epochs"):
         return getattr(trainer, "max_steps", None)
@@ -83,7 +83,7 @@ def _steps(config: RunConfig, rows: Rows | None) -> int | None:
 def _longest(config: RunConfig, lengths: Lengths | None) -> int:
     """Tokens whose log-probabilities one sequence needs."""
     trainer: Any = config.trainer
-    if samples_itself(config):
+    if config.samples_itself:
         return int(trainer.sampling.max_tokens)
     limit = int(getattr(trainer, "max_length", 1024))
     return limit if lengths is None else min(limit, lengths.longest)

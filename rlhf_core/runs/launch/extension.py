@@ -57,14 +57,14 @@ def extended(plan: Plan, config: RunConfig, changes: Sequence[Change], run_dir: 
         if key in LENGTHS and _steps(new) < _steps(old):
             made = "" if newest is None else f"; {newest} steps are made"
             raise RunDirError(
-                f"{key} can only rise: {old} -> {new}",
+                f"{key} can only be raised: {old} -> {new}",
                 where=str(run_dir),
-                why=f"a resumed run goes on{made}",
+                why=f"a resumed run continues{made}",
                 fix="give a larger value, or none; Ctrl-C ends a run early",
             )
     if newest is None:
         raise RunDirError(
-            f"'{run_dir}' has no checkpoint to go on from",
+            f"'{run_dir}' has no checkpoint to continue from",
             where=str(run_dir / "checkpoints"),
             fix="resume it without other settings, or start a new run with another --run-dir",
         )

@@ -202,7 +202,7 @@ def _check(word: Mapping[str, Any], me: StartedRank, registry: Registry, own: Ow
     plan = Plan.read(folder / "plan.json")
     if plan.digest != word["digest"]:
         raise RunDirError(
-            f"{me.place} reads another plan than rank 0 wrote", where=str(folder / "plan.json"), fix="start again"
+            f"{me.place} read a plan that differs from rank 0's", where=str(folder / "plan.json"), fix="start again"
         )
     checks.check_versions(word["versions"], me.place)
     config = reload(registry, plan)

@@ -25,7 +25,7 @@ def estimate_memory(config: RunConfig, model: ModelFacts, longest: int) -> dict[
         "weights": model.weight_bytes,
         "gradients": model.trainable_bytes,
         "optimizer": 2 * model.trainable_bytes,  # AdamW keeps two numbers in the precision of the parameter
-        "reference": model.weight_bytes if keeps_copy(config) else 0,
+        "reference": model.weight_bytes if config.keeps_copy else 0,
         "logits": _logits(trainer, model.vocabulary, longest) if trains_policy(config) else 0,
     }
 
@@ -34,17 +34,6 @@ def trains_policy(config: RunConfig) -> bool:
     """Whether the run trains a model that generates text; else a reward model, whose head gives one number."""
     trainer = config.trainer
     return hasattr(trainer, "sampling") or getattr(trainer, "feeds", None) in (None, "token_advantages")
-
-
-def keeps_copy(config: RunConfig) -> bool:
-    """Whether a frozen copy of the policy is kept; with LoRA the reference is the adapter switched off."""
-    trainer: Any = config.trainer
-    if config.model.lora is not None:
-        return False
-    kl = getattr(trainer, "kl", None)
-    if kl is not None:
-        return bool(kl.track or getattr(kl, "coefficient", 0) > 0)
-    return bool(getattr(trainer, "sample_prompts", 0) and getattr(trainer, "track_kl", False))
 
 
 def _logits(trainer: Any, vocabulary: int, longest: int) -> int:

@@ -100,6 +100,6 @@ def _refuse(changes: Sequence[Changed], run_dir: Path) -> None:
     raise RunDirError(
         "the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows),
         where=str(run_dir),
-        why=f"a run goes on as it was; only {', '.join((*CHANGEABLE, *GROUPS))} may change",
+        why=f"a resumed run keeps its settings; only {', '.join((*CHANGEABLE, *GROUPS))} may change",
         fix="resume without these settings, or start a new run with another --run-dir",
     )

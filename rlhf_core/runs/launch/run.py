@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config.plan import Plan, make_plan, walk_components
+from rlhf_core.config.plan import Plan, make_plan
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.manifest import find_damage
 from rlhf_core.models.sources import resolve_model
@@ -47,7 +47,7 @@ def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run
         UserError: the first thing that cannot work.
     """
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
-    for kind, component in walk_components(config):
+    for kind, component in config.components():
         try:
             component.preflight(ctx)
         except RlhfError:
@@ -178,7 +178,7 @@ def _run_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resum
     if not run.summary.exists() or run.summary.stat().st_mtime_ns == earlier_summary:
         raise RlhfError(
             f"the launcher ended without an error, yet '{run.path}' has no new summary.json",
-            why="the ranks were started elsewhere and are not done, or they failed unseen",
+            why="the ranks still run elsewhere, or failed without a message",
             fix=f"look at their output; rlhf runs show {run.path}",
         )
     return json.loads(run.summary.read_text())

@@ -144,8 +144,8 @@ def _refuse_other_sharding(environ: MutableMapping[str, str]) -> None:
     for name in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
         if environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true"):
             raise UserError(
-                f"accelerate was told to use {name}, which rlhf does not",
+                f"accelerate's configuration uses {name}, which rlhf does not support",
                 where=f"ACCELERATE_USE_{name}, from accelerate's configuration file",
-                why="how a model is divided is the run's own setting, recorded in its plan",
-                fix="take configs/accelerate/*.yaml, or distributed_type: MULTI_GPU; --set strategy=fsdp or deepspeed",
+                why="the run's own setting strategy shards a model, and its plan records it",
+                fix="use configs/accelerate/*.yaml, or distributed_type: MULTI_GPU; --set strategy=fsdp or deepspeed",
             )

@@ -53,6 +53,6 @@ class PolicyTrainerConfig(OfflineTrainerConfig):
         super().preflight(ctx)
         if ctx.config.reward is not None and not self.sample_prompts:
             raise ConfigError(
-                f"reward '{ctx.config.reward.name}' would score nothing: nothing is sampled",
+                f"reward '{ctx.config.reward.name}' has no effect: this run samples nothing",
                 fix="--set trainer.sample_prompts=64, or leave the reward out",
             )

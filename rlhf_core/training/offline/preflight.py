@@ -22,13 +22,13 @@ def check_offline(config: OfflineTrainerConfig, ctx: BuildContext) -> None:
     if ctx.config.benchmarks:
         raise ConfigError(
             f"benchmarks have no effect with algorithm '{config.name}'",
-            why="only an on-policy run samples completions as it goes",
+            why="only an on-policy run samples completions during training",
             fix="leave them out; `rlhf eval watch RUN SUITE` evaluates its checkpoints",
         )
     for name in ("curriculum", "difficulty"):
         if getattr(ctx.config.dataset, name) is not None:
             raise ConfigError(
                 f"dataset.{name} has no effect with algorithm '{config.name}'",
-                why="only an on-policy run chooses its prompts by it",
+                why="only an on-policy run selects its prompts",
                 fix=f"leave dataset.{name} out",
             )

@@ -68,7 +68,7 @@ class AgentSuiteConfig(ComponentConfig):
             raise DatasetError(
                 f"suite '{self.name}' has {count} tasks of the name '{name}'",
                 where=self.path or "",
-                why="a play is known by its task's name, so one would stand for the others",
+                why="plays are stored by task name, so names must be unique",
                 fix="leave one of them",
             )
         for what, asked, known in (

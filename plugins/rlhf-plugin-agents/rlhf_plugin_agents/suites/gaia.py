@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.gaia_score import gaia_match
@@ -39,7 +38,7 @@ is a number or a string.""".replace("\n", " ")
 
 def mini_tasks(ctx: BuildContext) -> list[AgentTask]:
     """The 30 of ``gaia_mini``, over the shipped encyclopedia and attachments."""
-    calculator = component_of(ctx.registry, "tool", "rlhf-plugin-episodes/calculator")
+    calculator = ctx.registry.config("tool", "rlhf-plugin-episodes/calculator")
     tools = [SearchConfig(), DocumentsConfig(), FilesConfig(folder=str(DATA / "gaia_mini")), calculator]
     shared = ToolBox.of([t for t in tools if isinstance(t, ToolConfig)], ctx)
     rows = [{**row, "prompt": with_files(row["prompt"], row.get("files", ()))} for row in mini_rows()]

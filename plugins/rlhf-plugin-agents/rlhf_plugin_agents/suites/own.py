@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.scorers import RIGHT, SCORERS, sequence_match
@@ -39,7 +38,7 @@ def rows_of(path: Path) -> tuple[Mapping[str, Any], ...]:
 def default_tools(ctx: BuildContext) -> list[ToolConfig]:
     """search, documents, files and calculator."""
     named = ("rlhf-plugin-agents/search", "rlhf-plugin-agents/documents", "rlhf-plugin-agents/files")
-    tools = [component_of(ctx.registry, "tool", name) for name in (*named, "rlhf-plugin-episodes/calculator")]
+    tools = [ctx.registry.config("tool", name) for name in (*named, "rlhf-plugin-episodes/calculator")]
     return [t for t in tools if isinstance(t, ToolConfig)]
 
 

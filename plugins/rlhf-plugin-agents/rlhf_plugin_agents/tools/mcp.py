@@ -22,6 +22,7 @@ from rlhf_core.rollouts import ToolError
 if TYPE_CHECKING:
     from rlhf_plugin_agents.tools.mcp_config import McpServer
 
+
 IN_PROCESS = "import:"
 LEAVE_S = 5.0
 """For closing a connection; what takes longer is left to the end of the process."""

@@ -124,11 +124,10 @@ _SIZES = (
 
 def _other_models(run: Any) -> list[str]:
     """Of rewards, judges and a critic."""
-    from rlhf_core.config.plan import walk_components
     from rlhf_core.models import model_paths
 
     paths: list[str] = []
-    for kind, part in walk_components(run):
+    for kind, part in run.components():
         if kind in ("reward", "judge", "advantage"):
             paths += model_paths(part.model_dump(mode="json", exclude={"pairs", "dataset"}))
     return paths

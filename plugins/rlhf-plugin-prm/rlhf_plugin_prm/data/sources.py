@@ -14,6 +14,7 @@ from rlhf_plugin_prm.data.perturb import Kind, Labelled, NotWorked, perturb, unt
 if TYPE_CHECKING:
     from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig
 
+
 Row = Mapping[str, Any]
 
 

@@ -97,7 +97,7 @@ def _points(data: Mapping[str, Any], where: str) -> list[Point]:
     labels = [point.label for point in points]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
-        raise ConfigError(f"'{twice}' stands twice among the points", where=where, fix="leave one out")
+        raise ConfigError(f"'{twice}' is given twice among the points", where=where, fix="leave one out")
     return points
 
 

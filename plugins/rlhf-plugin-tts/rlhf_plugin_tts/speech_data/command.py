@@ -61,7 +61,6 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
         chosen_reward,
         context_of,
         load_sampler,
-        open_component,
         open_registry,
         sample_completions,
     )
@@ -98,7 +97,7 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         score: Any = None
         if chosen is not None:
-            reward = stack.enter_context(open_component("reward", chosen, ctx))
+            reward = stack.enter_context(ctx.open("reward", chosen))
             score = lambda samples: score_samples(reward, samples, f"reward '{chosen.name}'")  # noqa: E731
         for unit in units:
             if unit.name in progress.done:

@@ -12,6 +12,7 @@ from rlhf_core.config import ConfigError
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.gym.config import GymDataConfig
 
+
 HELDOUT_SEED = 1 << 24
 """Added for held-out problems: item i of seed s is drawn with seed s + i, so neighbouring seeds share most problems."""
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
 from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.base import final_answer
@@ -68,7 +67,7 @@ def generated_tasks(
         ctx: has the registry.
         asks: tasks of ``ambiguous`` have a user, who is to be asked.
     """
-    tool: Any = component_of(ctx.registry, "tool", "rlhf-plugin-episodes/calculator")
+    tool: Any = ctx.registry.config("tool", "rlhf-plugin-episodes/calculator")
     specs = [SearchConfig(results=3).spec(), FilesConfig().spec(), tool.spec()]
     calculator = tool.build(ctx)
     return [_task(c, n, seed, faults, specs, calculator, asks) for c in categories for n in range(count)]
