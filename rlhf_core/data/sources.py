@@ -38,7 +38,7 @@ class JsonSource:
 
     def where(self, split: str, number: int) -> str:
         """File and line of a row that :meth:`rows` returned."""
-        return f"{self._path(split)}, {self._places[split][number]}"
+        return f"{self._path(split)}, {self._positions[split][number]}"
 
     def _path(self, split: str) -> str | None:
         return self.config.path if split == "train" else self.config.heldout_path
