@@ -16,9 +16,10 @@ from rlhf_core.cli import context_of
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, RlhfError
 from rlhf_core.data import Prompt, message_text, read_jsonl
 from rlhf_core.models import model_paths, model_place, weights_digest
-from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, delimited
+from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample
 from rlhf_core.rollouts import FinishReason, Turn, TurnStatus
 from rlhf_eval.store import ResultFolder
+from rlhf_plugin_judge.delimiters import delimited
 
 Row = Mapping[str, Any]
 Say = Callable[[str], None]

@@ -19,6 +19,5 @@ if TYPE_CHECKING:
     from rlhf_core.cli.options import unsafe_option as unsafe_option
     from rlhf_core.cli.scoring import check_output as check_output
     from rlhf_core.cli.scoring import chosen_reward as chosen_reward
-    from rlhf_core.cli.scoring import read_samples as read_samples
 
 __getattr__, __dir__ = surface(__name__)

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
 from rlhf_core.cli.groups import OpenGroup, command_entries
-from rlhf_core.cli.plugin_check import CheckRow
 from rlhf_core.plugins.entry_points import Entry
 from rlhf_core.types.errors import PluginError, RlhfError
-
-
-def check_commands(root: click.Command, distribution: str = "") -> Iterator[CheckRow]:
-    """Every command that distributions add; each is imported.
-
-    Args:
-        root: the `rlhf` command.
-        distribution: only this one; "" checks all.
-    """
-    for entry in command_entries():
-        if distribution in ("", entry.distribution):
-            error = command_problem(root, entry)
-            yield CheckRow(entry.distribution, entry.version, "command", entry.qualified, error)
 
 
 def command_problem(root: click.Command, entry: Entry) -> RlhfError | None:

@@ -29,8 +29,8 @@ def description(value: str) -> str:
         return ""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            given = options(node.decorator_list)
-            text = given.get("short_help") or given.get("help") or ast.get_docstring(node) or ""
+            texts = options(node.decorator_list)
+            text = texts.get("short_help") or texts.get("help") or ast.get_docstring(node) or ""
             return click.Command(name, help=text).get_short_help_str(LENGTH)
     return ""
 
@@ -43,12 +43,7 @@ def options(decorators: Iterable[ast.expr]) -> dict[str, str]:
 
 
 def source_of(module: str) -> Path:
-    """The file of a module, found without executing its package.
-
-    Raises:
-        OSError: there is none.
-        ImportError, ValueError: its finder fails.
-    """
+    """The file of a module, found without executing its package."""
     top, *below = module.split(".")
     spec = importlib.util.find_spec(top)
     folders = [Path(p) for p in (spec.submodule_search_locations if spec else None) or ()]

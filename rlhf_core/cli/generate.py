@@ -69,17 +69,13 @@ def generate(
     environment: str | None,
     settings: tuple[str, ...],
     max_tokens: int | None,
-    min_tokens: int,
-    temperature: float,
-    top_p: float,
-    top_k: int,
     n: int,
     seed: int,
-    stop: tuple[str, ...],
     prompt_format: Any,
     tool_format: str | None,
     out: str | None,
     as_json: bool,
+    **sampling_options: Any,
 ) -> None:
     """Sample completions from a model.
 
@@ -92,7 +88,7 @@ def generate(
     rlhf generate --env tools --model M --prompt "What is 17 * 23?"
     """
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.cli.episodes import Stage
+    from rlhf_core.cli.episodes import Stage, play_prompts
     from rlhf_core.cli.prompt_input import read_prompts
     from rlhf_core.cli.scoring import check_output
     from rlhf_core.models.config import ModelConfig
@@ -104,11 +100,12 @@ def generate(
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import SamplingParams
 
-    max_tokens = max_tokens or (1024 if environment else 64)
+    sampling = SamplingParams(max_tokens=max_tokens or (1024 if environment else 64), **sampling_options)
     if settings and environment is None:
         raise ConfigError(f"--set {settings[0]} would have no effect", why="there is no --env", fix="--env tools")
-    if min_tokens > max_tokens:
-        raise ConfigError(f"--min-tokens {min_tokens} is above --max-tokens {max_tokens}", fix="lower it")
+    if sampling.min_tokens > sampling.max_tokens:
+        above = f"--min-tokens {sampling.min_tokens} is above --max-tokens {sampling.max_tokens}"
+        raise ConfigError(above, fix="lower it")
     if out is not None and as_json:
         raise ConfigError("--out and --json are both given", fix="leave one out; --out - writes JSON lines to stdout")
     files = (*files, *inputs)
@@ -122,19 +119,8 @@ def generate(
     use_matmul_backend("auto")
     config = ModelConfig(path=model, prompt_format=prompt_format, tool_format=tool_format)
     policy = load_policy(config)
-    sampling = SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        stop=tuple(stop),
-    )
-    if stage is None:
-        rollouts = sample_completions(policy, prompts, sampling, n, seed, prompt_format)
-    else:
-        rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
-        rollouts = stage.play(policy, config, prompts, sampling, n, seed)
+    rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
+    rollouts = play_prompts(policy, config, prompts, sampling, n, seed, stage)
     formatter = Formatter(policy.tokenizer, prompt_format, tool_format)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:
@@ -148,10 +134,10 @@ def generate(
         _print(row)
 
 
-def _flat_rows(asked: PromptRow, rollouts: Sequence[Rollout], formatter: Formatter) -> list[dict[str, Any]]:
+def _flat_rows(prompt_row: PromptRow, rollouts: Sequence[Rollout], formatter: Formatter) -> list[dict[str, Any]]:
     """A row for each completion, which `rlhf reward score --input` reads."""
-    row = _row(asked.prompt, rollouts, formatter)
-    columns = {k: v for k, v in asked.row.items() if k not in PROMPT_COLUMNS}
+    row = _row(prompt_row.prompt, rollouts, formatter)
+    columns = {k: v for k, v in prompt_row.row.items() if k not in PROMPT_COLUMNS}
     shared = {
         **columns,
         "id": row["id"],
@@ -182,33 +168,15 @@ def sample_completions(
     Raises:
         ConfigError: a prompt and its completion do not fit the model's context.
     """
-    import torch
+    from rlhf_core.cli.episodes import play_prompts
+    from rlhf_core.models.config import ModelConfig
 
-    from rlhf_core.cli.components import context_of, open_registry
-    from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.training.seeds import request_seed
-    from rlhf_core.types.errors import ConfigError
-    from rlhf_core.types.rollouts import RolloutRequest
-
-    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    formatter = Formatter(policy.tokenizer, prompt_format)
-    requests: list[RolloutRequest] = []
-    for at, prompt in enumerate(prompts):
-        ids = formatter.encode_prompt(prompt)
-        if len(ids) + sampling.max_tokens > policy.context:
-            raise ConfigError(
-                f"prompt '{prompt.id}' has {len(ids)} tokens; with {sampling.max_tokens} more it exceeds "
-                f"the model's context of {policy.context}",
-                fix="lower --max-tokens, or shorten the prompt",
-            )
-        requests += [RolloutRequest(prompt.id, ids, i, request_seed(seed, "generate", at, i)) for i in range(n)]
-    registry = open_registry()
-    engine = registry.config("rollout", "native").build(context_of(registry, policy=policy))
-    return engine.generate(requests, sampling, 0)
+    config = ModelConfig.model_validate({"prompt_format": prompt_format})
+    return play_prompts(policy, config, prompts, sampling, n, seed)
 
 
 def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> dict[str, Any]:
-    from rlhf_core.data.row_forms import to_row
+    from rlhf_core.data.row_forms import openai_row
 
     completions = [
         {
@@ -222,7 +190,7 @@ def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> d
         }
         for r in rollouts
     ]
-    return {"id": prompt.id, **to_row(prompt.messages, prompt.tools), "completions": completions}
+    return {"id": prompt.id, **openai_row(prompt.messages, prompt.tools), "completions": completions}
 
 
 def _episode(rollout: Rollout) -> dict[str, Any]:

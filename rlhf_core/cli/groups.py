@@ -80,7 +80,7 @@ class OpenGroup(click.Group):
         if args and args[0] not in self._own(ctx) and args[0] not in (known := [*self._own(ctx), *self._added()]):
             import difflib
 
-            from rlhf_core.cli.command_hints import command_hint
+            from rlhf_core.cli.hints import command_hint
 
             near = difflib.get_close_matches(args[0], known, n=1)
             meant = "" if self.path else command_hint(args[0], self._groups(ctx))
@@ -128,8 +128,8 @@ def opened(command: click.Command, path: str) -> click.Command:
     if type(command) is not click.Group:
         return command
     options = ("params", "callback", "help", "epilog", "short_help", "context_settings", "no_args_is_help", "hidden")
-    given: dict[str, Any] = {name: getattr(command, name) for name in options}
-    return OpenGroup(command.name, commands=command.commands, path=path, **given)
+    attributes: dict[str, Any] = {name: getattr(command, name) for name in options}
+    return OpenGroup(command.name, commands=command.commands, path=path, **attributes)
 
 
 def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
@@ -147,11 +147,7 @@ def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
 
 
 def load(entries: list[Any], path: str) -> click.Command:
-    """Import one command.
-
-    Raises:
-        PluginError: two distributions claim it, it does not import, or it is no click command.
-    """
+    """Import one command."""
     from rlhf_core.plugins.entry_points import check_core_range
     from rlhf_core.types.errors import PluginError
 

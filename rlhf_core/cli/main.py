@@ -60,7 +60,7 @@ def _main(argv: list[str] | None) -> None:
         raise SystemExit(130) from error
     except click.ClickException as error:
         from rlhf_core.cli.command_check import lost_command
-        from rlhf_core.cli.option_hints import hint_for
+        from rlhf_core.cli.hints import hint_for
 
         words = sys.argv[1:] if argv is None else argv
         hint = hint_for(error, words)

@@ -32,10 +32,6 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
         texts: prompts.
         files: names; ``-`` only once.
         lines: every line is a prompt, even if it looks like JSON.
-
-    Raises:
-        ConfigError: there is no prompt, or one is empty.
-        DatasetError: a file is missing or not text, or a row of it has no prompt.
     """
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import Prompt
@@ -62,15 +58,15 @@ def _rows_of(file: str, lines: bool) -> list[PromptRow]:
     if file != STDIN:
         check_file(file, "prompt file", "the file's name")
     if file.endswith(".parquet"):
-        rows, places = read_parquet(file)
+        rows, positions = read_parquet(file)
     else:
         text = _stdin() if file == STDIN else read_text(file, "prompt file")
         plain = lines or file.endswith(".txt") or text.lstrip()[:1] not in ("{", "[")
-        rows, places = _lines(text, name) if plain else parse_json(text, name, "prompt file")
+        rows, positions = _lines(text, name) if plain else parse_json(text, name, "prompt file")
     reader = RowReader(Path(name).name, {}, mapped=False)
     read: list[PromptRow] = []
-    for i, (row, place) in enumerate(zip(rows, places)):
-        record = RawRow(row, i, f"{name}, {place}")
+    for i, (row, position) in enumerate(zip(rows, positions)):
+        record = RawRow(row, i, f"{name}, {position}")
         prompt = Prompt(str(row.get("id", f"{stem}/{i}")), reader.prompt(record), tools=reader.tools(record))
         if not prompt.text.strip():
             raise DatasetError("a prompt is empty", where=record.where, fix="fill or remove that row")

@@ -10,12 +10,10 @@ import traceback
 from pathlib import Path
 
 from rlhf_core.cli.common import quiet_libraries
+from rlhf_core.cli.options import open_plugins
 from rlhf_core.cli.progress import StepPrinter
 from rlhf_core.config.plan import Plan, reload
 from rlhf_core.plugins import time_limit as deadline
-from rlhf_core.plugins.disabled import disabled_distributions
-from rlhf_core.plugins.hooks import load_hooks
-from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch.process import run_plan
 from rlhf_core.runs.launch.process_end import hard_exit
 from rlhf_core.runs.launch.ranks import die_with_launcher, report
@@ -36,11 +34,7 @@ def main() -> int:
     die_with_launcher()
     deadline.owns_process = True
     try:
-        registry = Registry(only_core=args.no_plugins)
-        hooks = load_hooks(
-            enabled=not args.no_plugins, disabled=disabled_distributions(), strict=args.strict, reports=False
-        )
-        hooks.fire("rlhf_register", registry)
+        registry, hooks = open_plugins(enabled=not args.no_plugins, strict=args.strict, reports=False)
         plan = Plan.read(args.run_dir / "plan.json")
         config = reload(registry, plan)
         registry.freeze()

@@ -53,21 +53,12 @@ def score(
     """
     from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.components import open_registry
-    from rlhf_core.cli.scoring import check_output, chosen_reward, scoring_context
-    from rlhf_core.data.completions import cut_at, read_completions
-    from rlhf_core.models.layers.matmul import use_matmul_backend
-    from rlhf_core.plugins.contracts import score_samples
+    from rlhf_core.cli.scoring import check_output, chosen_reward, score_completions
 
     registry = open_registry()
     chosen = chosen_reward(registry, folder, name, settings)
     check_output(output, file)
-    saved = read_completions(file)
-    completions = cut_at(saved, stop, keep=keep_stop)
-    ctx = scoring_context(registry, file, completions, chosen, seed)
-    chosen.preflight(ctx)
-    use_matmul_backend("auto")
-    with ctx.open("reward", chosen) as one:
-        scores = score_samples(one, completions.samples, f"reward '{chosen.name}'")
+    saved, completions, scores = score_completions(registry, chosen, file, stop, keep_stop=keep_stop, seed=seed)
     scored = [_row(row, one) for row, one in zip(completions.rows, scores)]
     result = _summary(chosen.name, saved, completions, scores)
     if output is not None:

@@ -24,11 +24,7 @@ def train_rank(
     no_plugins: bool,
     strict: bool,
 ) -> None:
-    """Take rank 0's plan and run it. Nothing is shown but errors.
-
-    Raises:
-        RlhfError: the run failed, or could not begin.
-    """
+    """Take rank 0's plan and run it. Nothing is shown but errors."""
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.options import open_plugins, resolve_here
     from rlhf_core.runs.launch.joined import LaunchArgs, end_quietly, take_plan
@@ -39,8 +35,8 @@ def train_rank(
     quiet_libraries()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict, reports=False)
     try:
-        wanted = partial(resolve_here, registry, *options) if options and resume is None else None
-        own = LaunchArgs(partial(preflight, registry), resume or run_dir, resume is not None, wanted)
+        own_config = partial(resolve_here, registry, *options) if options and resume is None else None
+        own = LaunchArgs(partial(preflight, registry), resume or run_dir, resume is not None, own_config)
         taken = take_plan(rank, registry, own)
         if taken is not None:
             with sigterm_as_interrupt():

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rlhf_core.data.atomic import write_json as write_json
     from rlhf_core.data.atomic import write_text as write_text
     from rlhf_core.data.cache import cache_folder as cache_folder
+    from rlhf_core.data.completions import read_completions as read_completions
     from rlhf_core.data.config import JsonlConfig as JsonlConfig
     from rlhf_core.data.datasets import Datasets as Datasets
     from rlhf_core.data.files import check_file as check_file

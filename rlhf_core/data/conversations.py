@@ -37,12 +37,7 @@ _START = re.compile(r"\s*Human:")
 
 
 def read_pair(reader: RowReader, record: RawRow) -> PairSides:
-    """Prompt, chosen and rejected from text columns, whole conversations, ShareGPT, or Human/Assistant transcripts.
-
-    Raises:
-        DatasetError: a column is missing or a turn is malformed.
-        UnusableRow: an empty or identical side, or two conversations that differ before the last turn.
-    """
+    """Prompt, chosen and rejected from text columns, whole conversations, ShareGPT, or Human/Assistant transcripts."""
     chosen, rejected = (_side(reader, record, reader.need(record, c)) for c in ("chosen", "rejected"))
     if chosen[0] != rejected[0]:
         raise UnusableRow("pairs_prompt_mismatch", "chosen and rejected differ before their last turn")
@@ -60,11 +55,7 @@ def read_pair(reader: RowReader, record: RawRow) -> PairSides:
 
 
 def read_verdict(reader: RowReader, record: RawRow) -> bool:
-    """Whether a response is desirable: column ``label``, true or false, 1 or 0.
-
-    Raises:
-        DatasetError: missing, or neither.
-    """
+    """Whether a response is desirable: column ``label``, true or false, 1 or 0."""
     value = reader.need(record, "label")
     text = str(value).strip().lower()
     if text not in ("true", "false", "1", "0", "1.0", "0.0"):
@@ -77,20 +68,15 @@ def read_verdict(reader: RowReader, record: RawRow) -> bool:
 
 
 def read_demonstration(reader: RowReader, record: RawRow) -> Side:
-    """(prompt, completion) from a prompt with a completion, a conversation, or a pair's chosen side.
-
-    Raises:
-        DatasetError: a column is missing or a turn is malformed.
-        UnusableRow: there is nothing to imitate.
-    """
-    given = reader.get(record, "completion", "response", "output")
-    if given is None and reader.find(record, "messages", "conversations"):
+    """(prompt, completion) from a prompt with a completion, a conversation, or a pair's chosen side."""
+    completion = reader.get(record, "completion", "response", "output")
+    if completion is None and reader.find(record, "messages", "conversations"):
         side = _split(reader.prompt(record))
-    elif given is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
+    elif completion is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
         inner = _side(reader, record, reader.need(record, "chosen"))
         side = inner._replace(prompt=inner.prompt or reader.prompt(record))
     else:
-        text = given if given is not None else reader.need(record, "completion", "answer")
+        text = completion if completion is not None else reader.need(record, "completion", "answer")
         side = Side((), text) if isinstance(text, str) else _split(reader.messages(text, record))
         side = side._replace(prompt=(*reader.prompt(record), *side.prompt))
     if not side.text.strip():

@@ -22,18 +22,16 @@ EXAMPLES, SEARCHED = 3, 2000
 
 
 def read_values(settings: CurriculumSettings) -> dict[str, float]:
-    """Id -> number, from rows or from one JSON object.
-
-    Raises:
-        DatasetError: missing, empty, a value that is no number, or one id with two numbers; file and place are named.
-    """
+    """Id -> number, from rows or from one JSON object."""
     path = settings.path
     check_file(path, WHAT, SETTING)
     text = read_text(path, WHAT)
     pairs = _mapping(text, settings.key)
     if pairs is None:
         file_rows = parse_json(text, path, WHAT)
-        pairs = [_row(row, settings.key, f"{path}, {place}") for row, place in zip(file_rows.rows, file_rows.places)]
+        pairs = [
+            _row(row, settings.key, f"{path}, {position}") for row, position in zip(file_rows.rows, file_rows.positions)
+        ]
     if not pairs:
         raise DatasetError(f"{WHAT} '{path}' is empty", fix="give it at least one id with its number")
     values: dict[str, float] = {}
@@ -84,30 +82,27 @@ def _row(row: Mapping[str, Any], key: str, where: str) -> tuple[str, Any]:
 
 
 def apply_curriculum(
-    settings: CurriculumSettings, prompts: Sequence[Prompt], held: Sequence[Prompt], seed: int | None
+    settings: CurriculumSettings, prompts: Sequence[Prompt], heldout: Sequence[Prompt], seed: int | None
 ) -> tuple[list[Prompt], Counter[str]]:
     """Keep the training prompts whose value lies in the band, in the configured order.
 
     Args:
         settings: the file and what to do with it.
         prompts: training prompts of all sources.
-        held: held-out prompts; ids of the file that are theirs match, but nothing is done with them.
+        heldout: held-out prompts; ids of the file that are theirs match, but nothing is done with them.
         seed: orders prompts of equal value; None keeps the order that they have.
 
     Returns:
         (kept, counts by reason).
-
-    Raises:
-        DatasetError: the file cannot be used, too many ids of either side match nothing, or nothing would be left.
     """
-    given = read_values(settings)
-    values, unmatched = match(given, prompts, held, settings.path)
+    file_values = read_values(settings)
+    values, unmatched = match(file_values, prompts, heldout, settings.path)
     missing = [p.id for p in prompts if p.id not in values]
     known = [i for p in prompts if p.id not in values or not missing for i in (p.id, own_id(p))]
     limit = settings.max_unmatched_fraction
     for lost, total, what, others in (
-        (unmatched, len(given), f"ids of '{settings.path}' match no prompt", known),
-        (missing, len(prompts), f"prompts are not in '{settings.path}'", unmatched or list(given)),
+        (unmatched, len(file_values), f"ids of '{settings.path}' match no prompt", known),
+        (missing, len(prompts), f"prompts are not in '{settings.path}'", unmatched or list(file_values)),
     ):
         if lost and (len(lost) == total or len(lost) > limit * total):
             raise DatasetError(
@@ -118,27 +113,23 @@ def apply_curriculum(
             )
     low, high = settings.band or (-math.inf, math.inf)
     valued = [p for p in prompts if p.id in values]
-    kept = [p for p in valued if low <= values[p.id] <= high]
-    _check_left(prompts, kept, values, settings)
+    in_band = [p for p in valued if low <= values[p.id] <= high]
+    _check_left(prompts, in_band, values, settings)
     counts = Counter(
         {
             "curriculum_ids_unmatched": len(unmatched),
             "curriculum_prompts_unmatched": len(missing),
-            "curriculum_out_of_band": len(valued) - len(kept),
+            "curriculum_out_of_band": len(valued) - len(in_band),
         }
     )
-    return _ordered(kept, values, settings.order, seed), +counts
+    return _ordered(in_band, values, settings.order, seed), +counts
 
 
 def match(
-    values: Mapping[str, float], prompts: Sequence[Prompt], held: Sequence[Prompt], path: str
+    values: Mapping[str, float], prompts: Sequence[Prompt], heldout: Sequence[Prompt], path: str
 ) -> tuple[dict[str, float], list[str]]:
-    """(Value by full prompt id, ids that match nothing). A file may leave a source's label out of its ids.
-
-    Raises:
-        DatasetError: an id without label that two sources have, or two ids of one prompt with different values.
-    """
-    full, short = {p.id: own_id(p) for p in (*prompts, *held)}, dict[str, list[str]]()
+    """(Value by full prompt id, ids that match nothing). A file may leave a source's label out of its ids."""
+    full, short = {p.id: own_id(p) for p in (*prompts, *heldout)}, dict[str, list[str]]()
     for name, short_id in full.items():
         short.setdefault(short_id, []).append(name)
     matched: dict[str, float] = {}
@@ -168,9 +159,9 @@ def own_id(prompt: Prompt) -> str:
 
 
 def _check_left(
-    prompts: Sequence[Prompt], kept: Sequence[Prompt], values: Mapping[str, float], settings: CurriculumSettings
+    prompts: Sequence[Prompt], in_band: Sequence[Prompt], values: Mapping[str, float], settings: CurriculumSettings
 ) -> None:
-    lost = sorted({p.source for p in prompts} - {p.source for p in kept})
+    lost = sorted({p.source for p in prompts} - {p.source for p in in_band})
     if lost:
         source_values = [values[p.id] for p in prompts if p.source == lost[0] and p.id in values]
         if not source_values:
@@ -186,14 +177,14 @@ def _check_left(
         )
 
 
-def _ordered(kept: list[Prompt], values: Mapping[str, float], order: str, seed: int | None) -> list[Prompt]:
+def _ordered(in_band: list[Prompt], values: Mapping[str, float], order: str, seed: int | None) -> list[Prompt]:
     """Prompts by value; equal ones in a seeded order."""
     if order == "none":
-        return kept
+        return in_band
     if seed is not None:
-        kept = [kept[i] for i in np.random.default_rng([seed, len(kept)]).permutation(len(kept))]
+        in_band = [in_band[i] for i in np.random.default_rng([seed, len(in_band)]).permutation(len(in_band))]
     sign = -1.0 if order == "easy_first" else 1.0
-    return sorted(kept, key=lambda p: sign * values[p.id])
+    return sorted(in_band, key=lambda p: sign * values[p.id])
 
 
 def _quoted(names: Iterable[str]) -> str:

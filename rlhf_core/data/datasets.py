@@ -15,6 +15,7 @@ from rlhf_core.data.replies import replies
 from rlhf_core.data.schema import RawRow, UnusableRow
 from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.data.source import Source
+from rlhf_core.data.trained_rows import trained_on
 from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import GoldScorer
@@ -54,7 +55,7 @@ class Datasets:
         """(place, reason, text) of the rows that are well formed but cannot be used."""
         self._made: dict[tuple[str, str], Sequence[Any]] = {}
         self._sources: dict[str, str] = {}
-        self._places: dict[str, str] = {}
+        self._positions: dict[str, str] = {}
         self._keys: dict[str, dict[str, str]] = {"train": {}, "heldout": {}}
         self.read: Callable[[Datasets], None] = lambda datasets: None
         """Called whenever rows of a split were read."""
@@ -81,7 +82,7 @@ class Datasets:
 
     def where(self, name: str) -> str:
         """File and line of a row that was read, by its id."""
-        return self._places.get(name, name)
+        return self._positions.get(name, name)
 
     def content_keys(self, split: str) -> dict[str, str]:
         """Id -> hash of what is asked, of the rows read of a split (`rlhf_core.data.held_out.content_key`)."""
@@ -94,8 +95,6 @@ class Datasets:
             model: its path, such as ``runs/sft/final``.
             ids: of rows that were read.
         """
-        from rlhf_core.data.trained_rows import trained_on
-
         keys = {**self._keys["train"], **self._keys["heldout"]}
         return trained_on(model, {keys[i] for i in ids})
 
@@ -120,8 +119,8 @@ class Datasets:
 
     def _heldout_keys(self, kind: str) -> Set[str] | None:
         """Keys of the rows of ``dataset.heldout``; None without."""
-        held = self.heldout
-        return None if held is None else {held.key(row) for row in held.all_records(kind)}
+        heldout = self.heldout
+        return None if heldout is None else {heldout.key(row) for row in heldout.all_records(kind)}
 
     def prompts(self, split: str) -> list[Prompt]:
         """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.
@@ -203,7 +202,7 @@ class Datasets:
                     )
                     continue
                 items_by_id[item.id] = (item, record.where)
-                self._places[item.id] = record.where
+                self._positions[item.id] = record.where
                 self._keys[split][item.id] = source.key(record)
         self._check_dropped(source, len(records), dropped)
         return [row[0] for row in items_by_id.values()]
@@ -316,10 +315,6 @@ class Datasets:
 
 
 def check_filled(turns: Sequence[Message], record: RawRow) -> None:
-    """Refuse a row without a prompt.
-
-    Raises:
-        DatasetError: no turn before the answer, or an empty one, with file and row.
-    """
+    """Refuse a row without a prompt."""
     if not turns or not message_text(turns[-1]).strip():
         raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")

@@ -56,7 +56,7 @@ class DifficultyWalk(SourceWalk):
     ) -> None:
         super().__init__(source, prompts, key)
         self.settings, self.draws = settings, 0
-        self.place = {p.id: i for i, p in enumerate(self.prompts)}
+        self.index = {p.id: i for i, p in enumerate(self.prompts)}
         self.rate_P = np.full(len(self.prompts), np.nan)
         """Running mean score of each prompt, NaN before its first."""
         self.last_P = np.full(len(self.prompts), -1, np.int64)
@@ -64,7 +64,7 @@ class DifficultyWalk(SourceWalk):
 
     def observe(self, name: str, rate: float) -> None:
         """Fold the mean score of one group in."""
-        at, decay = self.place[name], self.settings.decay
+        at, decay = self.index[name], self.settings.decay
         before = self.rate_P[at]
         self.rate_P[at] = rate if np.isnan(before) else decay * before + (1 - decay) * rate
 
@@ -85,7 +85,7 @@ class DifficultyWalk(SourceWalk):
 
     def _by_rate(self, batch: Mapping[str, Prompt]) -> int:
         free = np.ones(len(self.prompts), bool)
-        free[[self.place[name] for name in batch if name in self.place]] = False
+        free[[self.index[name] for name in batch if name in self.index]] = False
         low, high = self.settings.band
         inside = free & (self.rate_P >= low) & (self.rate_P <= high)
         pools = (np.flatnonzero(inside), np.flatnonzero(free & ~inside))

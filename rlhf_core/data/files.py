@@ -32,11 +32,7 @@ def collected_broken_rows() -> Iterator[list[DatasetError]]:
 
 
 def refuse_row(error: DatasetError) -> None:
-    """Raise the error of one row, or keep it within :func:`collected_broken_rows`; the caller then leaves the row out.
-
-    Raises:
-        DatasetError: nobody collects them.
-    """
+    """Raise the error of one row, or keep it within :func:`collected_broken_rows`; the caller leaves the row out."""
     errors = _broken.get()
     if errors is None:
         raise error
@@ -47,7 +43,7 @@ class FileRows(NamedTuple):
     """Rows of a file and the place of each, e.g. ``"line 17"``."""
 
     rows: list[Row]
-    places: list[str]
+    positions: list[str]
 
 
 def check_file(path: str, what: str = "dataset", setting: str = "--dataset") -> None:
@@ -92,11 +88,7 @@ def parse_json(text: str, path: str, what: str = "dataset") -> FileRows:
 
 
 def read_text(path: str, what: str = "dataset") -> str:
-    """All of a file; ``.gz`` is unpacked.
-
-    Raises:
-        DatasetError: it is not text, or cut short.
-    """
+    """All of a file; ``.gz`` is unpacked."""
     opener = gzip.open if path.endswith(".gz") else open
     try:
         with opener(Path(path).expanduser(), "rt", encoding="utf-8-sig") as file:
@@ -122,9 +114,9 @@ def _array(text: str, path: str) -> FileRows:
         ) from error
     except NotJson as error:
         raise DatasetError(f"{path}: {error}", fix="name every key of an object once") from error
-    places = [f"row {n}" for n in range(1, len(rows) + 1)]
-    whole = [(row, place) for row, place in zip(rows, places) if _is_object(row, f"{path}, {place}")]
-    return FileRows([row for row, _ in whole], [place for _, place in whole])
+    positions = [f"row {n}" for n in range(1, len(rows) + 1)]
+    whole = [(row, position) for row, position in zip(rows, positions) if _is_object(row, f"{path}, {position}")]
+    return FileRows([row for row, _ in whole], [position for _, position in whole])
 
 
 def _lines(text: str, path: str) -> FileRows:
@@ -149,7 +141,7 @@ def _lines(text: str, path: str) -> FileRows:
             continue
         if _is_object(row, f"{path}:{number}"):
             file_rows.rows.append(row)
-            file_rows.places.append(f"line {number}")
+            file_rows.positions.append(f"line {number}")
     return file_rows
 
 
@@ -162,11 +154,7 @@ def _is_object(row: object, where: str) -> bool:
 
 
 def read_parquet(path: str) -> FileRows:
-    """Read one Parquet file.
-
-    Raises:
-        DatasetError: missing, empty or not Parquet.
-    """
+    """Read one Parquet file."""
     import pyarrow.parquet
 
     check_file(path)

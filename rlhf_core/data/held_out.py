@@ -22,12 +22,12 @@ def content_key(turns: Sequence[Message]) -> str:
         >>> content_key(question) == content_key([{"role": "user", "content": "What is  2 + 3?\\n"}])
         True
     """
-    asked = [
+    turn_texts = [
         [turn["role"], " ".join(normalize("NFC", message_text(turn)).split())]
         for turn in turns
         if turn["role"] != "system"
     ]
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(turn_texts).encode()).hexdigest()[:16]
 
 
 def row_key(reader: RowReader, row: RawRow, question: str | None = None) -> str:

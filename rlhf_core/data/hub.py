@@ -31,11 +31,7 @@ class HubSource:
         self.config = config
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """Rows of a split; the held-out split is empty without ``heldout_split``.
-
-        Raises:
-            DatasetError: out of reach, no such subset or split, or empty.
-        """
+        """Rows of a split; the held-out split is empty without ``heldout_split``."""
         name = self.config.split if split == "train" else self.config.heldout_split
         if name is None:
             return []

@@ -33,9 +33,6 @@ def admit(
 
     Returns:
         (kept, counts by reason).
-
-    Raises:
-        DatasetError: too many would be dropped, or all of one source; names the longest.
     """
     if context - max_tokens < 1:
         raise DatasetError(
@@ -45,7 +42,7 @@ def admit(
     room = min(limit, context - max_tokens)
     of_context = f"lower {setting}, or take a model with a longer context"
     lengths = {p.id: len(encode(p)) for p in prompts}
-    kept = [p for p in prompts if lengths[p.id] <= room]
+    fitting = [p for p in prompts if lengths[p.id] <= room]
     refuse_too_many(
         [(p.id, p.source, lengths[p.id]) for p in prompts],
         room,
@@ -54,7 +51,7 @@ def admit(
         f"limit {limit}, context {context} less max_tokens {max_tokens}",
         of_context if room < limit else "raise dataset.max_prompt_tokens",
     )
-    return kept, +Counter({"prompts_too_long": len(prompts) - len(kept)})
+    return fitting, +Counter({"prompts_too_long": len(prompts) - len(fitting)})
 
 
 def refuse_too_many(
@@ -69,9 +66,6 @@ def refuse_too_many(
         what: ``prompts`` or ``examples``.
         why: what the limit comes from.
         fix: settings that change it.
-
-    Raises:
-        DatasetError: names the longest.
     """
     dropped = [row for row in rows if row[2] > room]
     lost = {source for _, source, _ in rows} - {source for _, source, tokens in rows if tokens <= room}

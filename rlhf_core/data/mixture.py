@@ -73,11 +73,11 @@ class ExampleOrder:
 
     def _next(self) -> int:
         source = neediest(self.share, self._taken)
-        epoch, place = divmod(self._taken[source], len(self.rows[source]))
-        if place == 0:
+        epoch, index = divmod(self._taken[source], len(self.rows[source]))
+        if index == 0:
             self._walks[source] = self._permutation(source, epoch)
         self._taken[source] += 1
-        return self._walks[source][place]
+        return self._walks[source][index]
 
     def _permutation(self, source: str, epoch: int) -> list[int]:
         rows = self.rows[source]
@@ -108,11 +108,7 @@ def fingerprint(rows: Iterable[Any]) -> str:
 
 
 def check_fingerprint(what: str, then: str, now: str) -> None:
-    """Refuse to resume with other rows.
-
-    Raises:
-        DatasetError: the two differ.
-    """
+    """Refuse to resume with other rows."""
     if then != now:
         raise DatasetError(
             f"the {what} changed since the checkpoint",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.data.mixture import check_fingerprint, fingerprint
+from rlhf_core.data.mixture import by_source, check_fingerprint, fingerprint, neediest
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.rollouts import Prompt
 
@@ -30,14 +30,12 @@ class PromptOrder:
     def __init__(
         self, prompts: Sequence[Prompt], weights: Mapping[str, float], seed: int, shuffle: bool = True
     ) -> None:
-        by_source: dict[str, list[Prompt]] = {}
-        for prompt in prompts:
-            by_source.setdefault(prompt.source, []).append(prompt)
-        total = sum(weights[s] for s in by_source)
-        self.share = {s: weights[s] / total for s in by_source}
+        rows = by_source([prompt.source for prompt in prompts])
+        total = sum(weights[s] for s in dict.fromkeys(prompt.source for prompt in prompts))
+        self.share = {s: weights[s] / total for s in rows}
         self.walks = {
-            s: self.walk(s, rows, (seed, i) if shuffle else None)
-            for i, (s, rows) in enumerate(sorted(by_source.items()))
+            s: self.walk(s, [prompts[n] for n in numbers], (seed, i) if shuffle else None)
+            for i, (s, numbers) in enumerate(rows.items())
         }
 
     def walk(self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None) -> SourceWalk:
@@ -55,20 +53,13 @@ class PromptOrder:
         """
         batch: dict[str, Prompt] = {p.id: p for p in beside}
         for _ in range(count):
-            prompt = self.walks[self._neediest()].next(batch)
+            source = neediest(self.share, {s: walk.taken for s, walk in self.walks.items()})
+            prompt = self.walks[source].next(batch)
             batch[prompt.id] = prompt
         return list(batch.values())[len(beside) :]
 
-    def _neediest(self) -> str:
-        done = sum(w.taken for w in self.walks.values()) + 1
-        return max(self.walks, key=lambda s: (self.share[s] * done - self.walks[s].taken, s))
-
     def require(self, count: int) -> None:
-        """Refuse a batch size that would repeat prompts within one batch.
-
-        Raises:
-            DatasetError: names the source that is too small.
-        """
+        """Refuse a batch size that would repeat prompts within one batch."""
         for source, walk in self.walks.items():
             need = min(count, int(np.ceil(self.share[source] * count)) + (len(self.walks) > 1))
             if need > len(walk.prompts):
@@ -79,11 +70,7 @@ class PromptOrder:
         return {source: walk.state_dict() for source, walk in self.walks.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a frontier.
-
-        Raises:
-            DatasetError: the prompts are not those that the frontier counts.
-        """
+        """Continue from a frontier."""
         if set(state) != set(self.walks):
             raise DatasetError(
                 "the dataset's sources changed since the checkpoint",
@@ -115,18 +102,14 @@ class SourceWalk:
         return np.random.default_rng([*self.key, self.epoch]).permutation(len(self.prompts)).tolist()
 
     def next(self, batch: Mapping[str, Prompt]) -> Prompt:
-        """The next prompt that is not in the batch.
-
-        Raises:
-            DatasetError: every prompt of this source is in the batch.
-        """
+        """The next prompt that is not in the batch."""
         if not self.left:
             self.epoch += 1
             self.left = self._permutation()
-        place = next((n for n, i in enumerate(self.left) if self.prompts[i].id not in batch), None)
-        if place is None:
+        index = next((n for n, i in enumerate(self.left) if self.prompts[i].id not in batch), None)
+        if index is None:
             raise too_few(self.source, len(self.prompts), len(self.prompts) + 1)
-        return self.prompts[self.left.pop(place)]
+        return self.prompts[self.left.pop(index)]
 
     @property
     def taken(self) -> int:

@@ -62,10 +62,10 @@ class Source:
         """
         if heldout_keys is not None:
             rows = [] if split == "heldout" else self._all(kind, "train")
-            kept = [r for r in rows if self.key(r) not in heldout_keys]
-            if len(kept) < len(rows):
-                counts["train_rows_held_out"] += len(rows) - len(kept)
-            rows = kept
+            train_rows = [r for r in rows if self.key(r) not in heldout_keys]
+            if len(train_rows) < len(rows):
+                counts["train_rows_held_out"] += len(rows) - len(train_rows)
+            rows = train_rows
         elif self._all(kind, "heldout"):
             rows = self._all(kind, split)
         else:
@@ -97,11 +97,11 @@ class Source:
 
     def where(self, split: str, number: int) -> str:
         """Place of a row that was read, for messages. Example: ``prompts.jsonl, line 17``"""
-        place = getattr(self.component, "where", None)
-        if not callable(place):
+        where = getattr(self.component, "where", None)
+        if not callable(where):
             return f"dataset '{self.label}', {split} row {number + 1}"
         with component_errors(self.component_label, "where()"):
-            return str(place(split, number))
+            return str(where(split, number))
 
     def _held_out(self, record: RawRow) -> bool:
         fraction, by = self.shared.heldout_fraction, self.shared.heldout_by
@@ -119,8 +119,8 @@ class Source:
         """
         question = getattr(self.component, "question", None)
         with component_errors(self.component_label, "question()"):
-            asked = str(question(record.split, record.number)) if callable(question) else None
-        return row_key(self.reader, record, asked)
+            question_text = str(question(record.split, record.number)) if callable(question) else None
+        return row_key(self.reader, record, question_text)
 
     def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Apply prompt template and system prompt."""
@@ -166,11 +166,7 @@ def default_label(source: ComponentConfig) -> str:
 
 
 def check_template(label: str, template: str | None) -> None:
-    """Refuse a template that would give every row the same prompt.
-
-    Raises:
-        DatasetError: ``{prompt}`` is missing.
-    """
+    """Refuse a template that would give every row the same prompt."""
     if template is not None and "{prompt}" not in template:
         raise DatasetError(
             f"prompt_template of '{label}' has no {{prompt}}",
@@ -180,11 +176,7 @@ def check_template(label: str, template: str | None) -> None:
 
 
 def check_pattern(label: str, pattern: str | None) -> None:
-    """Refuse a pattern that cannot yield an answer.
-
-    Raises:
-        DatasetError: not a regular expression, or without a group.
-    """
+    """Refuse a pattern that cannot yield an answer."""
     if pattern is None:
         return
     try:

@@ -25,7 +25,7 @@ class JsonSource:
 
     def __init__(self, config: JsonlConfig) -> None:
         self.config = config
-        self._places: dict[str, list[str]] = {}
+        self._positions: dict[str, list[str]] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
         """Rows of a split; the held-out split is empty without ``heldout_path``."""
@@ -33,12 +33,12 @@ class JsonSource:
         if not path:
             return []
         file = self.read(path)
-        self._places[split] = file.places
+        self._positions[split] = file.positions
         return file.rows
 
     def where(self, split: str, number: int) -> str:
         """File and line of a row that :meth:`rows` returned."""
-        return f"{self._path(split)}, {self._places[split][number]}"
+        return f"{self._path(split)}, {self._positions[split][number]}"
 
     def _path(self, split: str) -> str | None:
         return self.config.path if split == "train" else self.config.heldout_path

@@ -11,11 +11,7 @@ class NotJson(ValueError):
 
 
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An ``object_pairs_hook``: readers of JSON keep the last of two values without a word.
-
-    Raises:
-        NotJson: a key occurs twice.
-    """
+    """An ``object_pairs_hook``: readers of JSON keep the last of two values without a word."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
@@ -32,11 +28,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=named_once, parse_constant=_consta
 
 
 def read_value(text: str, at: int = 0) -> tuple[Any, int]:
-    """(The value that begins at ``at`` or after blanks, the place after it).
-
-    Raises:
-        NotJson: there is none, it is nested too deeply, names a key twice, or holds half a character.
-    """
+    """(The value that begins at ``at`` or after blanks, the place after it)."""
     while at < len(text) and text[at] in " \t\r\n":
         at += 1
     if text[at : at + 1] not in _BEGINS:  # an error of the decoder counts all lines before it
@@ -60,11 +52,7 @@ def read_value(text: str, at: int = 0) -> tuple[Any, int]:
 
 
 def read_whole(text: str) -> Any:
-    """The one value that a text is.
-
-    Raises:
-        NotJson: as in :func:`read_value`, or something follows.
-    """
+    """The one value that a text is."""
     value, end = read_value(text)
     if text[end:].strip():
         raise NotJson(f"more follows after the value: {text[end:].strip()[:40]!r}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.data.strict_json import NotJson, read_whole
-from rlhf_core.data.tool_call_formats import WrittenCall
+from rlhf_core.data.tool_call_formats import RawToolCall
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Tool, ToolCall, tool_name
 
@@ -23,9 +23,6 @@ def read_tools(value: Any, where: str) -> tuple[Tool, ...]:
     Args:
         value: a list, or a text that holds one.
         where: the row, for messages.
-
-    Raises:
-        DatasetError: not JSON, no name, parameters that are no JSON schema, or two tools of one name.
     """
     if isinstance(value, str):
         try:
@@ -57,8 +54,8 @@ def _tool(row: Any, where: str) -> Tool:
             why=f"got {str(row)[:80]}",
             fix='write {"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}',
         )
-    given = function.get("parameters", function.get("input_schema"))
-    parameters = schema({"type": "object", "properties": {}} if given is None else given)
+    declared = function.get("parameters", function.get("input_schema"))
+    parameters = schema({"type": "object", "properties": {}} if declared is None else declared)
     wrong = schema_error(parameters)
     if wrong:
         raise DatasetError(
@@ -67,8 +64,8 @@ def _tool(row: Any, where: str) -> Tool:
             why=wrong,
             fix='write {"type": "object", "properties": {...}, "required": [...]}',
         )
-    kept = {k: v for k, v in function.items() if k not in ("parameters", "input_schema") and v is not None}
-    return {"type": "function", "function": {**kept, "parameters": parameters}}
+    fields = {k: v for k, v in function.items() if k not in ("parameters", "input_schema") and v is not None}
+    return {"type": "function", "function": {**fields, "parameters": parameters}}
 
 
 def schema(value: Any) -> Any:
@@ -108,7 +105,7 @@ def _validator() -> Any:
     return Draft202012Validator
 
 
-def checked(call: WrittenCall, tools: Sequence[Tool], id: str, why: str = "") -> ToolCall:
+def checked(call: RawToolCall, tools: Sequence[Tool], id: str, why: str = "") -> ToolCall:
     """A call as it may run, or with an error.
 
     Args:
@@ -126,7 +123,7 @@ def checked(call: WrittenCall, tools: Sequence[Tool], id: str, why: str = "") ->
     return ToolCall(call.name, arguments, id)
 
 
-def _arguments(call: WrittenCall, tools: Sequence[Tool]) -> tuple[Any, str]:
+def _arguments(call: RawToolCall, tools: Sequence[Tool]) -> tuple[Any, str]:
     """(Arguments, what is wrong with them)."""
     tool = next((t for t in tools if tool_name(t) == call.name), None)
     if tool is None:

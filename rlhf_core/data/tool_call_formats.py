@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from rlhf_core.data.strict_json import NotJson, read_value
@@ -14,11 +13,11 @@ _NAMED = re.compile(r'\{\s*"(name|function)"\s*:')
 _FENCE = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\n(.*?)(?:\n```|$)", re.DOTALL)
 
 
-class WrittenCall(NamedTuple):
+class RawToolCall(NamedTuple):
     """One call as it stands in a turn, before it is held against the tools.
 
     Example:
-        WrittenCall('{"name": "add", "arguments": {"a": 1}}', "add", {"a": 1})
+        RawToolCall('{"name": "add", "arguments": {"a": 1}}', "add", {"a": 1})
     """
 
     written: str
@@ -31,40 +30,46 @@ class WrittenCall(NamedTuple):
     """False where every argument is a text, to be read by the type in the tool's schema."""
 
 
-class Taken(NamedTuple):
+class ParsedToolCalls(NamedTuple):
     """A turn taken apart; together it holds everything that was written."""
 
     content: str
     """All text outside of calls, in its order."""
-    calls: list[WrittenCall]
+    calls: list[RawToolCall]
 
 
 @runtime_checkable
 class ToolFormat(Protocol):
     """How one family of models writes calls; entry-point group ``rlhf.tool_format`` names such objects."""
 
-    def take(self, text: str) -> Taken:
+    def take(self, text: str) -> ParsedToolCalls:
         """Take a turn's text apart, special tokens included, end token not; what cannot be read has an ``error``."""
         ...
 
 
-def call_from(value: Any, written: str) -> WrittenCall:
+def call_from(value: Any, written: str) -> RawToolCall:
     """A call from a decoded object: ``{"name", "arguments" | "parameters"}``, or OpenAI's with ``function``."""
     if not isinstance(value, dict):
-        return WrittenCall(written, error=f"a call is an object with name and arguments, not {type(value).__name__}")
+        return RawToolCall(written, error=f"a call is an object with name and arguments, not {type(value).__name__}")
     function = value.get("function")
     inner: dict[str, Any] = function if isinstance(function, dict) else value
     name = inner.get("name", inner.get("function"))
     if not isinstance(name, str) or not name:
-        return WrittenCall(written, error='the call has no "name"')
+        return RawToolCall(written, error='the call has no "name"')
     arguments = next((inner[key] for key in ARGUMENTS if key in inner), {})
-    return WrittenCall(written, name, arguments, str(value.get("id") or ""))
+    return RawToolCall(written, name, arguments, str(value.get("id") or ""))
 
 
-def broken(written: str, error: NotJson) -> WrittenCall:
+def calls_from(values: list[Any]) -> list[RawToolCall]:
+    """Calls from a decoded list of them."""
+    calls = [call_from(one, json.dumps(one, ensure_ascii=False)) for one in values]
+    return calls or [RawToolCall("[]", error="the list of calls is empty")]
+
+
+def broken(written: str, error: NotJson) -> RawToolCall:
     """A call that is no JSON; its name where that can still be told."""
     name = re.search(r'"name"\s*:\s*"([^"\\]{1,128})"', written[:1000])
-    return WrittenCall(written, name[1] if name else "", error=f"the call is not valid JSON: {error}")
+    return RawToolCall(written, name[1] if name else "", error=f"the call is not valid JSON: {error}")
 
 
 class Hermes:
@@ -73,9 +78,9 @@ class Hermes:
     OPEN, CLOSE = "<tool_call>", "</tool_call>"
     _BLANKS = re.compile(r"\s*")
 
-    def take(self, text: str) -> Taken:
+    def take(self, text: str) -> ParsedToolCalls:
         """Every ``<tool_call>`` is a call; one inside a JSON string is a part of that string."""
-        calls: list[WrittenCall] = []
+        calls: list[RawToolCall] = []
         content: list[str] = []
         at = 0
         while (start := text.find(self.OPEN, at)) >= 0:
@@ -83,9 +88,9 @@ class Hermes:
             body = start + len(self.OPEN)
             call, at = self._call(text, body)
             calls.append(call)
-        return Taken(joined([*content, text[at:]]), calls)
+        return ParsedToolCalls(joined([*content, text[at:]]), calls)
 
-    def _call(self, text: str, body: int) -> tuple[WrittenCall, int]:
+    def _call(self, text: str, body: int) -> tuple[RawToolCall, int]:
         try:
             value, end = read_value(text, body)
         except NotJson as error:
@@ -107,99 +112,10 @@ class Hermes:
         return broken(text[body:close].strip(), error), min(len(text), close + len(self.CLOSE))
 
 
-class QwenXml:
-    """``<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>``: Qwen 3 Coder, 3.5."""
-
-    _BLOCK = re.compile(r"<tool_call>\s*(<function=.*?)(?:</tool_call>|(?=<tool_call>)|$)", re.DOTALL)
-    _FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(</function>|$)", re.DOTALL)
-    _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?(</parameter>|(?=<parameter=)|$)", re.DOTALL)
-
-    def take(self, text: str) -> Taken:
-        """Values are texts, typed by the schema later on."""
-        calls = [self._call(block[1]) for block in self._BLOCK.finditer(text)]
-        return Taken(joined(self._BLOCK.split(text)[::2]), calls)
-
-    def _call(self, block: str) -> WrittenCall:
-        function = self._FUNCTION.match(block)
-        if function is None:
-            return WrittenCall(block.strip(), error="the call is not <function=NAME>...</function>")
-        name, body, closed = function[1].strip(), function[2], function[3]
-        parameters = list(self._PARAMETER.finditer(body))
-        names = [p[1].strip() for p in parameters]
-        error = ""
-        if not closed or any(not p[3] for p in parameters):
-            error = "the call has no end: </parameter> or </function> is missing"
-        elif len(set(names)) < len(names):
-            error = f"the parameter {next(n for n in names if names.count(n) > 1)!r} occurs twice"
-        elif self._PARAMETER.sub("", body).strip() or block[function.end() :].strip():
-            error = "text stands between the parameters of the call, or after it"
-        return WrittenCall(block.strip(), name, dict(zip(names, (p[2] for p in parameters))), error=error, typed=False)
-
-
-class Llama3:
-    """The whole turn is ``{"name": ..., "parameters": {...}}``, with ``<|python_tag|>`` before it or not: Llama 3."""
-
-    TAG = "<|python_tag|>"
-
-    def take(self, text: str) -> Taken:
-        """Objects one after the other, ``;`` or blanks between them; any other turn is text."""
-        before, tag, body = text.partition(self.TAG)
-        if not tag:
-            before, body = "", text
-        if not tag and not _NAMED.match(body.lstrip()):
-            return Taken(text, [])
-        if tag and not body.lstrip().startswith("{"):
-            error = "after <|python_tag|> stands no JSON object with name and parameters"
-            return Taken(before, [WrittenCall(body.strip(), error=error)])
-        calls, rest = objects(body, ";,")
-        return Taken(joined([before, rest]), calls)
-
-
-class Mistral:
-    """``[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]``, and ``[TOOL_CALLS]NAME[ARGS]{...}`` of later ones."""
-
-    MARK, ARGS = "[TOOL_CALLS]", "[ARGS]"
-    _NAME = re.compile(r"\s*([\w.-]{1,128})\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\])?\s*(?=\{)")
-
-    def take(self, text: str) -> Taken:
-        """Everything after the mark is calls."""
-        before, mark, _ = text.partition(self.MARK)
-        calls: list[WrittenCall] = []
-        content, at = [before], len(before) + len(mark)
-        while mark and at <= len(text):
-            found, rest, at = self._block(text, at)
-            calls += found
-            content.append(rest)
-        return Taken(joined(content), calls)
-
-    def _block(self, text: str, at: int) -> tuple[list[WrittenCall], str, int]:
-        """(calls, text that is none, where the next block begins) of what follows a mark."""
-        named = self._NAME.match(text, at)
-        try:
-            value, end = read_value(text, named.end() if named else at)
-        except NotJson as error:
-            end = text.find(self.MARK, at)
-            written = text[at : end if end >= 0 else len(text)].strip()
-            call = broken(written, error)._replace(**({"name": named[1]} if named else {}))
-            return [call], "", end + len(self.MARK) if end >= 0 else len(text) + 1
-        if named:
-            calls = [WrittenCall(text[at:end].strip(), named[1], value, named[2] or "")]
-        elif isinstance(value, list):
-            calls = [call_from(one, json.dumps(one, ensure_ascii=False)) for one in value] or [
-                WrittenCall("[]", error="the list of calls is empty")
-            ]
-        else:
-            calls = [call_from(value, text[at:end].strip())]
-        following = text.find(self.MARK, end)
-        if following >= 0:
-            return calls, text[end:following], following + len(self.MARK)
-        return calls, text[end:], len(text) + 1
-
-
 class Plain:
     """For models of no known family: tagged as Hermes does, or a turn that is JSON alone, in a fence or not."""
 
-    def take(self, text: str) -> Taken:
+    def take(self, text: str) -> ParsedToolCalls:
         """Text around a fence is content."""
         if Hermes.OPEN in text:
             return Hermes().take(text)
@@ -207,18 +123,24 @@ class Plain:
         body = fence[1] if fence else text
         start = body.lstrip()
         if not _NAMED.match(start.lstrip("[ \t\r\n") if start.startswith("[") else start):
-            return Taken(text, [])
+            return ParsedToolCalls(text, [])
         around = [text[: fence.start()], text[fence.end() :]] if fence else []
-        if start.startswith("["):
-            calls, rest, _ = Mistral()._block(body, 0)
-        else:
-            calls, rest = objects(body, ";,")
-        return Taken(joined([*around[:1], rest, *around[1:]]), calls)
+        calls, rest = _array(body) if start.startswith("[") else objects(body, ";,")
+        return ParsedToolCalls(joined([*around[:1], rest, *around[1:]]), calls)
 
 
-def objects(text: str, between: str) -> tuple[list[WrittenCall], str]:
+def _array(text: str) -> tuple[list[RawToolCall], str]:
+    """(Calls of one JSON array, the text after it)."""
+    try:
+        value, end = read_value(text)
+    except NotJson as error:
+        return [broken(text.strip(), error)], ""
+    return calls_from(value), text[end:]
+
+
+def objects(text: str, between: str) -> tuple[list[RawToolCall], str]:
     """(JSON objects one after the other, the text after them)."""
-    calls: list[WrittenCall] = []
+    calls: list[RawToolCall] = []
     at = 0
     while True:
         rest = text[at:].lstrip(between + " \t\r\n")
@@ -235,18 +157,11 @@ def objects(text: str, between: str) -> tuple[list[WrittenCall], str]:
 
 def joined(pieces: list[str]) -> str:
     """Text around calls as one; the blanks beside calls are the format's."""
-    return "\n".join(_filled(pieces))
-
-
-def _filled(pieces: list[str]) -> Iterator[str]:
-    return (piece.strip() for piece in pieces if piece.strip())
+    return "\n".join(piece.strip() for piece in pieces if piece.strip())
 
 
 CORE: dict[str, ToolFormat] = {
-    "mistral": Mistral(),
-    "qwen_xml": QwenXml(),
     "hermes": Hermes(),
-    "llama3": Llama3(),
     "plain": Plain(),
 }
-"""The core's formats, in the order in which a chat template is tried on them."""
+"""The core's formats, tried on a chat template in this order, after those of distributions."""

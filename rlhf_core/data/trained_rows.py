@@ -10,12 +10,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rlhf_core.data.atomic import write_json
-
-if TYPE_CHECKING:
-    from rlhf_core.data.datasets import Datasets
+from typing import Any
 
 log = logging.getLogger("rlhf")
 FILE = "rows.json"
@@ -51,7 +46,7 @@ def ancestors(model: str) -> list[RunRows]:
     Args:
         model: a path, a hub id, or anything else that ``model.path`` takes.
     """
-    found: list[RunRows] = []
+    runs: list[RunRows] = []
     seen: set[Path] = set()
     while (run := _run_of(model)) is not None and run not in seen:
         seen.add(run)
@@ -60,73 +55,34 @@ def ancestors(model: str) -> list[RunRows]:
             model = str(json.loads((run / "plan.json").read_text())["config"]["model"]["path"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("what '%s' was trained on is not known: %s: %s", run, type(error).__name__, error)
-            return found
+            return runs
         if rows is not None:
-            found.append(rows)
-    return found
+            runs.append(rows)
+    return runs
 
 
 def _run_of(model: str) -> Path | None:
-    place = Path(model).expanduser()
-    folders = [place, *place.absolute().parents[:_PARENTS]] if place.exists() else []
+    path = Path(model).expanduser()
+    folders = [path, *path.absolute().parents[:_PARENTS]] if path.exists() else []
     return next((f.absolute() for f in folders if (f / "plan.json").is_file()), None)
 
 
-def trained_on(model: str, asked: Collection[str]) -> tuple[int, str]:
+def trained_on(model: str, hashes: Collection[str]) -> tuple[int, str]:
     """How many of these rows a model has seen in training, and a warning that says so; (0, "") if none.
 
     Args:
         model: as in :func:`ancestors`.
-        asked: hashes of what the rows ask.
+        hashes: of what the rows ask.
     """
-    return seen_by(ancestors(model), asked)
+    return seen_by(ancestors(model), hashes)
 
 
-def seen_by(runs: Collection[RunRows], asked: Collection[str]) -> tuple[int, str]:
+def seen_by(runs: Collection[RunRows], hashes: Collection[str]) -> tuple[int, str]:
     """As :func:`trained_on`, for runs that were read."""
-    rows = set(asked)
+    rows = set(hashes)
     by_run = {r.run: len(rows & r.train) for r in runs if rows & r.train}
     count = len(rows & frozenset[str]().union(*(r.train for r in runs)))
     if not count:
         return 0, ""
     names = ", ".join(f"{run} ({n})" for run, n in by_run.items())
     return count, f"the model was trained on {count} of the {len(rows)} rows that it is tested on, by {names}"
-
-
-class RowRecorder:
-    """Keeps ``rows.json`` of a run, and warns once if its base model was trained on what it holds out.
-
-    Args:
-        run: its folder.
-        model: ``model.path``.
-    """
-
-    def __init__(self, run: Path, model: str) -> None:
-        self.run, self.model, self.warned, self.shared = run, model, False, 0
-        self.rows: dict[str, list[str]] = {}
-
-    def __call__(self, datasets: Datasets) -> None:
-        """Write what was read so far, once the run's folder is there."""
-        self.rows = {split: sorted({*datasets.content_keys(split).values()}) for split in ("train", "heldout")}
-        self.write()
-        self._compare(set(self.rows["train"]), set(self.rows["heldout"]))
-        _, warning = trained_on(self.model, self.rows["heldout"])
-        if warning and not self.warned:
-            self.warned = True
-            log.warning("%s; its figures on held-out rows are too good", warning)
-
-    def _compare(self, train: set[str], heldout: set[str]) -> None:
-        """Warn of rows on both sides: of a source's own splits, of several sources, or of ids for the same prompt."""
-        shared = len(train & heldout)
-        if shared > self.shared:
-            log.warning(
-                "%d of the %d held-out prompts are trained on too, so that figures on held-out rows are too good; "
-                "dataset.heldout=FILE takes its rows from training",
-                *(shared, len(heldout)),
-            )
-        self.shared = max(shared, self.shared)
-
-    def write(self) -> None:
-        """Write the rows if the run has begun; a trainer reads its data before its folder is made."""
-        if self.rows and (self.run / "plan.json").exists():
-            write_json(self.run / FILE, self.rows)

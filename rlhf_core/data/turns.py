@@ -104,8 +104,10 @@ def _blocks(content: list[Any], where: str) -> dict[str, Any]:
             calls += _calls([call], where)
         elif kind == "tool_result":
             inner = block.get("content") or ""
-            told = inner if isinstance(inner, str) else _blocks(inner, where)["text"]
-            results.append({"role": "tool", "content": told, "tool_call_id": str(block.get("tool_use_id") or "")})
+            text_inside = inner if isinstance(inner, str) else _blocks(inner, where)["text"]
+            results.append(
+                {"role": "tool", "content": text_inside, "tool_call_id": str(block.get("tool_use_id") or "")}
+            )
         else:
             raise DatasetError(
                 f"a turn has a block of type {kind!r}, which training cannot read",
@@ -128,8 +130,8 @@ def _calls(rows: Any, where: str) -> list[dict[str, Any]]:
                 why=f"got {str(row)[:80]}",
                 fix='write {"id": ..., "type": "function", "function": {"name": ..., "arguments": {...}}}',
             )
-        given = function.get("arguments", function.get("parameters"))
-        arguments = _json(given, f"the arguments of a call of '{name}'", where) if given not in (None, "") else {}
+        value = function.get("arguments", function.get("parameters"))
+        arguments = _json(value, f"the arguments of a call of '{name}'", where) if value not in (None, "") else {}
         if not isinstance(arguments, Mapping):
             raise DatasetError(
                 f"the arguments of a call of '{name}' are not an object",
@@ -173,7 +175,7 @@ def _from_hermes(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
         rows = [{"name": call.name, "arguments": call.arguments} for call in taken.calls]
         return [{**message, "content": taken.content, "tool_calls": _calls(rows, where)}]
     if role == "tool" and content.lstrip().startswith("<tool_response>"):
-        return [{**message, "content": told} for told in _RESPONSE.findall(content)]
+        return [{**message, "content": text_inside} for text_inside in _RESPONSE.findall(content)]
     return [message]
 
 
@@ -187,8 +189,8 @@ def _paired(messages: list[dict[str, Any]]) -> list[Message]:
             open_calls.append(call)
             number += 1
         if message["role"] == "tool":
-            given = message.get("tool_call_id")
-            call = next((c for c in open_calls if given in (None, "", c["id"])), None)
+            call_id = message.get("tool_call_id")
+            call = next((c for c in open_calls if call_id in (None, "", c["id"])), None)
             if call is not None:
                 open_calls.remove(call)
                 message |= {"tool_call_id": call["id"], "name": message.get("name") or call["function"]["name"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from rlhf_core.data.tool_call_formats import CORE, Taken, ToolFormat
+from rlhf_core.data.tool_call_formats import CORE, ParsedToolCalls, ToolFormat
 from rlhf_core.models.tool_templates import ASKED, CALLING, KEY, NAME, PROBE_TOOL, VALUE, fill, template_text
 from rlhf_core.plugins.disabled import disabled_distributions, normalise
 from rlhf_core.plugins.entry_points import scan
@@ -61,8 +61,8 @@ def format_named(name: str) -> ToolFormat:
         raise PluginError(f"tool format '{name}' has no method take(text)", where=points[name].value)
     try:
         taken = made.take("no call")
-        good = isinstance(taken, Taken)
-        why = "" if good else f"take() returned {type(taken).__name__}, expected rlhf_core.models.Taken"
+        good = isinstance(taken, ParsedToolCalls)
+        why = "" if good else f"take() returned {type(taken).__name__}, expected rlhf_core.models.ParsedToolCalls"
     except Exception as error:
         good, why = False, f"take('no call') raised {type(error).__name__}: {error}"
     if not good:

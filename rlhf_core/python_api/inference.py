@@ -48,20 +48,20 @@ def generate(
         ModelError: the model cannot be loaded.
     """
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.generate import sample_completions
+    from rlhf_core.cli.episodes import play_prompts
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
     from rlhf_core.python_api.side_effects import unchanged_process
 
-    given = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
+    all_prompts = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
     if n < 1:
         raise ConfigError(f"n is {n}", fix="ask for at least one completion")
     params, config = _sampling(sampling), _model_config(model, prompt_format)
     with unchanged_process():
         quiet_libraries()
         use_matmul_backend("auto")
-        rollouts = sample_completions(load_policy(config), given, params, n, seed, config.prompt_format)
-    return [rollouts[i * n : i * n + n] for i in range(len(given))]
+        rollouts = play_prompts(load_policy(config), config, all_prompts, params, n, seed)
+    return [rollouts[i * n : i * n + n] for i in range(len(all_prompts))]
 
 
 def score(
@@ -96,11 +96,9 @@ def score(
 
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.components import open_registry
-    from rlhf_core.cli.scoring import scoring_context
-    from rlhf_core.data.completions import cut_at, read_completions
-    from rlhf_core.models.layers.matmul import use_matmul_backend
-    from rlhf_core.plugins.contracts import score_samples
-    from rlhf_core.python_api.held import held, rows_of
+    from rlhf_core.cli.scoring import score_completions
+    from rlhf_core.python_api.object_registry import registered
+    from rlhf_core.python_api.rows import rows_of
     from rlhf_core.python_api.side_effects import unchanged_process
 
     with tempfile.TemporaryDirectory() as folder, unchanged_process():
@@ -110,16 +108,12 @@ def score(
             rows = rows_of(samples, "samples")
             Path(file).write_text("".join(json.dumps(row, default=_plain) + "\n" for row in rows))
         is_function = not isinstance(reward, str | Path | ComponentConfig | Run)
-        with held({"reward": reward}) if is_function else nullcontext():
+        with registered({"reward": reward}) if is_function else nullcontext():
             registry = open_registry()
             chosen = _chosen_reward(registry, reward, settings)
-            completions = cut_at(read_completions(file), _strings(stop), keep=keep_stop)
-            ctx = scoring_context(registry, file, completions, chosen, seed)
-            chosen.preflight(ctx)
+            strings = _strings(stop)
             quiet_libraries()
-            use_matmul_backend("auto")
-            with ctx.open("reward", chosen) as one:
-                return list(score_samples(one, completions.samples, f"reward '{chosen.name}'"))
+            return list(score_completions(registry, chosen, file, strings, keep_stop=keep_stop, seed=seed)[2])
 
 
 def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:
@@ -200,11 +194,11 @@ def _refuse_settings(settings: Mapping[str, Any] | None, what: str) -> None:
         )
 
 
-def _sampling(given: Mapping[str, Any]) -> SamplingParams:
+def _sampling(values: Mapping[str, Any]) -> SamplingParams:
     """Checked as the same settings of a run are."""
     from rlhf_core.training.config import SamplingSettings
 
-    settings = SamplingSettings.from_settings({**given, "stop": _strings(given.get("stop", ()))}, "generate()")
+    settings = SamplingSettings.from_settings({**values, "stop": _strings(values.get("stop", ()))}, "generate()")
     return settings.params()
 
 
@@ -218,15 +212,15 @@ def _strings(stop: Any) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-def _prompts(given: Sequence[Any]) -> list[Prompt]:
+def _prompts(values: Sequence[Any]) -> list[Prompt]:
     from rlhf_core.data.schema import RawRow, RowReader
     from rlhf_core.types.rollouts import Prompt
 
-    if not given:
+    if not values:
         raise ConfigError("there is no prompt", fix='generate(model, ["What is 2 + 3?"])')
     reader = RowReader("prompts", {}, mapped=False)
     prompts: list[Prompt] = []
-    for i, one in enumerate(given):
+    for i, one in enumerate(values):
         if isinstance(one, Prompt):
             prompts.append(one)
         elif isinstance(one, str):

@@ -24,13 +24,14 @@ def resume(
     """Go on with a run; see :meth:`~rlhf_core.python_api.run.Run.resume`."""
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
-    from rlhf_core.python_api.held import held, read_once
+    from rlhf_core.python_api.object_registry import registered
+    from rlhf_core.python_api.rows import read_once
     from rlhf_core.python_api.side_effects import unchanged_process
     from rlhf_core.runs.launch.run import planned_resume
 
     if unknown := set(objects) - set(SLOTS):
         raise ConfigError(f"resume() takes no '{min(unknown)}'", why=f"only {', '.join(SLOTS)}", fix="leave it out")
-    with unchanged_process(), held(read_once(objects)):
+    with unchanged_process(), registered(read_once(objects)):
         registry, hooks = open_plugins()
 
         def changed(base: Mapping[str, Any]) -> RunConfig:
@@ -57,33 +58,18 @@ def launch_in_process(
         RlhfError: it failed.
     """
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.progress import StepPrinter
-    from rlhf_core.runs.launch.run import launch, preflight, with_rows
-    from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
-    from rlhf_core.runs.work import Display
+    from rlhf_core.cli.progress import launch_shown
+    from rlhf_core.runs.launch.run import preflight, with_rows
 
+    quiet_libraries()
     preflight(registry, config, plan.world_size)
     plan = plan if resuming else with_rows(plan, registry, config)
-    folder = Path(run_dir).expanduser() if run_dir is not None else default_run_dir(config.trainer.name)
-    if not resuming:
-        check_free(RunDir(folder))
-    quiet_libraries()
-    with StepPrinter(config, folder, quiet=not progress) as printer:
-        try:
-            display = Display(printer.say, printer.step, printer.work)
-            launch(plan, config, registry, hooks, folder, resume=resuming, display=display)
-        finally:
-            for note in hooks.notes:
-                printer.say(note)
-    return folder
+    folder = Path(run_dir).expanduser() if run_dir is not None else None
+    return launch_shown(plan, config, registry, hooks, folder, resume=resuming, quiet=not progress)[0]
 
 
 def with_dotted_keys(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections with dotted settings put into them.
-
-    Raises:
-        ConfigError: a key that is no text.
-    """
+    """Sections with dotted settings put into them."""
     from rlhf_core.config.layers import merge_settings
 
     out = dict(sections)

@@ -97,7 +97,10 @@ class Run:
             RunDirError: there is none.
             ModelError: it cannot be loaded.
         """
-        return self._loaded().model.eval()
+        from rlhf_core.models.config import ModelConfig
+        from rlhf_core.models.load import load_policy
+
+        return load_policy(ModelConfig(path=str(self.model_path))).model.eval()
 
     def tokenizer(self) -> Any:
         """The final model's tokenizer.
@@ -135,12 +138,6 @@ class Run:
     def reload(self) -> Run:
         """Read the folder anew, for a run that is still going on."""
         return Run(read_run(self.path))
-
-    def _loaded(self) -> Any:
-        from rlhf_core.models.config import ModelConfig
-        from rlhf_core.models.load import load_policy
-
-        return load_policy(ModelConfig(path=str(self.model_path)))
 
     def _check_there(self) -> None:
         if not self.path.is_dir():

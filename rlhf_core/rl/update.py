@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhf_core.distributed.exchange import redistribute
-from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.plugins.hooks import BatchReady
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.entropy import keep_uncertain
 from rlhf_core.rl.loss_terms import with_sample_size

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.trained_rows import RowRecorder
 from rlhf_core.plugins.component_errors import component_errors, label_for, label_of, set_label
 from rlhf_core.plugins.registry import check_component
 from rlhf_core.plugins.time_limit import time_limit
+from rlhf_core.runs.row_recorder import RowRecorder
 from rlhf_core.types.errors import PluginError, RunDirError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from scripts.faults._process import finish, kill_when
 
 MODULE = """
 from typing import ClassVar
-from rlhf_core.models import Taken, WrittenCall
+from rlhf_core.models import ParsedToolCalls, RawToolCall
 from rlhf_plugin_episodes.config import EnvironmentConfig
 from rlhf_plugin_episodes.tool_spec import tool_spec
 
@@ -57,7 +57,7 @@ class Effects:
     def load_state_dict(self, state): self.name, self.count, self.sum = state
 
 class Always:  # whatever a policy with random weights writes is a call
-    def take(self, text): return Taken("", [WrittenCall(text, "note", {"text": text})])
+    def take(self, text): return ParsedToolCalls("", [RawToolCall(text, "note", {"text": text})])
 """
 ENTRIES = (
     "[rlhf.environment]\neffects = audit_environment:EffectsConfig\npure = audit_environment:PureConfig\n"

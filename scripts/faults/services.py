@@ -28,9 +28,9 @@ from typing import Any
 
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.types.delimiters import delimited
 from rlhf_plugin_agents.stand_in import oracle
 from rlhf_plugin_agents.suites.config import AgentBenchMini
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO, Price
 from rlhf_plugin_judge.stand_in import Service, StandIn, by_question

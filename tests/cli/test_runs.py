@@ -168,17 +168,6 @@ def test_trace_by_the_end_of_an_id(rlhf: Rlhf, finished_run: Path) -> None:
     assert repr(short) in out.err
 
 
-def test_trace_of_an_offline_run(rlhf: Rlhf, finished_run: Path, tmp_path: Path) -> None:
-    (tmp_path / "off").mkdir()
-    shutil.copy(finished_run / "plan.json", tmp_path / "off")
-    (tmp_path / "off" / "trace.jsonl").write_text(
-        '{"step": 1, "stage": "step", "event": "update", "examples": ["a/1", "a/2"], "metrics": {"loss": 0.25}}\n'
-    )
-    text = rlhf("trace", "show", tmp_path / "off", "--step", 1, "--prompt", "a/2").out
-    assert "a/1, a/2" in text
-    assert "loss 0.25" in text
-
-
 def test_trace_of_a_step_that_is_not_there(rlhf: Rlhf, finished_run: Path) -> None:
     out = rlhf("trace", "show", finished_run, "--step", 9)
     assert out.code == 2

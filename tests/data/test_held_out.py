@@ -12,7 +12,8 @@ import pytest
 
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import content_key
-from rlhf_core.data.trained_rows import RowRecorder, ancestors
+from rlhf_core.data.trained_rows import ancestors
+from rlhf_core.runs.row_recorder import RowRecorder
 
 Make = Callable[..., Datasets]
 Write = Callable[..., str]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.data.tool_call_check import read_tools
-from rlhf_core.data.tool_call_formats import CORE
 from rlhf_core.data.tool_call_parser import AssistantTurn, parse_turn
+from rlhf_core.models.tool_call_format import format_named
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import ToolCall, message_text
 
@@ -23,6 +23,7 @@ ADD = {
     },
 }
 TOOLS = read_tools([ADD, {"name": "now", "description": "What time it is."}], "test")
+FORMATS = ("mistral", "qwen_xml", "hermes", "llama3", "plain")
 DEEP = "[" * 100_000
 
 
@@ -49,10 +50,10 @@ def write(name: str, calls: list[tuple[str, Any]]) -> str:
 
 
 def parse(text: str, name: str = "hermes", **options: Any) -> AssistantTurn:
-    return parse_turn(text, CORE[name], TOOLS, **options)
+    return parse_turn(text, format_named(name), TOOLS, **options)
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_parallel_calls_keep_their_order_and_their_arguments(name: str) -> None:
     hard = 'ä😀 "quoted" {nested: [braces]} \\ back'
     text = write(name, [("add", {"a": 1, "s": hard}), ("now", {}), ("add", {"a": 2})])
@@ -66,7 +67,7 @@ def test_parallel_calls_keep_their_order_and_their_arguments(name: str) -> None:
     assert parse(text, name, earlier=7).calls[0].id == "call00007"
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_an_answer_is_no_call(name: str) -> None:
     for text in ("It is 4.", '{"answer": 4}', "use {braces} and [lists]", "```python\nprint(4)\n```", ""):
         assert parse(text, name) == AssistantTurn(text)
@@ -108,7 +109,7 @@ def test_json_inside_json_is_read_as_openai_writes_it() -> None:
     assert (call.arguments, call.ok) == ({"a": 1}, True)
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_call_that_is_cut_by_its_length_says_so(name: str) -> None:
     whole = write(name, [("add", {"a": 123456})])
     for at in range(whole.index("add") + 4, len(whole) - (30 if name == "qwen_xml" else 15)):
@@ -130,7 +131,7 @@ def test_reasoning_is_apart_and_calls_in_it_do_not_run() -> None:
 
 def test_without_tools_a_turn_is_its_text() -> None:
     text = write("hermes", [("add", {"a": 1})])
-    assert parse_turn(text, CORE["hermes"], ()) == AssistantTurn(text)
+    assert parse_turn(text, format_named("hermes"), ()) == AssistantTurn(text)
 
 
 def test_mistral_writes_names_before_arguments_too() -> None:
@@ -166,7 +167,7 @@ PIECES = (
 )
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_whatever_is_written_nothing_raises_and_nothing_is_lost(name: str) -> None:
     rng = random.Random(name)
     for _ in range(600):
@@ -179,7 +180,7 @@ def test_whatever_is_written_nothing_raises_and_nothing_is_lost(name: str) -> No
         assert "".join(pieces).count("ok") <= kept.count("ok")
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.timeout(60)  # where the time grows with the square of the length, it takes hours
 def test_megabytes_are_read_in_seconds(name: str) -> None:
     for text in ("<tool_call>" * 20_000, '[TOOL_CALLS]{"' * 4_000, '<tool_call>{"a": "' * 4_000, "{" * 200_000):
@@ -208,5 +209,5 @@ def test_bad_tools_are_refused_with_their_row(tools: Any, message: str) -> None:
 
 def test_a_schema_fetches_nothing() -> None:
     tools = read_tools([{"name": "add", "parameters": {"$ref": "http://127.0.0.1:9/schema.json"}}], "test")
-    turn = parse_turn(write("hermes", [("add", {})]), CORE["hermes"], tools)
+    turn = parse_turn(write("hermes", [("add", {})]), format_named("hermes"), tools)
     assert "cannot be held against its schema" in turn.calls[0].error

@@ -122,9 +122,9 @@ def calibrate(composite: CompositeReward) -> None:
     names = [n for n, p in composite.config.parts.items() if needs_calibration(p)]
     if not names or file is None:
         return
-    from rlhf_core.cli import read_samples
+    from rlhf_core.data import read_completions
 
-    _, samples = read_samples(file)
+    samples = read_completions(file).samples
     for name in names:
         rows = score_samples(composite.rewards[name], samples, f"part '{name}'")
         values = [float(s.value) for s in rows if s.ok and s.value is not None]

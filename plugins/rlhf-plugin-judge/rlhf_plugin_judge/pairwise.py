@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Message, PreferencePair
-from rlhf_core.rewards import JudgeRequest, Sample, Score, ScoreStatus, delimited
+from rlhf_core.rewards import JudgeRequest, Sample, Score, ScoreStatus
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from rlhf_core.rewards import Judge, JudgeReply, JudgeRequest, Score, ScoreStatus, delimited
+from rlhf_core.rewards import Judge, JudgeReply, JudgeRequest, Score, ScoreStatus
+from rlhf_plugin_judge.delimiters import delimited
 
 T = TypeVar("T")
 LOOKED_AT = 20_000

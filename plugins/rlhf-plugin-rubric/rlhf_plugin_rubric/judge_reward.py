@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhf_core.config import BuildContext
-from rlhf_core.rewards import Judge, JudgeRequest, Sample, Score, delimited
+from rlhf_core.rewards import Judge, JudgeRequest, Sample, Score
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.grading import close_judge, response_of
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 from rlhf_plugin_rubric.config import RubricRewardConfig

@@ -200,9 +200,8 @@ def plugins() -> Iterator[Finding]:
     """Every component imports, and no name is claimed twice."""
     from collections import Counter
 
-    from rlhf_core.cli.command_check import check_commands
-    from rlhf_core.cli.plugin_check import check_components, claimed_twice
     from rlhf_core.config import Registry
+    from rlhf_plugin_preflight.plugin_check import check_commands, check_components, claimed_twice
 
     registry, context = Registry(), click.get_current_context(silent=True)
     commands = check_commands(context.find_root().command) if context is not None else ()

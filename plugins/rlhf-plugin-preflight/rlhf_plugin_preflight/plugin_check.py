@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
 import pkgutil
-import textwrap
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec, resolve_name
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import click
+
+from rlhf_core.cli.command_check import command_problem
+from rlhf_core.cli.groups import command_entries
+from rlhf_core.config import PluginError, Registry, RlhfError
+from rlhf_core.config.hints import GROUP
 from rlhf_core.plugins.component import import_component
-from rlhf_core.plugins.disabled import normalise
+from rlhf_core.plugins.disabled import disabled_distributions, normalise
 from rlhf_core.plugins.entry_points import CORE, Entry, entries_of
-from rlhf_core.plugins.registry import Registry
-from rlhf_core.types.errors import PluginError, RlhfError
 
 
 class CheckRow(NamedTuple):
@@ -36,8 +36,7 @@ class CheckRow(NamedTuple):
 def check_components(registry: Registry, distribution: str = "") -> Iterator[CheckRow]:
     """Every component, and every broken module that belongs to none.
 
-    A broken module is reported with the components that import it, when their Config is loaded or when it builds; the
-    others of the distribution are in order.
+    A broken module is reported with the components that need it to load; the others of the distribution are in order.
 
     Args:
         registry: what is installed.
@@ -60,9 +59,16 @@ def check_components(registry: Registry, distribution: str = "") -> Iterator[Che
                     yield CheckRow(name, entries[0].version, "module", module, _problem(entries[0], what, cause))
 
 
+def check_commands(root: click.Command, distribution: str = "") -> Iterator[CheckRow]:
+    """Every command that distributions add to ``root``; each is imported. ``distribution``: only this one."""
+    for entry in command_entries():
+        if distribution in ("", entry.distribution):
+            error = command_problem(root, entry)
+            yield CheckRow(entry.distribution, entry.version, "command", entry.qualified, error)
+
+
 def check_hooks(distribution: str = "") -> Iterator[CheckRow]:
     """Every hook plugin; each is imported. ``distribution``: only this one; "" checks all."""
-    from rlhf_core.plugins.disabled import disabled_distributions
     from rlhf_core.plugins.hooks import hook_points, new_manager, register
 
     manager = new_manager()
@@ -80,9 +86,6 @@ def check_hooks(distribution: str = "") -> Iterator[CheckRow]:
 
 def check_hints(distribution: str = "") -> Iterator[CheckRow]:
     """Every function of key hints that is not switched off; each is imported. ``distribution``: only this one."""
-    from rlhf_core.config.hints import GROUP
-    from rlhf_core.plugins.disabled import disabled_distributions
-
     for entry in entries_of(GROUP, "hint"):
         if entry.distribution in disabled_distributions() or distribution not in ("", entry.distribution):
             continue
@@ -104,53 +107,14 @@ def claimed_twice(entries: Sequence[Entry]) -> list[tuple[str, str, list[str]]]:
 
 
 def component_problem(registry: Registry, entry: Entry) -> RlhfError | None:
-    """Why a component cannot be used; None if its Config loads, and so does what that imports to build it."""
+    """Why a component cannot be used; None if its Config loads, and so does the class that it names."""
     try:
         cls = registry.load(entry.kind, entry.qualified)
         if cls.component and entry.distribution != CORE:
             import_component(cls)
     except RlhfError as error:
         return error
-    for module in late_imports(cls):
-        if (cause := _import(module, entry)) is not None:
-            what = f"{entry.kind} '{entry.name}' cannot be built: importing {module}: {_text(cause)}"
-            return _problem(entry, what, cause)
     return None
-
-
-def late_imports(cls: type) -> list[str]:
-    """Modules of its own package that a Config's methods import when they are called."""
-    names: dict[str, None] = {}
-    package = cls.__module__.partition(".")[0]
-    for base in cls.__mro__:
-        if base.__module__.partition(".")[0] != package:
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        for node in ast.walk(tree):
-            names |= dict.fromkeys(_imported(node, base.__module__))
-    return [name for name in names if name.partition(".")[0] == package]
-
-
-def _imported(node: Any, module: str) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if not isinstance(node, ast.ImportFrom):
-        return []
-    name = (
-        resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0]) if node.level else node.module
-    )
-    inner = [f"{name}.{alias.name}" for alias in node.names]
-    return [str(name), *(i for i in inner if _is_module(i))]
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except Exception:
-        return False
 
 
 def broken_modules(package: str, entry: Entry) -> Iterator[tuple[str, Exception]]:
@@ -160,13 +124,13 @@ def broken_modules(package: str, entry: Entry) -> Iterator[tuple[str, Exception]
         yield package, error
         return
     folders = getattr(importlib.import_module(package), "__path__", ())
-    for place in pkgutil.iter_modules(folders, f"{package}."):
-        if place.name.rpartition(".")[2].startswith(("__main__", "test", "conftest")):
+    for module in pkgutil.iter_modules(folders, f"{package}."):
+        if module.name.rpartition(".")[2].startswith(("__main__", "test", "conftest")):
             continue
-        if place.ispkg:
-            yield from broken_modules(place.name, entry)
-        elif (error := _import(place.name, entry)) is not None:
-            yield place.name, error
+        if module.ispkg:
+            yield from broken_modules(module.name, entry)
+        elif (error := _import(module.name, entry)) is not None:
+            yield module.name, error
 
 
 def _import(module: str, entry: Entry) -> Exception | None:

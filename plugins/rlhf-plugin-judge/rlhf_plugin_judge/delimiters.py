@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TypeAlias
 
-from rlhf_core.types.messages import Message, message_text
+from rlhf_core.data import Message, message_text
 
 Content: TypeAlias = "str | Sequence[tuple[str, Content]]"
 Block: TypeAlias = "tuple[str, Content]"

@@ -1,4 +1,4 @@
-"""What an option or a word that a command does not take stands for: a setting, another option, a peer's name."""
+"""What a command, an option or a word that `rlhf` does not know stands for: a setting, or another tool's name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,22 @@ from rlhf_core.plugins.kinds import KINDS
 if TYPE_CHECKING:
     from rlhf_core.plugins.registry import Registry
 
+COMMANDS = {
+    "help": "rlhf --help",
+    "version": "rlhf --version",
+    "completion": 'eval "$(_RLHF_COMPLETE=bash_source rlhf)", and docs/completion.md for other shells',
+    "infer": "rlhf generate --model M, or rlhf chat M",
+    "sample": "rlhf generate --model M",
+    "ui": "rlhf dashboard, or rlhf report RUN",
+    "webui": "rlhf dashboard, or rlhf report RUN",
+    "view": "rlhf report RUN, or rlhf dashboard",
+    "finetune": "rlhf train --algo sft",
+    "rm": "rlhf train --algo reward_model",
+}
+"""What other tools call a command -> what it is here."""
 OPTIONS = {"model.path": "--model", "dataset.name": "--dataset", "trainer.name": "--algo", "reward.name": "--reward"}
 """Settings that have an option of their own."""
-USUAL = {
+SETTINGS = {
     "epochs": "num_train_epochs",
     "steps": "max_steps",
     "batch_size": "per_device_train_batch_size",
@@ -31,6 +44,24 @@ USUAL = {
 """What people call a setting -> a name that a peer or we have."""
 OTHERS = {"gpus": "--nproc", "num_processes": "--nproc", "num_gpus": "--nproc", "nproc_per_node": "--nproc"}
 DATA = (".jsonl", ".json", ".parquet", ".jsonl.gz")
+
+
+def command_hint(word: str, groups: Mapping[str, click.Command | None]) -> str:
+    """Example: ``rlhf train --algo sft`` for ``sft``; "" if nobody knows.
+
+    Args:
+        word: what was typed after `rlhf`.
+        groups: name -> group; other commands are passed over.
+    """
+    from rlhf_core.plugins.registry import Registry
+
+    if word in COMMANDS:
+        return COMMANDS[word]
+    if any(word == entry.name for entry in Registry().entries("trainer")):
+        return f"rlhf train --algo {word}"
+    groups_of = {name: group for name, group in groups.items() if isinstance(group, click.Group)}
+    below = [name for name, group in groups_of.items() if word in group.list_commands(click.Context(group))]
+    return " or ".join(f"rlhf {name} {word}" for name in below)
 
 
 def hint_for(error: click.ClickException, words: Sequence[str]) -> str:
@@ -87,7 +118,7 @@ def _of_name(name: str, value: str, options: Iterable[str], words: Sequence[str]
         return _written(name, value, options)
     registry, unanswered = Registry(), ""
     for chosen in _chosen(registry, words):
-        for called in dict.fromkeys((name, USUAL.get(name, name))):
+        for called in dict.fromkeys((name, SETTINGS.get(name, name))):
             keys, sentence = _asked(registry, chosen, called, value, "--set" in options)
             lines = list(dict.fromkeys(filter(None, (_written(key, value, options) for key in keys))))
             if lines:
