@@ -86,7 +86,7 @@ class Stage:
 
         from rlhf_core.cli.components import context_of
         from rlhf_core.models.prompt_format import Formatter
-        from rlhf_core.training.seeds import request_seed
+        from rlhf_core.training.generation import request_seed
         from rlhf_core.types.errors import ConfigError
         from rlhf_core.types.rollouts import PromptGroup
 

@@ -100,7 +100,7 @@ def generate(
     from rlhf_core.models.load import load_policy
     from rlhf_core.models.places import planned_format
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.models.tool_call_format import check_format
+    from rlhf_core.models.tool_templates import check_format
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import SamplingParams
 
@@ -186,7 +186,7 @@ def sample_completions(
 
     from rlhf_core.cli.components import context_of, open_registry
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.training.seeds import request_seed
+    from rlhf_core.training.generation import request_seed
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import RolloutRequest
 

@@ -224,8 +224,7 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
     from accelerate import init_empty_weights
     from transformers import AutoConfig, DynamicCache, GenerationConfig
 
-    from rlhf_core.models.layers.caches import keys_and_values_only
-    from rlhf_core.models.layers.trunk_and_head import take_apart
+    from rlhf_core.models.layers.trunk_and_head import keys_and_values_only, take_apart
     from rlhf_core.models.random_state import preserved_rng
 
     described: Any = AutoConfig.from_pretrained(str(place), **options)

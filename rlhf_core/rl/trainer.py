@@ -31,14 +31,12 @@ from rlhf_core.rl.build import (
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.rl.summary import summarize_online_run
-from rlhf_core.rl.token_record import TokenRecorder
 from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.training.generation import score_metrics
 from rlhf_core.training.loop import LoopSchedule, run_loop
 from rlhf_core.training.policy_evaluator import Evaluation
-from rlhf_core.training.rewards import score_metrics
-from rlhf_core.training.timer import Timer
-from rlhf_core.training.trace import prompt_rows, update_row
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
+from rlhf_core.training.trace import Timer, TokenRecorder, prompt_rows, update_row
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 
 

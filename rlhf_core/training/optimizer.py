@@ -10,7 +10,7 @@ from rlhf_core.plugins.optimizer_plan import OptimizerGroup, OptimizerPlan
 from rlhf_core.plugins.protocols import Strategy
 from rlhf_core.plugins.strategy_protocols import RunOptimizer
 from rlhf_core.training.config import OptimizerSettings
-from rlhf_core.training.sharded_trial import try_transformer
+from rlhf_core.training.forward_check import try_transformer
 
 
 def plan_optimizer(

@@ -19,25 +19,22 @@ from rlhf_core.distributed import optimizer as optimizer_module
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.optimizer import TorchOptimizer, fuses
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.layers.row_attention import WAYS, Way
+from rlhf_core.models.layers.packing import WAYS, Way
 from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.optimizer_plan import NormPart, OptimizerGroup, OptimizerPlan
-from rlhf_core.rl.token_record import TokenRecorder
-from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.forward_options import PLAIN, ForwardOptions
+from rlhf_core.training.forward import PLAIN, ForwardOptions, completion_logprobs, structure
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import micro_batches_of_size
 from rlhf_core.training.offline.config import OfflineTrainerConfig
-from rlhf_core.training.offline.trace import ExampleRecorder
-from rlhf_core.training.structure import structure
+from rlhf_core.training.trace import ExampleRecorder, TokenRecorder
 from rlhf_plugin_preflight.device.forwards import possible_here, random_samples
 from rlhf_plugin_preflight.memory.sizes import sizes_of
 from rlhf_plugin_preflight.memory.update import _parts
 from tests.second_device.accelerator import DEVICE, There, accelerator, move
 
-ALLOWED = ("transformers/masking_utils.py", "rlhf_core/models/layers/agreement.py")
+ALLOWED = ("transformers/masking_utils.py", "rlhf_core/models/layers/trunk_and_head.py")
 """transformers asks of a padded batch whether several sequences lie in one row; we, once per model, what it allows."""
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "sft": ("trainer.sample_prompts=0",),

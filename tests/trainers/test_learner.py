@@ -14,12 +14,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.rl.loss_terms import PolicyTerms
+from rlhf_core.rl.update import PolicyTerms
 from rlhf_core.training.config import OptimizerSettings
-from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.learner import Learner, lr_factor, means
 from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.batches import LossOutput, TokenBatch
 from rlhf_core.types.errors import TrainingDiverged
 from rlhf_plugin_grpo.loss import GrpoClip
