@@ -1,7 +1,7 @@
 r"""The clipped surrogate (Schulman et al. 2017, PPO, eq. 7; GRPO: Shao et al. 2024, eq. 3), and others.
 
-Losses of the form :math:`-w A \log\pi_\theta` have a weight w that no gradient goes through: where clipping the surrogate
-drops a token's gradient altogether, they only bound its size.
+Losses of the form :math:`-w A \log\pi_\theta` have a weight w that no gradient goes through: where clipping the
+surrogate drops a token's gradient altogether, they only bound its size.
 """
 
 from __future__ import annotations
