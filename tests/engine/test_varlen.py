@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers import packing
-from rlhf_core.models.layers.packing import BY_SEGMENT, WAYS, Kind, Way, pack, packed_hidden
+from rlhf_core.models.layers.packing import BACKENDS, BY_SEGMENT, AttentionBackend, Kind, pack, packed_hidden
 from rlhf_core.models.layers.segments import Segment, attend_by_segment
 from rlhf_core.models.layers.segments import layout as lay_out
 from rlhf_core.models.load import load_policy
@@ -29,7 +29,7 @@ from rlhf_plugin_preflight.device import forwards
 CPU = torch.device("cpu")
 PROMPTS = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 5), (7, 8), (1, 2, 3, 4, 5)]
 COMPLETIONS = [(6, 7, 8), (9,), (5, 6, 7, 8, 9, 10), (11, 12)]
-TORCH, FLASH, FLEX = WAYS
+TORCH, FLASH, FLEX = BACKENDS
 KIND = Kind(CPU, torch.bfloat16, 4, 2, 8, windowed=True, deterministic=False)
 SIGNATURE = inspect.signature(torch_varlen.varlen_attn)
 
@@ -108,7 +108,7 @@ def install_flash(monkeypatch: pytest.MonkeyPatch, function: Any = plain_flash) 
 
 
 def forget() -> None:
-    packing.first_way.cache_clear()
+    packing.first_backend.cache_clear()
     packing.refusal.cache_clear()
 
 
@@ -119,12 +119,12 @@ def nothing_tried() -> Iterator[None]:
     forget()
 
 
-@pytest.mark.parametrize("way", [TORCH, FLASH], ids=lambda way: way.name)
+@pytest.mark.parametrize("backend", [TORCH, FLASH], ids=lambda backend: backend.name)
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("key_heads", [4, 2])
 def test_one_call_attends_as_a_call_per_segment(
-    way: Way, share: bool, window: int | None, key_heads: int, monkeypatch: pytest.MonkeyPatch
+    backend: AttentionBackend, share: bool, window: int | None, key_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_varlen, "varlen_attn", plain_torch)
     install_flash(monkeypatch)
@@ -137,9 +137,9 @@ def test_one_call_attends_as_a_call_per_segment(
     for once in (False, True):
         query, key, value = (x.clone().requires_grad_() for x in made)
         if once:
-            rows = way.prepare(row.segments, window, CPU)
+            rows = backend.prepare(row.segments, window, CPU)
             assert (rows.key_places_K is None) is not share
-            out = way.attend(query, key, value, rows, 0.3, window)
+            out = backend.attend(query, key, value, rows, 0.3, window)
         else:
             out = attend_by_segment(query, key, value, row.segments, 0.3, window)
         (out * upstream).sum().backward()
@@ -154,27 +154,27 @@ def test_flash_attn_is_told_where_results_are_to_repeat(monkeypatch: pytest.Monk
     assert packing.refusal(FLASH, KIND._replace(deterministic=True)) is None, "plain_flash asserts it"
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
-def test_a_model_takes_it_where_it_runs(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_a_model_takes_it_where_it_runs(backend: AttentionBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_varlen, "varlen_attn", plain_torch)
     install_flash(monkeypatch)
     prepared: list[Any] = []
 
     def prepare(*arguments: Any) -> Any:
-        prepared.append(way.prepare(*arguments))
+        prepared.append(backend.prepare(*arguments))
         return prepared[-1]
 
     attended: list[Any] = []
 
     def attend(*arguments: Any) -> Any:
         attended.append(arguments[3])
-        return way.attend(*arguments)
+        return backend.attend(*arguments)
 
     model = load_policy(ModelConfig(path="pocket")).model.eval()
     assert structure(model).pack
     with torch.no_grad():
         by_segment = packed_hidden(model, PROMPTS, COMPLETIONS, True)
-        monkeypatch.setattr(packing, "way_for", lambda *_: Way(way.name, prepare, attend))
+        monkeypatch.setattr(packing, "select_backend", lambda *_: AttentionBackend(backend.name, prepare, attend))
         at_once = packed_hidden(model, PROMPTS, COMPLETIONS, True)
     assert len(attended) == model.config.num_hidden_layers
     assert len(prepared) == 1, "once for all layers"
@@ -185,33 +185,35 @@ def test_a_model_takes_it_where_it_runs(way: Way, monkeypatch: pytest.MonkeyPatc
 def test_it_is_not_taken_where_it_cannot_run() -> None:
     """Neither on a CPU, nor on a device whose build lacks it: it is tried, not believed."""
     heads = torch.zeros((1, 4, 3, 8), dtype=torch.bfloat16)
-    with packing.taken_ways() as taken:
-        assert packing.way_for(heads, heads, heads, None) is None
+    with packing.selected_backends() as taken:
+        assert packing.select_backend(heads, heads, heads, None) is None
     assert list(taken) == [BY_SEGMENT]
     assert packing.refusal(TORCH, KIND) is not None, "the operator is CUDA's alone"
     assert "flash_attn" in str(packing.refusal(FLASH, KIND))
     assert packing.refusal(FLEX, KIND) is not None, "torch refuses its backward on a CPU"
-    assert packing.first_way(KIND, tuple(way.name for way in WAYS)).way is None
+    assert packing.first_backend(KIND, tuple(backend.name for backend in BACKENDS)).backend is None
 
 
 def test_the_first_that_agrees_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "rlhf.models")
-    every = tuple(way.name for way in WAYS)
+    every = tuple(backend.name for backend in BACKENDS)
     install_flash(monkeypatch, before_2_1)
-    assert packing.first_way(KIND, every).way is None, "it runs, and attends to other tokens"
+    assert packing.first_backend(KIND, every).backend is None, "it runs, and attends to other tokens"
     assert "flash-attn: differs by" in caplog.text
     install_flash(monkeypatch)
     with torch.inference_mode():
-        assert packing.first_way(KIND, every).way is FLASH, "whoever scores first does not decide for who trains"
+        assert packing.first_backend(KIND, every).backend is FLASH, (
+            "whoever scores first does not decide for who trains"
+        )
     monkeypatch.setattr(torch_varlen, "varlen_attn", plain_torch)
     forget()
     caplog.clear()
     for _ in range(2):
-        assert packing.first_way(KIND, every).way is TORCH
+        assert packing.first_backend(KIND, every).backend is TORCH
     assert [record.getMessage() for record in caplog.records] == [
         "attention of packed rows on cpu in torch.bfloat16: torch's varlen_attn"
     ]
-    assert packing.first_way(KIND, (FLASH.name,)).way is FLASH
+    assert packing.first_backend(KIND, (FLASH.name,)).backend is FLASH
 
 
 def test_a_trial_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,11 +229,11 @@ def test_a_checkpointed_layer_may_be_the_first_to_ask(monkeypatch: pytest.Monkey
     monkeypatch.setattr(packing, "DEVICES", ("cpu",))
     forget()
     row = torch.randn(1, KIND.heads, 3, KIND.head_size, dtype=KIND.dtype, requires_grad=True)
-    taken: list[Way | None] = []
+    taken: list[AttentionBackend | None] = []
 
     def layer(x: torch.Tensor) -> torch.Tensor:
         key = x[:, : KIND.key_heads] * 2
-        taken.append(packing.way_for(x, key, key, None))
+        taken.append(packing.select_backend(x, key, key, None))
         return (x * x).sum()
 
     checkpoint(layer, row, use_reentrant=False).backward()

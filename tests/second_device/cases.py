@@ -19,7 +19,7 @@ from rlhf_core.distributed import optimizer as optimizer_module
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.optimizer import TorchOptimizer, fuses
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.layers.packing import WAYS, Way
+from rlhf_core.models.layers.packing import BACKENDS, AttentionBackend
 from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.plugins.context import BuildContext
@@ -182,12 +182,14 @@ def test_on_cuda_alone_one_kernel_makes_the_step(monkeypatch: pytest.MonkeyPatch
         stepped(optimizer)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
 @pytest.mark.parametrize("window", [None, 3])
-def test_what_packed_attention_prepares_is_made_without_waiting(way: Way, window: int | None) -> None:
+def test_what_packed_attention_prepares_is_made_without_waiting(backend: AttentionBackend, window: int | None) -> None:
     """The operators need CUDA; what they are given, for all layers, is made of numbers that the host has."""
     with accelerator() as device:
-        prepared = way.prepare([Segment((0, 5)), Segment((5, 7), (0, 5)), Segment((7, 140), (0, 5))], window, DEVICE)
+        prepared = backend.prepare(
+            [Segment((0, 5)), Segment((5, 7), (0, 5)), Segment((7, 140), (0, 5))], window, DEVICE
+        )
         tensors = [value for value in vars(prepared).values() if isinstance(value, torch.Tensor)]
         assert len(tensors) >= 3
         assert all(isinstance(tensor, There) for tensor in tensors)

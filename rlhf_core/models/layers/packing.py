@@ -4,8 +4,8 @@ A row holds *segments*. Each attends causally to itself and, with prefix sharing
 continues: the prompt of G completions is one segment, every completion another. Everything in a decoder but its
 attention works on single tokens, so that only attention has to know the segments: :func:`attend` runs it segment by
 segment on exactly their tokens (no mask as large as the row squared, no cache, so activation checkpointing works), or
-in one call: on a GPU a call per segment costs a launch each. Each of three ways with one call is tried once for a kind
-of tensors, forward and backward, against the result by segment; the first that agrees is taken.
+in one call: on a GPU a call per segment costs a launch each. Each of three backends with one call is tried once for a
+kind of tensors, forward and backward, against the result by segment; the first that agrees is taken.
 
 It is registered with transformers as an attention implementation that is ``sdpa`` for every other forward. The
 segments travel as the attention mask, a 4-D tensor that transformers hands to every layer as it is.
@@ -51,8 +51,8 @@ TRIED_WINDOW = 8
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to attend in a row with one call."""
+class AttentionBackend:
+    """Attends in a row with one call."""
 
     name: str
     prepare: Callable[[Sequence[Segment], int | None, torch.device], Any]
@@ -61,18 +61,18 @@ class Way:
     """Of query, key, value, what was prepared, scaling and window."""
 
 
-def _by_sequences(name: str, operator: Operator) -> Way:
-    return Way(
+def _by_sequences(name: str, operator: Operator) -> AttentionBackend:
+    return AttentionBackend(
         name,
         lambda segments, window, device: layout(segments, device),
         lambda query, key, value, row, scaling, window: attend_row(query, key, value, row, scaling, window, operator),
     )
 
 
-WAYS = (
+BACKENDS = (
     _by_sequences("torch's varlen_attn", by_torch),
     _by_sequences("flash-attn", by_flash_attn),
-    Way(
+    AttentionBackend(
         "torch's FlexAttention",
         block_mask,
         lambda query, key, value, mask, scaling, window: attend_flex(query, key, value, mask, scaling),
@@ -82,7 +82,7 @@ WAYS = (
 
 
 class Kind(NamedTuple):
-    """What decides whether a way runs."""
+    """What decides whether a backend runs."""
 
     device: torch.device
     dtype: torch.dtype
@@ -94,15 +94,15 @@ class Kind(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The way that a kind of tensors takes, None for by segment, and why it takes none of those before."""
+    """The backend that a kind of tensors takes, None for by segment, and why it takes none of those before."""
 
-    way: Way | None
+    backend: AttentionBackend | None
     refused: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """For people."""
-        return self.way.name if self.way else BY_SEGMENT
+        return self.backend.name if self.backend else BY_SEGMENT
 
 
 class _Chosen:
@@ -110,15 +110,15 @@ class _Chosen:
 
     def __init__(self) -> None:
         self.taken: dict[str, Choice] = {}
-        self.allowed = tuple(way.name for way in WAYS)
+        self.allowed = tuple(backend.name for backend in BACKENDS)
 
 
 _chosen = _Chosen()
 
 
 @contextmanager
-def taken_ways() -> Iterator[dict[str, Choice]]:
-    """The ways that packed attention takes while this is entered, by name."""
+def selected_backends() -> Iterator[dict[str, Choice]]:
+    """The backends that packed attention takes while this is entered, by name."""
     before, _chosen.taken = _chosen.taken, dict[str, Choice]()
     try:
         yield _chosen.taken
@@ -127,8 +127,8 @@ def taken_ways() -> Iterator[dict[str, Choice]]:
 
 
 @contextmanager
-def only_way(name: str) -> Iterator[None]:
-    """While this is entered, no other way with one call is taken."""
+def only_backend(name: str) -> Iterator[None]:
+    """While this is entered, no other backend with one call is taken."""
     before, _chosen.allowed = _chosen.allowed, (name,)
     try:
         yield
@@ -142,28 +142,30 @@ def computed_in(query: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
 
 
-def way_for(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None) -> Way | None:
-    """The way that tensors like these take, or None: by segment. Every kind is tried once."""
+def select_backend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None
+) -> AttentionBackend | None:
+    """The backend that tensors like these take, or None: by segment. Every kind is tried once."""
     choice, dtype = Choice(None), computed_in(query)
     one_size = query.shape[3] == key.shape[3] == value.shape[3]
     if one_size and query.device.type in DEVICES and dtype in (torch.float16, torch.bfloat16):
         heads = query.shape[1], key.shape[1], query.shape[3]
         deterministic = torch.are_deterministic_algorithms_enabled()
-        choice = first_way(Kind(query.device, dtype, *heads, window is not None, deterministic), _chosen.allowed)
+        choice = first_backend(Kind(query.device, dtype, *heads, window is not None, deterministic), _chosen.allowed)
     _chosen.taken[choice.name] = choice
-    return choice.way
+    return choice.backend
 
 
 @functools.cache
-def first_way(kind: Kind, allowed: tuple[str, ...]) -> Choice:
-    """The first way that runs and agrees; what is chosen, and why not the others, is logged once."""
+def first_backend(kind: Kind, allowed: tuple[str, ...]) -> Choice:
+    """The first backend that runs and agrees; what is chosen, and why not the others, is logged once."""
     refused: list[str] = []
     choice = Choice(None)
-    for way in (way for way in WAYS if way.name in allowed):
-        if (why := refusal(way, kind)) is None:
-            choice = Choice(way)
+    for backend in (backend for backend in BACKENDS if backend.name in allowed):
+        if (why := refusal(backend, kind)) is None:
+            choice = Choice(backend)
             break
-        refused.append(f"{way.name}: {why}")
+        refused.append(f"{backend.name}: {why}")
     choice = choice._replace(refused=tuple(refused))
     why_not = f" (not {'; not '.join(refused)})" if refused else ""
     log.info("attention of packed rows on %s in %s: %s%s", kind.device, kind.dtype, choice.name, why_not)
@@ -171,8 +173,8 @@ def first_way(kind: Kind, allowed: tuple[str, ...]) -> Choice:
 
 
 @functools.cache
-def refusal(way: Way, kind: Kind) -> str | None:
-    """Why a way is not taken, None if it runs and agrees.
+def refusal(backend: AttentionBackend, kind: Kind) -> str | None:
+    """Why a backend is not taken, None if it runs and agrees.
 
     It is tried on a row of one block and on one of several, which are compiled each.
     """
@@ -188,7 +190,7 @@ def refusal(way: Way, kind: Kind) -> str | None:
                 torch.autocast(kind.device.type, enabled=False),
                 torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
             ):
-                if (gap := _gap(way, kind, segments, window)) > TOLERANCE:
+                if (gap := _gap(backend, kind, segments, window)) > TOLERANCE:
                     return f"differs by {gap:.1g}"
     except Exception as error:  # whatever this build, device or head size lacks: by segment works everywhere
         first_line = (str(error).strip().splitlines() or [""])[0]
@@ -196,7 +198,7 @@ def refusal(way: Way, kind: Kind) -> str | None:
     return None
 
 
-def _gap(way: Way, kind: Kind, segments: Sequence[Segment], window: int | None) -> float:
+def _gap(backend: AttentionBackend, kind: Kind, segments: Sequence[Segment], window: int | None) -> float:
     """Largest difference from the result by segment, of output and gradients, over the largest value of each."""
     length, scaling = segments[-1].own[1], kind.head_size**-0.5
     made = [
@@ -213,8 +215,8 @@ def _gap(way: Way, kind: Kind, segments: Sequence[Segment], window: int | None) 
         upstream = torch.cos(torch.arange(out.numel(), device=out.device) * 0.3).view(out.shape).to(out.dtype)
         return [out.detach(), *torch.autograd.grad((out * upstream).sum(), (query, key, value))]
 
-    prepared = way.prepare(segments, window, kind.device)
-    got = results(lambda query, key, value: way.attend(query, key, value, prepared, scaling, window))
+    prepared = backend.prepare(segments, window, kind.device)
+    got = results(lambda query, key, value: backend.attend(query, key, value, prepared, scaling, window))
     want = results(lambda query, key, value: attend_by_segment(query, key, value, segments, scaling, window))
     gaps = [(a.float() - b.float()).abs().max() / b.float().abs().max() for a, b in zip(got, want, strict=True)]
     return float(torch.stack(gaps).max())
@@ -231,7 +233,7 @@ class Segments(torch.Tensor):
     segments: tuple[Segment, ...]
     """In the order in which they lie, without a gap; a prompt is one of them, or some side by side."""
     prepared: dict[tuple[str, int | None], Any]
-    """The same on the device, by the way of attending and the window; made by the first layer that wants it."""
+    """The same on the device, by backend and window; made by the first layer that wants it."""
 
 
 @dataclass(frozen=True)
@@ -332,14 +334,14 @@ def attend(
     if unknown or options.get("dropout"):
         raise NotImplementedError(f"packed attention has no {', '.join(unknown) or 'dropout'}")
     window = options.get("sliding_window")
-    way = way_for(query, key, value, window)
-    if way is None:
+    backend = select_backend(query, key, value, window)
+    if backend is None:
         return attend_by_segment(query, key, value, mask.segments, options.get("scaling"), window), None
-    if (way.name, window) not in mask.prepared:
-        mask.prepared[way.name, window] = way.prepare(mask.segments, window, query.device)
+    if (backend.name, window) not in mask.prepared:
+        mask.prepared[backend.name, window] = backend.prepare(mask.segments, window, query.device)
     dtype = computed_in(query)
     query, key, value = (x.to(dtype) for x in (query, key, value))
-    return way.attend(query, key, value, mask.prepared[way.name, window], options.get("scaling"), window), None
+    return backend.attend(query, key, value, mask.prepared[backend.name, window], options.get("scaling"), window), None
 
 
 def register() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlhf_core.models.layers.packing import WAYS, only_way, taken_ways
+from rlhf_core.models.layers.packing import BACKENDS, only_backend, selected_backends
 from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.models.precision import Precision, set_precision
 from rlhf_core.training import ForwardOptions
@@ -81,7 +81,7 @@ def _one_path(
     what: str, model: Any, samples: Sequence[TrainingSample], options: ForwardOptions, plain: Result
 ) -> Iterator[Comparison]:
     device = next(model.parameters()).device
-    with taken_ways() as taken:
+    with selected_backends() as taken:
         finding = compare_paths(model, samples, options, plain=plain)
     agrees = within_rounding(finding, compute_dtype(model))
     took, plainly = _timed_pair(model, samples, options, device)
@@ -94,13 +94,13 @@ def _each_way(
 ) -> Iterator[Comparison]:
     """Packed attention by every way with one call, that which a run takes among them; none where a run takes none."""
     options = PLAIN.alone("packing")
-    with taken_ways() as taken:
+    with selected_backends() as taken:
         _run(model, samples, options)
-    if all(choice.way is None and not choice.refused for choice in taken.values()):
+    if all(choice.backend is None and not choice.refused for choice in taken.values()):
         return
-    for way in WAYS:
-        what = f"forward {precision}: packing by {way.name}"
-        with only_way(way.name), taken_ways() as taken:
+    for backend in BACKENDS:
+        what = f"forward {precision}: packing by {backend.name}"
+        with only_backend(backend.name), selected_backends() as taken:
             _run(model, samples, options)
             refused = [why for choice in taken.values() for why in choice.refused]
             if refused:
