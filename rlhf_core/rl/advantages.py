@@ -16,7 +16,8 @@ import numpy as np
 
 from rlhf_core.distributed.exchange import RankZero
 from rlhf_core.plugins.contracts import CheckedAdvantage
-from rlhf_core.plugins.protocols import Stateful, Strategy
+from rlhf_core.plugins.protocols import Stateful
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.settings import KLSettings, OverlongSettings
 from rlhf_core.training.functional import kl_value

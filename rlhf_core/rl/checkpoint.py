@@ -13,7 +13,7 @@ from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import load_whole
 from rlhf_core.models.tensor_files import save_named
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager, WriteModel
 from rlhf_core.training.forward import ForwardOptions

@@ -19,7 +19,7 @@ from rlhf_core.models.random_state import seed_everything
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.protocols import ShardedLoading
+from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.component_set import register_sources

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rlhf_core.plugins.protocols import Collectives
+from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.plugins.time_limit import thread_stack
 from rlhf_core.runs.events import EventLog, EventSink
 from rlhf_core.training.rollout_batch import RolloutBatch

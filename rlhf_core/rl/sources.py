@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.plugins.protocols import Collectives
+from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.rl.settings import AdaptiveSampling, DynamicSampling
 from rlhf_core.runs.events import EventSink
 from rlhf_core.runs.session import RunSession

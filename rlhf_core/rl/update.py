@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlhf_core.distributed.exchange import RankZero, redistribute
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.settings import ImportanceSettings
 from rlhf_core.runs.session import RunSession

@@ -25,7 +25,7 @@ from rlhf_core.models.layers.last_token import can_pack
 from rlhf_core.models.layers.padded import padded_logits
 from rlhf_core.models.layers.trunk_and_head import compute_dtype, take_apart
 from rlhf_core.models.load import check_causal
-from rlhf_core.plugins.protocols import ShardedForward, Strategy
+from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
 from rlhf_core.training.forward import ForwardOptions, allowed, completion_logprobs, structure
 from rlhf_core.training.micro_batches import NoGradForward
 from rlhf_core.types.errors import ModelError

@@ -14,7 +14,8 @@ from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.protocols import ShardedLoading, Stateful
+from rlhf_core.plugins.protocols import Stateful
+from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.session import RunSession
@@ -235,10 +236,11 @@ class _StepsOfCaller:
 def load_trained_policy(ctx: BuildContext, *, whole: bool = False) -> LoadedModel:
     """Load the model that the run trains, on the strategy's device; it computes in the run's ``trainer.precision``.
 
-    With a strategy that shards it before it has weights (:class:`rlhf_core.plugins.protocols.ShardedLoading`) its
-    parameters have none yet, if they lie in a local folder as the model has them: each rank reads its part once
-    :func:`rlhf_core.training.optimizer.prepare_to_learn` has prepared the module. Until then no forward can run.
-    The module's ``forward(samples, compute)`` must then return ``compute(module, samples)``, in which
+    With a strategy that shards it before it has weights
+    (:class:`rlhf_core.plugins.strategy_protocols.ShardedLoading`) its parameters have none yet, if they lie in a local
+    folder as the model has them: each rank reads its part once
+    :func:`rlhf_core.training.optimizer.prepare_to_learn` has prepared the module. Until then no forward can run. The
+    module's ``forward(samples, compute)`` must then return ``compute(module, samples)``, in which
     :class:`~rlhf_core.training.offline.trainer.OfflineTrainer` tries the model.
 
     Args:

@@ -16,7 +16,7 @@ import torch
 from rlhf_core.distributed.exchange import borrow_dummy_sample
 from rlhf_core.models.layers.trunk_and_head import call_trunk_once
 from rlhf_core.models.slices import read_weights
-from rlhf_core.plugins.protocols import ModuleRelease, ShardedForward, ShardedLoading, Strategy
+from rlhf_core.plugins.strategy_protocols import ModuleRelease, ShardedForward, ShardedLoading, Strategy
 from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.rollout_batch import TrainingSample
 

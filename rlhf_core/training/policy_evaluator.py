@@ -14,7 +14,8 @@ from rlhf_core.data.mixture import by_source
 from rlhf_core.distributed.alone import alone
 from rlhf_core.distributed.engine_loss import engine_on_every_rank
 from rlhf_core.distributed.exchange import RankZero
-from rlhf_core.plugins.protocols import Benchmark, Collectives
+from rlhf_core.plugins.protocols import Benchmark
+from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.runs.comparison import win_rate
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.statistics import mean

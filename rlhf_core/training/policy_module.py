@@ -16,7 +16,7 @@ from rlhf_core.models.layers.padded import Ids, on_device, pad_values, row_place
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.contracts import contract_error
-from rlhf_core.plugins.protocols import ShardedForward, Strategy
+from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
 from rlhf_core.training.forward import (
     ALL,
     CompletionLogprobs,

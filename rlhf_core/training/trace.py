@@ -17,14 +17,14 @@ import torch
 
 from rlhf_core.distributed.exchange import RankZero
 from rlhf_core.models.layers.padded import fetch_to_host
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.training.rollout_batch import RolloutGroup
 from rlhf_core.types.batches import LossOutput, PairBatch, TokenBatch
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 from rlhf_core.types.turns import Turn, TurnStatus
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import Strategy
+    from rlhf_core.plugins.strategy_protocols import Strategy
     from rlhf_core.training.rollout_batch import TrainingSample
 
 

@@ -10,11 +10,10 @@ Nothing is assumed from a class name: a model whose layers have the usual parts 
 once, or at every call where adapters are added in; whatever does not agree (other norms, scaled residuals, another
 rotation) is decoded by transformers.
 
+Keys and values lie in a cache that is written in place; ``transformers.DynamicCache`` concatenates at every token.
+
 Suffixes: ``_B`` rows, ``_H`` hidden, ``_K`` key-value heads, ``_G`` query heads per key-value head, ``_D`` head width,
 ``_L`` positions, ``_V`` vocabulary.
-
-Keys and values lie in a cache that is written in place instead of being copied at every token. Its plain equivalent is
-``transformers.DynamicCache``, which holds the same and concatenates at every token.
 """
 
 from __future__ import annotations
