@@ -20,6 +20,7 @@ from rlhf_core.types.rollouts import (
     Prompt,
     PromptGroup,
     Rollout,
+    RolloutRequest,
     SamplingParams,
     Score,
     ScoreStatus,
@@ -36,6 +37,26 @@ def request_seed(*parts: object) -> int:
     """
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+class SingleTurnAgent:
+    """Samples every completion in one call of the engine."""
+
+    def play(
+        self,
+        groups: Sequence[PromptGroup],
+        seeds: Sequence[Sequence[int]],
+        engine: RolloutEngine,
+        sampling: SamplingParams,
+        policy_version: int,
+    ) -> list[Rollout]:
+        """Return ``group_size`` rollouts per group, group by group."""
+        requests = [
+            RolloutRequest(g.prompt.id, g.token_ids, i, seed)
+            for g, row in zip(groups, seeds)
+            for i, seed in enumerate(row)
+        ]
+        return engine.generate(requests, sampling, policy_version)
 
 
 class RolloutGenerator:
