@@ -81,7 +81,6 @@ def call(bin_folder: Path, *command: str, cwd: Path) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_the_main_command_runs_from_wheels_alone(bin_folder: Path, tmp_path: Path) -> None:
     where = "import rlhf_core, rlhf_plugin_grpo; print(rlhf_core.__file__, rlhf_plugin_grpo.__file__)"
@@ -112,7 +111,6 @@ def test_the_embedded_voice_is_trained_and_measured_from_wheels_alone(bin_folder
     assert list((tmp_path / "voice" / "audio").glob("*.flac"))
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_every_module_of_every_wheel_imports_and_templates_are_inside(bin_folder: Path, tmp_path: Path) -> None:
     out = call(bin_folder, "rlhf", "plugins", "check", cwd=tmp_path)
@@ -122,7 +120,6 @@ def test_every_module_of_every_wheel_imports_and_templates_are_inside(bin_folder
     assert (tmp_path / "rlhf-plugin-my-loss" / "pyproject.toml").is_file()
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_what_the_extra_all_asks_for_is_among_the_wheels(bin_folder: Path, tmp_path: Path) -> None:
     code = (

@@ -67,7 +67,6 @@ def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturb
     check_killed(tmp_path, faults, BEGIN, KILLED)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_with_batches_in_flight_a_run_goes_on_as_if_undisturbed(tmp_path: Path, faults: Path) -> None:

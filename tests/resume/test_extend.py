@@ -31,7 +31,6 @@ def set_to(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "grpo" else pytest.mark.slow) for n in EXTENDED])
-@pytest.mark.long
 def test_equals_a_run_that_was_as_long_from_the_start(
     name: str, words: Words, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,6 @@ def start() -> Weights:
         pytest.param(("advantage.critic.path=pocket",), id="path", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.long
 def test_policy_and_critic_learn(settings: tuple[str, ...], train: Train) -> None:
     run = train("run", *settings, "trainer.group_size=2")
     names = {"value_loss", "explained_variance", "clip_fraction", "approx_kl", "kl_coefficient", "critic_grad_norm"}

@@ -60,7 +60,6 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, 
 
 
 @pytest.mark.parametrize("lora", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.long
 def test_it_learns_to_say_what_was_demonstrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: bool) -> None:
     extra = (
         ("model.lora.r=16", "trainer.optimizer.learning_rate=5e-3")
