@@ -94,11 +94,15 @@ def test_it_draws_the_ticked_runs_over_one_another_with_a_legend(page: Callable[
 def test_charts_wait_for_their_points_however_slowly_runs_are_read(
     browser: Any, serve: Callable[[Path], Dashboard], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    since, legend_is_there = RunData.since, threading.Event()
-    monkeypatch.setattr(RunData, "since", lambda *args: since(*args) if legend_is_there.wait(60) else None)
-    seen = Page(browser, f"{serve(root).url}#first&sweep%2Fsecond")
+    since, runs_are_listed = RunData.since, threading.Event()
+    monkeypatch.setattr(RunData, "since", lambda *args: since(*args) if runs_are_listed.wait(60) else None)
+    url = f"{serve(root).url}#first&sweep%2Fsecond"
+    browser.get(url)
+    rows = "return document.querySelectorAll('#list tr').length"
+    wait_for(lambda: browser.execute_script(rows) == 2, "both runs listed, before their points are read", 20)
+    runs_are_listed.set()
+    seen = Page(browser, url)
     seen.wait("document.querySelectorAll('#legend li').length === 2")
-    legend_is_there.set()
     seen.wait_for_colour("reward/mean", ORANGE)  # bokeh warns of a figure without points, which fails the test
 
 
