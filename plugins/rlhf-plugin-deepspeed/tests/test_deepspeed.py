@@ -46,7 +46,7 @@ from rlhf_core.distributed import OptimizerPlan
 from rlhf_testing import make_context
 from rlhf_core.training.config import OptimizerSettings
 from rlhf_core.training.optimizer import prepare_to_learn
-from rlhf_core.distributed.optimizer import NormPart
+from rlhf_core.distributed import NormPart
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 class Branches(torch.nn.Module):
