@@ -47,7 +47,7 @@ def test_a_rank_holds_its_share_and_a_bucket(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(560)
 @pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[deepspeed]'"
 )
