@@ -110,6 +110,7 @@ def test_settings_are_keywords_of_the_measurement_and_stand_in_its_record(
         measure("toy", tmp_path, "abc", again=True, settings={**settings, "no_such": 1})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_kept_keys_and_values_against_reading_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
@@ -134,6 +135,7 @@ def test_the_first_differing_token_is_the_earliest() -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_schedules_are_compared_on_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode_schedules, "LATENCY_S", 0.05)

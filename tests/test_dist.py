@@ -99,6 +99,7 @@ SPEECH = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_embedded_voice_is_trained_and_measured_from_wheels_alone(bin_folder: Path, tmp_path: Path) -> None:
     out = call(bin_folder, "rlhf", *SPEECH.split(), cwd=tmp_path)

@@ -248,6 +248,7 @@ def test_watch_evaluates_every_checkpoint_with_the_same_settings(rlhf: Rlhf, tra
     assert not list(Path("w").glob(".held-*"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_watch_evaluates_checkpoints_that_are_adapters(rlhf: Rlhf, tmp_path: Path) -> None:
     import rlhf_core

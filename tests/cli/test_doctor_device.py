@@ -346,6 +346,7 @@ PROMISED_S, BUSY_S = 180, 300
 """Seconds on a quiet CPU, as docs/scaling.md says, and what a busy one may take."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(BUSY_S + 60)
 def test_the_whole_check_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

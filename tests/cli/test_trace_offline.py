@@ -87,6 +87,7 @@ def test_pairs(rlhf: Rlhf, tmp_path: Path, algorithm: str, same: tuple[str, ...]
         assert part in shown
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_ranks_trace_what_one_does(rlhf: Callable[..., Any], tmp_path: Path) -> None:
     words = ["train", "--algo", "sft", *QUICK]

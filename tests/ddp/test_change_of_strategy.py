@@ -15,6 +15,7 @@ CHANGES = [("fsdp", 2, 4), ("single", 1, 6), ("ddp", 2, 8)]
 """(Strategy, processes, steps then)."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ppo_goes_on_from_each_others_checkpoints(tmp_path: Path) -> None:
     run, plain, length = tmp_path / "run", tmp_path / "plain", "trainer.steps"

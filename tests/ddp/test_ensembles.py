@@ -14,6 +14,7 @@ import pytest
 SCRIPT = Path(__file__).parent / "ensembles.py"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_ranks_train_the_ensemble_of_one(tmp_path: Path) -> None:

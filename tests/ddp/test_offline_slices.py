@@ -71,6 +71,7 @@ def test_each_rank_reads_its_slices(cases: tuple[str, ...], tmp_path: Path) -> N
         assert share < limit, f"{case}: half of the weights, and what a forward gathers of a layer and of the root"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_in_bfloat16_ranks_train_what_one_process_does(tmp_path: Path) -> None:

@@ -247,6 +247,7 @@ def train_again(run: Path, *words: str) -> None:
     train("--resume", str(run), *words)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_grpo_on_two_shards_then_one_process_then_two_shards(

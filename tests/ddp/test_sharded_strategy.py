@@ -127,6 +127,7 @@ def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path, strat
     assert rows[0] == rows[1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train) -> None:
     # Adam with a large epsilon: else a gradient of rounding alone moves an adapter by a whole step

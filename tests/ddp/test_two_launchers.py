@@ -136,6 +136,7 @@ def test_a_machine_that_dies_ends_the_other(tmp_path: Path) -> None:
     assert json.loads((run / "failure.json").read_text())["status"] == "failed"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ctrl_c_on_one_machine_saves_and_ends_all(tmp_path: Path) -> None:
     port, options = free_port(), (*TRAIN, "--set", "trainer.steps=500", "--run-dir", "runs/one")
@@ -171,6 +172,7 @@ def test_srun(tmp_path: Path) -> None:
     assert json.loads((run / "plan.json").read_text())["world_size"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ranks_that_cannot_speak_to_each_other(tmp_path: Path) -> None:
     options = ("--nproc", "2", "--run-dir", "runs/one")
@@ -211,6 +213,7 @@ def test_an_all_reduce_whose_sum_is_wrong_ends_the_run_before_its_model_is_built
         run_plan(plan, config, registry, hooks, tmp_path / "run", resume=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_task_that_never_arrives(tmp_path: Path) -> None:
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RLHF_LAUNCH_TIMEOUT_S": "2"}

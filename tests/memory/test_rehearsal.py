@@ -127,6 +127,7 @@ def test_checkpointing_keeps_fewer_activations() -> None:
     assert activations("model.gradient_checkpointing=true") < 0.7 * activations()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_shallow_models_tell_what_a_deep_one_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = context("grpo", "trainer.rollout_batch_size=8", "trainer.micro_batch_size=4", "trainer.eval_samples=0")

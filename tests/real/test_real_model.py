@@ -29,6 +29,7 @@ def gguf() -> str:
     return file
 
 
+@pytest.mark.long
 def test_quickstart_beats_the_starting_policy_by_the_gold_score(tmp_path: Path) -> None:
     env = {**os.environ, "RLHF_CACHE": str(tmp_path / "cache")}
     command = [*RLHF, "train", "--algo", "grpo", "--reward", "ensemble", "--run-dir", str(tmp_path / "run")]

@@ -93,6 +93,7 @@ def test_together_with_refill_and_several_updates(train: Any, tmp_path: Path) ->
         assert row["train/tokens"] == 2 * tokens, "two epochs"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_draw_what_one_does(tmp_path: Path) -> None:
     settings = ("steps=1", "rollout_batch_size=24", f"adaptive_sampling={json.dumps(ADAPTIVE)}")

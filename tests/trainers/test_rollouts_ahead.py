@@ -267,6 +267,7 @@ def test_a_copy_shares_what_is_not_trained_and_follows_what_is() -> None:
     assert all(mine[n].equal(theirs[n]) for n in copy.names)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_sample_ahead_what_one_does(tmp_path: Path) -> None:
     """With dynamic sampling, so that the workers of the ranks talk to each other while the learners do."""
@@ -284,6 +285,7 @@ def test_two_processes_sample_ahead_what_one_does(tmp_path: Path) -> None:
     assert largest_difference(*runs) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_kills_at_random_moments() -> None:
     script = Path(__file__).parents[2] / "scripts" / "audit" / "kills.py"

@@ -92,6 +92,7 @@ def test_controls_win_without_isolation() -> None:
             assert open_ground._claims(open_ground.sandbox.script(code)), name
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_all_attacks_beside_a_neighbour(ground: Arena) -> None:
     with Neighbour() as neighbour:

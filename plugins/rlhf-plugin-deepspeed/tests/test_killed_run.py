@@ -84,6 +84,7 @@ def metric(run: Path, name: str) -> list[float]:
     return [row[name] for row in rows if name in row]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 @pytest.mark.skipif(

@@ -148,6 +148,7 @@ def test_the_program_that_is_kept_is_the_one_that_was_judged(
     assert max(v["score"] for v in verdicts) > 22
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_discovery_goes_on_as_if_nothing_had_happened(command: Command, judges: Path, tmp_path: Path) -> None:
     options = ("--judge", "climber", *QUICK, "--set", "budget.rounds=3", "--set", "samples=2")
@@ -373,6 +374,7 @@ def test_the_baseline_keeps_its_result_without_a_run_dir(
     assert summary(folder)["best"] == len(points(folder)) == 24
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_baseline_is_far_above_the_best_laminated_lattice(command: Command, tmp_path: Path) -> None:
     assert "kissing" in shipped()

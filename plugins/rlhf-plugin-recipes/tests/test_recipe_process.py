@@ -63,6 +63,7 @@ def test_a_stage_says_what_it_does_and_its_exit_code_is_the_recipes(tmp_path: Pa
     assert statuses(tmp_path / "runs/recipes/r") == {"s": "failed"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ctrl_c_saves_the_running_stage_and_the_same_command_goes_on(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def ensembles(tmp_path: Path) -> list[str]:
     return sorted(os.listdir(tmp_path / "cache" / "ensembles"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_train_one_ensemble_and_learn_as_one_process_does(tmp_path: Path) -> None:
     output = finish(start(tmp_path, "two", "--nproc", "2"))

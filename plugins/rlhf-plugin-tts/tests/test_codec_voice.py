@@ -102,6 +102,7 @@ def test_codes_by_offset_are_those_by_name(tmp_path: Path) -> None:
         assert modality.frames(ids) == [[1], [15]]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_trains_from_the_command_and_saves_a_whole_voice(rlhf: Any, tmp_path: Path) -> None:
     model, codec, folder = untrained_language_model(tmp_path / "lm", SIZE), tmp_path / "dac", tmp_path / "voice"

@@ -121,6 +121,7 @@ def test_the_command_refuses_a_run_of_other_settings(tmp_path: Path) -> None:
         run(tmp_path / "run", {"seed": 2})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_trains_measures_and_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLHF_REPORT", "1")

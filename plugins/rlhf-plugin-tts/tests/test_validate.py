@@ -72,6 +72,7 @@ def test_no_clip_is_in_the_fit_and_in_the_test(groups: list[str]) -> None:
         assert not set(train.ravel()) & set(test.ravel())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_validates_features_and_parts_of_rewards(rlhf: Any, tmp_path: Path, voice: Voice) -> None:
     rows = []

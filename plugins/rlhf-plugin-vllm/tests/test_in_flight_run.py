@@ -68,6 +68,7 @@ def completions(run: Path) -> dict[int, list[Any]]:
     return {step: [c for row in prompts if row["step"] == step for c in row["completions"]] for step in (1, 2, 3)}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 def test_a_run_records_who_sampled_which_token_and_corrects_each_token_by_its_own_logprob(
