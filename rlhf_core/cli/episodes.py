@@ -77,8 +77,7 @@ def play_prompts(
 
     from rlhf_core.cli.components import context_of, open_registry
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.rl.single_turn import SingleTurnAgent
-    from rlhf_core.training.seeds import request_seed
+    from rlhf_core.training.generation import SingleTurnAgent, request_seed
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import PromptGroup
 

@@ -96,7 +96,7 @@ def generate(
     from rlhf_core.models.load import load_policy
     from rlhf_core.models.places import planned_format
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.models.tool_call_format import check_format
+    from rlhf_core.models.tool_templates import check_format
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import SamplingParams
 

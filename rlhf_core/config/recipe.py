@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_core.config.layers import as_mapping, fill, label, plain
 from rlhf_core.data.settings import source_options, spell_dataset
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.family import embedded_of
+from rlhf_core.models.sources import embedded_of
 from rlhf_core.plugins.entry_points import CORE
 from rlhf_core.plugins.kinds import KIND_OF_FIELD
 from rlhf_core.plugins.registry import Registry

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rlhf_core.distributed.optimizer import read_moments as read_moments
     from rlhf_core.distributed.units import decoder_layers as decoder_layers
     from rlhf_core.distributed.whole_weights import use_whole_weights as use_whole_weights
-    from rlhf_core.models.weights_on_demand import ComputedWeights as ComputedWeights
-    from rlhf_core.models.weights_on_demand import on_demand as on_demand
+    from rlhf_core.models.tensor_files import ComputedWeights as ComputedWeights
+    from rlhf_core.models.tensor_files import on_demand as on_demand
     from rlhf_core.plugins.optimizer_plan import NormPart as NormPart
     from rlhf_core.plugins.optimizer_plan import OptimizerPlan as OptimizerPlan
     from rlhf_core.plugins.strategy_protocols import ModuleRelease as ModuleRelease

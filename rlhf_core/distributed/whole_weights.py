@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rlhf_core.distributed.alone import alone
-from rlhf_core.models.weights_on_demand import Weights, WeightsOnDemand
+from rlhf_core.models.tensor_files import Weights, WeightsOnDemand
 from rlhf_core.plugins.strategy_protocols import Collectives, Strategy, TensorGathering
 from rlhf_core.types.errors import OtherRankFailed
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from rlhf_core.data.manifest import verify_files
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.hub import hub_reachable, local_copy
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality
 from rlhf_core.models.places import FORMS, near_names
-from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, resolve_model
+from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, hub_reachable, local_copy, resolve_model
 from rlhf_core.types.errors import ModelError
 
 log = logging.getLogger("rlhf.models")
@@ -86,7 +85,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.lora is not None:
-        from rlhf_core.models.lora import add_lora
+        from rlhf_core.models.save import add_lora
         from rlhf_core.models.slices import ValuesForAdapters
 
         with ValuesForAdapters(model):
@@ -182,7 +181,7 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
 
 def _with_adapter(model: Any, adapter: str) -> Any:
     """The model with a LoRA adapter's weights added, as ``final/`` of its run holds them."""
-    from rlhf_core.models.lora import merge_adapter
+    from rlhf_core.models.save import merge_adapter
 
     verify_files(adapter)
     return merge_adapter(model, adapter)
@@ -230,7 +229,7 @@ def check_causal(model: Any, path: str) -> None:
     Raises:
         ModelError: it is an encoder.
     """
-    from rlhf_core.models.layers.look_ahead import looks_ahead
+    from rlhf_core.models.layers.trunk_and_head import looks_ahead
 
     if looks_ahead(model):
         raise ModelError(
@@ -257,12 +256,12 @@ def context_length(model: Any, config: ModelConfig) -> int:
     """Tokens that fit: the model's own limit, or ``config.max_context`` if that is lower.
 
     Where rotary frequencies change with the length beyond some length, that is the limit
-    (:mod:`rlhf_core.models.layers.rotary`).
+    (:mod:`rlhf_core.models.layers.trunk_and_head`).
 
     Raises:
         ModelError: ``config.max_context`` goes beyond that length.
     """
-    from rlhf_core.models.layers.rotary import length_limit, rope_type
+    from rlhf_core.models.layers.trunk_and_head import length_limit, rope_type
 
     text = model.config.get_text_config()
     model_limit = getattr(text, "max_position_embeddings", None) or 1 << 30

@@ -125,7 +125,7 @@ class ShardedForward(Protocol):
     """Optional for a strategy: forwards without gradient while each rank keeps its shards.
 
     Reference and old logprobs, critic values and held-out losses then need no whole weights
-    (:class:`rlhf_core.training.no_grad_forward.NoGradForward`). A strategy without it is asked for
+    (:class:`rlhf_core.training.micro_batches.NoGradForward`). A strategy without it is asked for
     :meth:`ModelSharding.gathered`, and every rank holds the frozen reference whole.
     """
 

@@ -18,14 +18,13 @@ from rlhf_core.distributed.exchange import RankZero
 from rlhf_core.plugins.contracts import CheckedAdvantage
 from rlhf_core.plugins.protocols import Stateful
 from rlhf_core.plugins.strategy_protocols import Strategy
-from rlhf_core.rl.config import KLSettings, OnlineTrainerConfig, OverlongSettings
-from rlhf_core.training.functional.kl import kl_value
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.settings import KLSettings, OverlongSettings
+from rlhf_core.training.functional import kl_value
 from rlhf_core.training.generation import rollout_metrics
-from rlhf_core.training.micro_batches import MicroBatcher
-from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.micro_batches import MicroBatcher, NoGradForward
 from rlhf_core.training.policy_module import Measure, PolicyModule, ReferencePolicy
-from rlhf_core.training.rollout_batch import RolloutBatch
-from rlhf_core.training.training_sample import Floats, TrainingSample, by_group
+from rlhf_core.training.rollout_batch import Floats, RolloutBatch, TrainingSample, by_group
 from rlhf_core.types.rollouts import Advantages, FinishReason, Rollout, Score, TokenValues
 
 

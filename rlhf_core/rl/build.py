@@ -12,34 +12,35 @@ import torch
 
 from rlhf_core.distributed.engine_loss import engine_on_every_rank, sampling_on_every_rank
 from rlhf_core.distributed.group import new_group
-from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
+from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.slices import has_no_weights, read_weights
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import CriticAdvantage, Loss
 from rlhf_core.rl.advantages import AdvantageStep
 from rlhf_core.rl.checkpoint import OnlineCheckpoint, PolicyWeights
-from rlhf_core.rl.collector import CollectorSettings, RolloutCollector
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.dynamic_collector import DynamicCollector
 from rlhf_core.rl.inputs import OnlineInputs
-from rlhf_core.rl.loss_terms import PolicyTerms
 from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.rl.scheduler import BufferedSource, RolloutBuffer
-from rlhf_core.rl.sharded_trial import probe_forward_options
-from rlhf_core.rl.sources import InlineSource, RolloutSource
-from rlhf_core.rl.update import UpdateStep
+from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollector, RolloutSource
+from rlhf_core.rl.update import PolicyTerms, UpdateStep
 from rlhf_core.runs.checkpoint_manager import Checkpoint
-from rlhf_core.training.forward_check import ForwardCheck
-from rlhf_core.training.generation import RolloutGenerator
+from rlhf_core.training.forward_check import ForwardCheck, probe_forward_options
+from rlhf_core.training.generation import RewardManager, RolloutGenerator
 from rlhf_core.training.learner import Learner
-from rlhf_core.training.micro_batches import MicroBatcher, PolicyMicroBatcher
+from rlhf_core.training.micro_batches import MicroBatcher
 from rlhf_core.training.optimizer import prepare_to_learn
 from rlhf_core.training.policy_evaluator import PolicyEvaluator
-from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
-from rlhf_core.training.rewards import RewardManager
-from rlhf_core.training.structure import base_model
-from rlhf_core.training.weight_sync import WeightSync, keeps_own_weights, weights_to_sample
+from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule, ReferencePolicy
+from rlhf_core.training.weight_sync import (
+    SamplerPolicy,
+    WeightSync,
+    keeps_own_weights,
+    trained_names,
+    weights_to_sample,
+)
 from rlhf_core.workers.reward_workers import RewardWorkers
 
 
@@ -252,7 +253,9 @@ def _learner(
     loaded_later = has_no_weights(inputs.policy.model)
     prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, critic, rate)
     if loaded_later and isinstance(module, PolicyModule) and isinstance(config, OnlineTrainerConfig):
-        module.options = probe_forward_options(config, strategy, prepared, inputs.policy.source)
+        module.options = probe_forward_options(
+            strategy, prepared, inputs.policy.source, packing_required=config.packing == "on"
+        )
     learner = Learner(
         prepared,
         trained.loss,

@@ -21,9 +21,9 @@ from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
-from rlhf_core.rl.prompts import PromptLoader
+from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.component_set import register_sources
-from rlhf_core.training.forward_options import ForwardOptions, allowed
+from rlhf_core.training.forward import ForwardOptions, allowed
 from rlhf_core.types.rollouts import Prompt
 
 log = logging.getLogger("rlhf.models")

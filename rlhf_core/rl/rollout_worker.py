@@ -15,7 +15,7 @@ from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.plugins.time_limit import thread_stack
 from rlhf_core.runs.events import EventLog, EventSink
 from rlhf_core.training.rollout_batch import RolloutBatch
-from rlhf_core.training.timer import Timer
+from rlhf_core.training.trace import Timer
 from rlhf_core.training.weight_sync import Snapshot, WeightSync
 from rlhf_core.types.errors import DeadlineExceeded
 

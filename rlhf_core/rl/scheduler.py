@@ -1,27 +1,92 @@
 """Which rollout batch is sampled with which policy version, and learned from in which step (ADR 0009).
 
 Everything is decided by counts, nothing by the clock; but for an engine that takes weights while it samples (ADR 0020).
+In a checkpoint prompts are named by source and id, and found again in the run's dataset.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf_core.distributed.engine_loss import engine_on_every_rank
-from rlhf_core.rl.rollout_batch_state import batch_state, read_batch
-from rlhf_core.rl.rollout_config import RolloutSettings
 from rlhf_core.rl.rollout_worker import RolloutWorker
-from rlhf_core.rl.shares import reshard_batch
+from rlhf_core.rl.settings import RolloutSettings
 from rlhf_core.rl.sources import InlineSource, SourceBatch
-from rlhf_core.runs.events import LiveEvents, replay
-from rlhf_core.training.rollout_batch import RolloutBatch
-from rlhf_core.training.timer import Timer
+from rlhf_core.runs.dataclass_codec import decode, encode
+from rlhf_core.runs.events import RECORDS, Event, LiveEvents, replay
+from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
+from rlhf_core.training.trace import Timer
 from rlhf_core.training.weight_sync import Snapshot, sync_weights
 from rlhf_core.types.errors import EngineUnavailable
-from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout
+from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
+from rlhf_core.types.turns import Segment, Turn, TurnStatus, VersionSpan
+
+FindPrompt = Callable[[str, str], Prompt]
+"""(Source, prompt id) -> prompt."""
+CLASSES = (
+    RolloutBatch,
+    RolloutGroup,
+    PromptGroup,
+    Rollout,
+    Segment,
+    VersionSpan,
+    Turn,
+    Score,
+    FinishReason,
+    ScoreStatus,
+    TurnStatus,
+)
+
+
+def batch_state(batch: RolloutBatch) -> dict[str, Any]:
+    """A batch as a tree that :mod:`rlhf_core.types.tree` can save."""
+    return encode(batch, {Prompt: lambda prompt: (prompt.source, prompt.id)}, CLASSES)
+
+
+def read_batch(state: Mapping[str, Any], find: FindPrompt) -> RolloutBatch:
+    """The batch that :func:`batch_state` wrote.
+
+    Args:
+        state: as it was read back.
+        find: gives the prompts; the run's dataset has been compared with the checkpoint's.
+    """
+    return decode(state, CLASSES, {"Prompt": lambda name: find(*name)})
+
+
+def reshard_batch(parts: Sequence[RolloutBatch], rank: int, world_size: int) -> RolloutBatch:
+    """This rank's share of a batch, as if so many ranks had sampled it.
+
+    Args:
+        parts: what each of the ranks that sampled it has, in their order.
+        rank: this one.
+        world_size: ranks now.
+    """
+    groups = parts[0].groups
+    sampled = [group for part in parts for group in cut_groups(part.own_groups, part.rollouts, part.scores)]
+    bounds = share_bounds(len(groups), world_size)
+    batch = batch_of(groups, sampled[bounds[rank] : bounds[rank + 1]], parts[0].version, rank, world_size)
+    events = _events([part.events for part in parts], batch, rank, world_size)
+    return replace(batch, set_aside=parts[0].set_aside, metrics=parts[0].metrics, events=events)
+
+
+def _events(events_of_ranks: Sequence[Sequence[Event]], batch: RolloutBatch, rank: int, world_size: int) -> list[Event]:
+    """Records, which all ranks have alike, and the hook events of this rank: of its own groups, and of its share of the
+    prompts that were set aside."""
+    rows_by_hook: dict[str, list[Any]] = {}
+    for method, arguments in (event for events in events_of_ranks for event in events if event[0] not in RECORDS):
+        rows_by_hook.setdefault(method, []).extend(zip(*arguments))
+    trained, own = ({g.prompt.id for g in groups} for groups in (batch.groups, batch.own_groups))
+    hook_events = []
+    for method, rows in rows_by_hook.items():
+        set_aside = list(dict.fromkeys(row[0].prompt_id for row in rows if row[0].prompt_id not in trained))
+        bounds = share_bounds(len(set_aside), world_size)
+        own_prompts = own.union(set_aside[bounds[rank] : bounds[rank + 1]])
+        if own_rows := [row for row in rows if row[0].prompt_id in own_prompts]:
+            hook_events.append((method, tuple(map(list, zip(*own_rows)))))
+    return [*hook_events, *(event for event in events_of_ranks[0] if event[0] in RECORDS)]
 
 
 @dataclass(frozen=True)

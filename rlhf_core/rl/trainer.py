@@ -12,11 +12,13 @@ Up to the advantages everything is plain Python and numpy.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
+from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.loss_contract import LossTerm
 from rlhf_core.rl.advantages import with_advantages
@@ -30,15 +32,14 @@ from rlhf_core.rl.build import (
 )
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
-from rlhf_core.rl.summary import summarize_online_run
-from rlhf_core.rl.token_record import TokenRecorder
 from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.runs.session import RunSession
+from rlhf_core.runs.statistics import mean
+from rlhf_core.training.generation import score_metrics
 from rlhf_core.training.loop import LoopSchedule, run_loop
-from rlhf_core.training.policy_evaluator import Evaluation
-from rlhf_core.training.rewards import score_metrics
-from rlhf_core.training.timer import Timer
-from rlhf_core.training.trace import prompt_rows
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.policy_evaluator import Evaluation, before_and_after
+from rlhf_core.training.rollout_batch import TrainingSample
+from rlhf_core.training.trace import Timer, TokenRecorder, prompt_rows
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 
 
@@ -271,3 +272,62 @@ class OnlineTrainer(RolloutTrainer):
         """Go on from :meth:`state` and every rank's :meth:`rank_state`."""
         self.parts.source.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
         self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
+
+
+def summarize_online_run(
+    session: RunSession,
+    *,
+    algo: str,
+    updates: int,
+    seed: int,
+    groups: Sequence[PromptGroup],
+    before: Evaluation | None,
+    after: Evaluation | None,
+    reports: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Everything ``summary.json`` promises; values that carry time are only in ``seconds`` and ``time``.
+
+    Args:
+        session: of the run that is over.
+        algo: its algorithm.
+        updates: optimizer updates made.
+        seed: the run's.
+        groups: held-out prompts, for the examples.
+        before: evaluation before training.
+        after: evaluation after it.
+        reports: what components report.
+    """
+    reason = session.stop_reason()
+    steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
+    return {
+        "status": "stopped" if reason is not None else "completed",
+        "stop_reason": reason,
+        "algo": algo,
+        "steps": len(steps),
+        "updates": updates,
+        "seed": seed,
+        "seconds": round(time.monotonic() - session.started, 3),
+        "tokens_generated": int(sum(r["tokens_generated"] for r in steps)),
+        **_first_and_last(steps, "reward/mean", "reward"),
+        **_first_and_last(steps, "completion_length/mean", "completion_length"),
+        "kl_last": _last(steps, "kl"),
+        "entropy_last": _last(steps, "entropy"),
+        "evaluation_before": dict(before.metrics) if before else None,
+        "evaluation_after": dict(after.metrics) if after else None,
+        "final_model": "final",
+        "reports": dict(reports),
+        **before_and_after(groups, before, after),
+    }
+
+
+def _first_and_last(rows: Sequence[Mapping[str, Any]], key: str, name: str) -> dict[str, float | None]:
+    """Means over the first and the last five steps."""
+    values = [float(r[key]) for r in rows if r.get(key) is not None]
+    return {
+        f"{name}_first": mean(values[:5]) if values else None,
+        f"{name}_last": mean(values[-5:]) if values else None,
+    }
+
+
+def _last(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    return next((r[key] for r in reversed(rows) if r.get(key) is not None), None)

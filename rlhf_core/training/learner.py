@@ -22,10 +22,8 @@ from rlhf_core.plugins.strategy_protocols import RunOptimizer, Strategy
 from rlhf_core.runs.work import Advance
 from rlhf_core.training.config import LoopSettings, OptimizerSettings
 from rlhf_core.training.drift import DRIFT_SPREAD
-from rlhf_core.training.functional.importance import bounded_ratio
-from rlhf_core.training.functional.reduce import reduce_loss
-from rlhf_core.training.micro_batches import MicroBatcher, micro_batches_of_size
-from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.functional import bounded_ratio, reduce_loss
+from rlhf_core.training.micro_batches import MicroBatcher, NoGradForward, micro_batches_of_size
 from rlhf_core.training.optimizer import plan_optimizer
 from rlhf_core.types.batches import LossOutput
 from rlhf_core.types.errors import TrainingDiverged
@@ -203,7 +201,7 @@ class Learner:
         return [NormPart("grad_norm", policy, learns=not critic_only), NormPart("critic_grad_norm", self.critic)]
 
     def reduce(self, loss: torch.Tensor, batch: Any, tokens: float, sequences: float) -> torch.Tensor:
-        """Mask and divide by the global denominator (see :mod:`rlhf_core.training.functional.reduce`)."""
+        """Mask and divide by the global denominator (see :mod:`rlhf_core.training.functional`)."""
         if loss.ndim == 1:
             weights_B = getattr(batch, "weights_B", None)
             return (loss if weights_B is None else loss * weights_B).sum() / sequences

@@ -9,7 +9,7 @@ from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.optimizer_plan import OptimizerGroup, OptimizerPlan
 from rlhf_core.plugins.strategy_protocols import RunOptimizer, Strategy
 from rlhf_core.training.config import OptimizerSettings
-from rlhf_core.training.sharded_trial import try_transformer
+from rlhf_core.training.forward_check import try_transformer
 
 
 def plan_optimizer(

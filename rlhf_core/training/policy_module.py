@@ -12,18 +12,29 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from rlhf_core.models.layers.handed_over import handed_over, on_device
-from rlhf_core.models.layers.padded import Ids, pad_values, row_places
+from rlhf_core.models.layers.padded import Ids, on_device, pad_values, row_places, to_device_async
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.contracts import contract_error
 from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
-from rlhf_core.training.forward import CompletionLogprobs, completion_hidden, completion_logprobs
-from rlhf_core.training.forward_options import ALL, ForwardOptions
-from rlhf_core.training.micro_batches import MicroBatcher
-from rlhf_core.training.no_grad_forward import Compute, NoGradForward
-from rlhf_core.training.structure import structure
-from rlhf_core.training.training_sample import Floats, TrainingSample, head_masks, prompts_and_completions
+from rlhf_core.training.forward import (
+    ALL,
+    CompletionLogprobs,
+    ForwardOptions,
+    completion_hidden,
+    completion_logprobs,
+    structure,
+)
+from rlhf_core.training.micro_batches import (
+    Compute,
+    MicroBatcher,
+    NoGradForward,
+    balance,
+    by_tokens,
+    flops,
+    micro_batches_of_size,
+)
+from rlhf_core.training.rollout_batch import Floats, TrainingSample, head_masks, prompts_and_completions
 from rlhf_core.types.batches import TokenBatch
 
 R = TypeVar("R")
@@ -84,7 +95,7 @@ class PolicyModule(torch.nn.Module):
             full = np.zeros((len(rows), width), dtype)
             for i, row in enumerate(rows):
                 full[i, : len(row)] = row
-            return handed_over(torch.from_numpy(full), device)
+            return to_device_async(torch.from_numpy(full), device)
 
         values_BT = None
         if self.critic is not None:
@@ -170,6 +181,42 @@ class PolicyModule(torch.nn.Module):
             critic = f"critic {type(self.critic).__name__}"
             raise contract_error(critic, f"values of shape {tuple(values_N.shape)}", f"shape ({count},), one per token")
         return values_N
+
+
+class PolicyMicroBatcher:
+    """Cuts the samples of one policy by sequences, or by the positions that its forward computes for them.
+
+    Args:
+        module: the policy; its forward options decide what a sample costs.
+        micro_batch_size: sequences, where there is no budget.
+        budget: positions of one forward, or None.
+        width: of the model's hidden states.
+    """
+
+    def __init__(self, module: PolicyModule, micro_batch_size: int, budget: int | None, width: int) -> None:
+        self.module, self.budget, self.width = module, budget, width
+        self._in_order = micro_batches_of_size(micro_batch_size)
+
+    def __call__(self, samples: Sequence[TrainingSample]) -> list[list[int]]:
+        """Indices of each micro-batch."""
+        if self.budget is None:
+            return self._in_order(samples)
+        return by_tokens(samples, self.budget, self.module.options, self.width)
+
+    def cost(self, group: Sequence[TrainingSample]) -> float:
+        """Work of a group, by which groups are shared out; alike for all where they are shared out by number."""
+        return 1.0 if self.budget is None else flops(group, self.module.options.share_prefix, self.width)
+
+    def share(self, costs: Sequence[float], world_size: int) -> list[list[int]]:
+        """Which groups each rank trains on, ascending: in equal numbers, or of equal work where there is a budget.
+
+        Args:
+            costs: :meth:`cost` of each group.
+            world_size: ranks.
+        """
+        if self.budget is None:
+            return [part.tolist() for part in np.array_split(np.arange(len(costs)), world_size)]
+        return balance(costs, world_size)
 
 
 class ReferencePolicy:

@@ -87,7 +87,7 @@ IMPORTED = (
     "transformers.models.llama.modeling_llama",
     "rlhf_core.runs.launch.process",
     "rlhf_plugin_preflight.memory.footprint",
-    "rlhf_core.models.lora",
+    "rlhf_core.models.save",
     "rlhf_core.runs.session",
     "rlhf_core.rl.trainer",
     "rlhf_core.training.offline.trainer",

@@ -105,7 +105,7 @@ def our_gradient(model: Path, prompts: Any, episodes: Any, masks: Any, advantage
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
     from rlhf_core.training.policy_module import PolicyModule
-    from rlhf_core.training.training_sample import TrainingSample
+    from rlhf_core.training.rollout_batch import TrainingSample
     from rlhf_plugin_grpo.loss import GrpoClip
 
     module = PolicyModule(load_policy(ModelConfig(path=str(model))).model)

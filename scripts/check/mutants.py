@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 GRPO, PPO = "plugins/rlhf-plugin-grpo/rlhf_plugin_grpo", "plugins/rlhf-plugin-ppo/rlhf_plugin_ppo"
 NATIVE = "plugins/rlhf-plugin-native/rlhf_plugin_native"
 RL, TRAINING, CONFIG = "rlhf_core/rl", "rlhf_core/training", "rlhf_core/config"
-MATHS, LAYERS = "rlhf_core/training/functional", "rlhf_core/models/layers"
+MATHS, LAYERS = "rlhf_core/training/functional.py", "rlhf_core/models/layers"
 FUNCTIONS, LOSSES = "tests/functional/test_primitives.py", "plugins/rlhf-plugin-grpo/tests/test_losses.py"
 FORMULAS, ADVANTAGES = "tests/engine/test_kl_and_reductions.py", "plugins/rlhf-plugin-grpo/tests/test_advantages.py"
 IMPORTANCE, SCHEDULE = "tests/trainers/test_importance.py", "tests/trainers/test_buffer.py"
@@ -50,45 +50,47 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     # KL estimators, importance weights, reductions and masks
-    Mutant(f"{MATHS}/kl.py", "return -r", "return r", FORMULAS),
-    Mutant(f"{MATHS}/kl.py", "0.5 * r**2", "r**2", FORMULAS),
-    Mutant(f"{MATHS}/kl.py", "(max=LOG_LIMIT)) - r", "(max=LOG_LIMIT)) + r", FORMULAS),
-    Mutant(f"{MATHS}/kl.py", "weight * (now - ref)", "weight * (ref - now)", FORMULAS),
-    Mutant(f"{MATHS}/kl.py", "value = weight * kl_value", "value = kl_value", FORMULAS),
-    Mutant(f"{MATHS}/importance.py", "(ratios <= cap) & ", "", IMPORTANCE),
-    Mutant(f"{MATHS}/importance.py", "torch.where(mask_BT, gap", "torch.where(mask_BT | True, gap", IMPORTANCE),
-    Mutant(f"{MATHS}/importance.py", "mean_ratio**2 /", "mean_ratio /", IMPORTANCE),
-    Mutant(f"{MATHS}/reduce.py", "mask_BT.bool(), values_BT", "mask_BT.bool() | True, values_BT", FORMULAS),
-    Mutant(f"{MATHS}/reduce.py", "=-1).sum() / denom", "=-1).mean() / denom", FORMULAS),
-    Mutant(f"{MATHS}/reduce.py", ").clamp(min=1)", ")", FUNCTIONS),
+    Mutant(MATHS, "return -r", "return r", FORMULAS),
+    Mutant(MATHS, "0.5 * r**2", "r**2", FORMULAS),
+    Mutant(MATHS, "(max=LOG_LIMIT)) - r", "(max=LOG_LIMIT)) + r", FORMULAS),
+    Mutant(MATHS, "weight * (now - ref)", "weight * (ref - now)", FORMULAS),
+    Mutant(MATHS, "value = weight * kl_value", "value = kl_value", FORMULAS),
+    Mutant(MATHS, "(ratios <= cap) & ", "", IMPORTANCE),
+    Mutant(MATHS, "torch.where(mask_BT, gap", "torch.where(mask_BT | True, gap", IMPORTANCE),
+    Mutant(MATHS, "mean_ratio**2 /", "mean_ratio /", IMPORTANCE),
+    Mutant(MATHS, "mask_BT.bool(), values_BT", "mask_BT.bool() | True, values_BT", FORMULAS),
+    Mutant(MATHS, "=-1).sum() / denom", "=-1).mean() / denom", FORMULAS),
+    Mutant(MATHS, ").clamp(min=1)", ")", FUNCTIONS),
     # Losses and their terms
     Mutant(f"{GRPO}/functional/surrogate.py", "torch.minimum(free", "torch.maximum(free", LOSSES),
     Mutant(f"{GRPO}/functional/surrogate.py", "clamp(1 - low, 1 + high)", "clamp(1 - high, 1 + low)", TRL),
     Mutant(f"{GRPO}/functional/preference.py", "rejected_B) - (ref", "rejected_B) + (ref", FUNCTIONS),
     Mutant(f"{GRPO}/loss.py", "config.clip_range_high or ", "", TRL),
     Mutant(f"{GRPO}/loss.py", "torch.minimum(loss_BT", "torch.maximum(loss_BT", LOSSES),
-    Mutant(f"{GRPO}/ratios.py", "batch.mask_BT, delta", "batch.mask_BT | True, delta", LOSSES),
-    Mutant(f"{RL}/loss_terms.py", "loss_BT - self.entropy", "loss_BT + self.entropy", TRL),
-    Mutant(f"{RL}/loss_terms.py", "batch.behaviour_logprobs_BT if self.stale else ", "", FORMULAS),
-    Mutant(f"{RL}/loss_terms.py", "loss_BT * weights, metrics", "loss_BT, metrics", IMPORTANCE),
-    Mutant(f"{RL}/entropy.py", "1 - quantile", "quantile", QUANTILE),
-    Mutant(f"{RL}/entropy.py", "e[i.mask_T] for", "e for", QUANTILE),
+    Mutant(
+        f"{GRPO}/loss.py", "kept_BT = torch.where(batch.mask_BT", "kept_BT = torch.where(batch.mask_BT | True", LOSSES
+    ),
+    Mutant(f"{RL}/update.py", "loss_BT - self.entropy", "loss_BT + self.entropy", TRL),
+    Mutant(f"{RL}/update.py", "batch.behaviour_logprobs_BT if self.stale else ", "", FORMULAS),
+    Mutant(f"{RL}/update.py", "loss_BT * weights, metrics", "loss_BT, metrics", IMPORTANCE),
+    Mutant(f"{RL}/update.py", "1 - quantile", "quantile", QUANTILE),
+    Mutant(f"{RL}/update.py", "e[i.mask_T] for", "e for", QUANTILE),
     # Advantages and scores
-    Mutant(f"{GRPO}/groups.py", "values_N.std(ddof=1)", "values_N.std(ddof=0)", ADVANTAGES),
-    Mutant(f"{GRPO}/groups.py", "centred_G / (std + epsilon)", "centred_G / max(std, epsilon)", ADVANTAGES),
-    Mutant(f"{GRPO}/groups.py", " if baseline is None else baseline", "", ADVANTAGES),
+    Mutant(f"{GRPO}/advantage.py", "values_N.std(ddof=1)", "values_N.std(ddof=0)", ADVANTAGES),
+    Mutant(f"{GRPO}/advantage.py", "centred_G / (std + epsilon)", "centred_G / max(std, epsilon)", ADVANTAGES),
+    Mutant(f"{GRPO}/advantage.py", " if baseline is None else baseline", "", ADVANTAGES),
     Mutant(f"{GRPO}/advantage.py", "count / (count - 1)", "count / (count + 1)", ADVANTAGES),
-    Mutant(f"{GRPO}/groups.py", "if score.ok:", "if score.value is not None:", SCORES),
-    Mutant(f"{GRPO}/batch_advantage.py", "(rewards - rewards.mean()) /", "rewards /", ADVANTAGES),
+    Mutant(f"{GRPO}/advantage.py", "if score.ok:", "if score.value is not None:", SCORES),
+    Mutant(f"{GRPO}/advantage.py", "(rewards - rewards.mean()) /", "rewards /", ADVANTAGES),
     Mutant(f"{PPO}/maths.py", "gamma * gae_lambda * later", "gamma * later", PPO_MATHS),
     Mutant(f"{RL}/advantages.py", "score.value - settings.coef", "score.value + settings.coef", FORMULAS),
     Mutant(f"{RL}/advantages.py", "if rollout.mask_T is None else", "if rollout.mask_T is not False else", ONLINE),
     Mutant(f"{RL}/advantages.py", "(max_tokens - cache)) / cache", "max_tokens) / cache", QUANTILE),
     Mutant(f"{RL}/advantages.py", "< min(2, size[g])", "< 1", SCORES),
     Mutant(f"{RL}/advantages.py", "trained.append(None)", "trained.append(sample)", ONLINE),
-    Mutant(f"{TRAINING}/rewards.py", " and s.status is not ScoreStatus.GATED", "", SCORES),
-    Mutant(f"{TRAINING}/rewards.py", "len(bad) > self", "len(bad) >= self", SCORES),
-    Mutant(f"{TRAINING}/rewards.py", "rollout.score is not None and", "False and", SCORES),
+    Mutant(f"{TRAINING}/generation.py", " and s.status is not ScoreStatus.GATED", "", SCORES),
+    Mutant(f"{TRAINING}/generation.py", "len(bad) > self", "len(bad) >= self", SCORES),
+    Mutant(f"{TRAINING}/generation.py", "rollout.score is not None and", "False and", SCORES),
     Mutant(
         "rlhf_core/types/rollouts.py",
         'value`` may be used."""\n        return self.status is ScoreStatus.OK',
@@ -100,13 +102,13 @@ MUTANTS = (
     Mutant(f"{RL}/scheduler.py", "and reads < steps_left", "and reads <= steps_left", SCHEDULE),
     Mutant(f"{RL}/scheduler.py", "if entry.reads == 1", "if entry.reads", AHEAD),
     Mutant(f"{RL}/scheduler.py", "self.prompts.put_back(groups)", "pass", AHEAD),
-    Mutant(f"{RL}/prompts.py", "*self.returned]", "*self.returned][::-1]", SCHEDULE),
-    Mutant(f"{RL}/prompts.py", "count and prompt.id not in first", "count", SCHEDULE),
+    Mutant(f"{RL}/sources.py", "*self.returned]", "*self.returned][::-1]", SCHEDULE),
+    Mutant(f"{RL}/sources.py", "count and prompt.id not in first", "count", SCHEDULE),
     Mutant(f"{RL}/dynamic_collector.py", "take(size - len(trained))", "take(size)", GROUPS),
-    Mutant(f"{RL}/adaptive_sampling.py", "settings.k_success or ", "settings.k_success and ", ADAPTIVE),
+    Mutant(f"{RL}/dynamic_collector.py", "settings.k_success or ", "settings.k_success and ", ADAPTIVE),
     Mutant(f"{TRAINING}/rollout_batch.py", "min(rank, count % world_size)", "0", SCHEDULE),
     Mutant(f"{TRAINING}/rollout_batch.py", "g.group_size for g in groups[:", "1 for g in groups[:", SCHEDULE),
-    Mutant(f"{TRAINING}/training_sample.py", "if mask_truncated and", "if not mask_truncated and", ONLINE),
+    Mutant(f"{TRAINING}/rollout_batch.py", "if mask_truncated and", "if not mask_truncated and", ONLINE),
     Mutant("rlhf_core/data/order.py", '*state["put_off"], ', "", ORDER),
     # Updates
     Mutant(f"{TRAINING}/learner.py", "(n + 1) / settings", "n / settings", LEARNER),

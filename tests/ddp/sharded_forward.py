@@ -36,9 +36,9 @@ from rlhf_core.rl.checkpoint import PolicyWeights
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.update import UpdateStep
 from rlhf_core.training.learner import Learner
-from rlhf_core.training.micro_batches import PolicyMicroBatcher, micro_batches_of_size
-from rlhf_core.training.policy_module import LOGPROBS, PolicyModule, ReferencePolicy
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.policy_module import LOGPROBS, PolicyMicroBatcher, PolicyModule, ReferencePolicy
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_grpo.loss import GrpoClip

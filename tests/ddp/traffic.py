@@ -25,15 +25,14 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.plugins.hooks import HookBus, Specs
 from rlhf_core.rl.advantages import AdvantageStep, ForwardResults
-from rlhf_core.rl.collector import CollectorSettings
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.dynamic_collector import DynamicCollector
+from rlhf_core.rl.sources import CollectorSettings
 from rlhf_core.rl.update import Groups, UpdateStep
 from rlhf_core.training.learner import Learner
-from rlhf_core.training.micro_batches import PolicyMicroBatcher, balance, flops
-from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.rollout_batch import RolloutGroup, batch_of
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.micro_batches import balance, flops
+from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule
+from rlhf_core.training.rollout_batch import RolloutGroup, TrainingSample, batch_of
 from rlhf_core.types.errors import ComponentError, OtherRankFailed
 from rlhf_core.types.rollouts import Advantages, Prompt, PromptGroup, Rollout, SamplingParams, Score
 from rlhf_plugin_grpo.loss import GrpoClip

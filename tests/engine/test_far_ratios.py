@@ -11,17 +11,14 @@ import torch
 
 from rlhf_core.losses import kl_value
 from rlhf_core.plugins.loss_contract import CheckedLoss
-from rlhf_core.rl.loss_terms import PolicyTerms
-from rlhf_core.training.functional.kl import kl_loss
-from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.rl.update import PolicyTerms
+from rlhf_core.training.functional import kl_loss, reduce_loss
 from rlhf_core.training.learner import core_metrics
 from rlhf_core.types.batches import LossOutput, TokenBatch
 from rlhf_plugin_dpo import formulas
 from rlhf_plugin_grpo.functional import compute_grpo_clip_loss
-from rlhf_plugin_grpo.loss import GrpoClip, NoClip
+from rlhf_plugin_grpo.loss import Cispo, GrpoClip, NoClip, Sapo
 from rlhf_plugin_grpo.loss_config import CispoLossConfig, NoClipConfig, SapoConfig
-from rlhf_plugin_grpo.sapo import Sapo
-from rlhf_plugin_grpo.score_function import Cispo
 
 LEVELS = ("token", "sequence", "product")
 LOSSES = {

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from rlhf_core.models.layers.padded import pad_values
 from rlhf_core.training import forward
-from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.forward_options import ALL, allowed
-from rlhf_core.training.structure import structure
+from rlhf_core.training.forward import ALL, allowed, completion_logprobs, structure
 from rlhf_core.types.errors import ModelError
 
 VOCABULARY = 320
@@ -246,7 +244,7 @@ def test_sharing_without_packing_is_off_under_checkpointing(model: Any, caplog: 
 
 def test_adapters_take_part(model: Any) -> None:
     from rlhf_core.models.config import LoraSettings
-    from rlhf_core.models.lora import add_lora
+    from rlhf_core.models.save import add_lora
 
     adapted = add_lora(model, LoraSettings(r=4))
     with torch.no_grad():

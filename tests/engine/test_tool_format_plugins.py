@@ -16,7 +16,7 @@ from rlhf_core.data.tool_call_check import read_tools
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.tool_call_format import choose_format
+from rlhf_core.models.tool_templates import choose_format
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_plugin_episodes.agent_config import MultiTurnConfig
 from rlhf_plugin_pocket import weights_path

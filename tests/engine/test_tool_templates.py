@@ -14,8 +14,8 @@ from rlhf_core.models.chat_templates import apply_template
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.text_encoding import TextEncoder
-from rlhf_core.models.tool_call_format import format_named
+from rlhf_core.models.template_writer import TextEncoder
+from rlhf_core.models.tool_templates import format_named
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message
 

@@ -17,9 +17,9 @@ from rlhf_plugin_episodes.agent_config import MultiTurnConfig
 from rlhf_plugin_native import stream_decode
 from rlhf_plugin_native.config import NativeRolloutConfig
 from rlhf_plugin_native.decode import Decoder
+from rlhf_plugin_native.decode_step import BLOCK
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_native.kept import KeptTurns, bytes_per_token
-from rlhf_plugin_native.kv_cache import BLOCK
 from rlhf_plugin_native.kv_rows import RoomyLayer
 
 SAMPLING = SamplingParams(max_tokens=12)

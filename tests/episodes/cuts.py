@@ -18,10 +18,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_testing import make_context
 
 REDUCTIONS = ("token_mean", "sequence_mean", "constant")

@@ -11,7 +11,7 @@ import pytest
 from rlhf_core.data import ToolCall
 from rlhf_core.plugins.episode_contract import check_episode
 from rlhf_core.rewards import Score, ScoreStatus
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
 from rlhf_plugin_episodes.program import Conversation

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.rl.prompts import PromptLoader
-from rlhf_core.rl.rollout_batch_state import batch_state, read_batch
-from rlhf_core.rl.rollout_config import RolloutSettings
-from rlhf_core.rl.scheduler import RolloutBuffer
+from rlhf_core.rl.scheduler import RolloutBuffer, batch_state, read_batch
+from rlhf_core.rl.settings import RolloutSettings
+from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.events import EventLog
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.types.rollouts import (

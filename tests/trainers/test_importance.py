@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.rl.importance import ImportanceSettings
-from rlhf_core.rl.loss_terms import PolicyTerms, with_sample_size
-from rlhf_core.training.functional.importance import effective_sample_size, importance_weights
+from rlhf_core.rl.settings import ImportanceSettings
+from rlhf_core.rl.update import PolicyTerms, with_sample_size
+from rlhf_core.training.functional import effective_sample_size, importance_weights
 from rlhf_core.training.learner import Learner
 from rlhf_core.types.batches import LossOutput, TokenBatch
 

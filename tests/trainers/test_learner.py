@@ -17,14 +17,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.rl.loss_terms import PolicyTerms
-from rlhf_core.rl.update import UpdateStep
+from rlhf_core.rl.update import PolicyTerms, UpdateStep
 from rlhf_core.training.config import OptimizerSettings
-from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.learner import Learner, lr_factor, means
-from rlhf_core.training.micro_batches import PolicyMicroBatcher
-from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.batches import LossOutput, TokenBatch
 from rlhf_core.types.errors import TrainingDiverged
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -116,7 +114,7 @@ def test_masked_tokens_do_not_count() -> None:
 
 def updated(rows: list[TrainingSample]) -> dict[str, torch.Tensor]:
     """The gradient of a step that learns from two groups."""
-    strategy, session = Capture(), SimpleNamespace(batch_ready=lambda *_: None, counts=Counter[str]())
+    strategy, session = Capture(), SimpleNamespace(hooks=SimpleNamespace(fire=lambda *_: None), counts=Counter[str]())
     settings = OnlineTrainerConfig.model_validate({"name": "t", "reduction": "sequence_mean", "micro_batch_size": 8})
     module = PolicyModule(model(), 1.0)
     learner, cut = Learner(module, GrpoClip(0.2, 0.2), strategy, settings, 1), PolicyMicroBatcher(module, 8, None, 32)

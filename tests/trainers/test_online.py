@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.rl.advantages import apply_kl_penalty, measure_kl
-from rlhf_core.rl.config import KLSettings
-from rlhf_core.training.functional.kl import kl_value
+from rlhf_core.rl.settings import KLSettings
+from rlhf_core.training.functional import kl_value
 from rlhf_core.training.learner import Learner, MetricSums
 from rlhf_core.types.rollouts import FinishReason, Rollout, Sample, Score, ScoreStatus
 from rlhf_plugin_pocket import weights_path

@@ -17,13 +17,13 @@ from rlhf_core.config import precision
 from rlhf_core.config.load import validate
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision, slow_bfloat16
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rl import inputs
 from rlhf_core.runs.launch.run import set_up_torch
-from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.structure import compute_dtype, structure
+from rlhf_core.training.forward import completion_logprobs, structure
 from rlhf_core.types.errors import ConfigError
 
 from .conftest import ONLINE, Train

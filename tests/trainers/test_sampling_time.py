@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.rl.collector import CollectorSettings
 from rlhf_core.rl.dynamic_collector import CollectContext, DynamicCollector
-from rlhf_core.training import timer as timer_module
-from rlhf_core.training.timer import Timer
+from rlhf_core.rl.sources import CollectorSettings
+from rlhf_core.training import trace as timer_module
+from rlhf_core.training.trace import Timer
 from rlhf_core.types.rollouts import SamplingParams
 
 

@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlhf_core.config import BuildContext, ComponentConfig
-from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
-from rlhf_core.training.weight_sync import WeightSync
+from rlhf_core.training.weight_sync import SamplerPolicy, WeightSync, trained_names
 from rlhf_plugin_native.engine import NativeEngine
 
 from .conftest import ONLINE, Train
@@ -127,7 +126,7 @@ def test_an_engine_with_weights_needs_no_copy_and_gives_memory_back_unless_it_sa
     RELEASED.clear()
     trainer = {"steps": 3, "eval_samples": 2, "rollouts": {"max_staleness": staleness}}
     train(ONLINE, change={"trainer": trainer}, run="native")
-    monkeypatch.delattr("rlhf_core.models.sampler_policy.SamplerPolicy.__init__")
+    monkeypatch.delattr("rlhf_core.training.weight_sync.SamplerPolicy.__init__")
     components = {("rollout", "own_weights"): f"{__name__}:OwnWeightsConfig"}
     train(ONLINE, change={"trainer": trainer, "rollout": "own_weights"}, components=components, run="own")
     assert released == RELEASED

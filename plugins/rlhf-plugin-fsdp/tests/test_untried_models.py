@@ -14,14 +14,12 @@ from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.models import ModelConfig, ModelError
 from rlhf_core.models.load import load_policy
 from rlhf_core.rl import OnlineTrainerConfig
-from rlhf_core.rl.sharded_trial import probe_forward_options
 from rlhf_core.training import PolicyModule
-from rlhf_core.training.forward_options import ALL
-from rlhf_core.training.micro_batches import micro_batches_of_size
-from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.forward import ALL
+from rlhf_core.training.forward_check import probe_forward_options, try_transformer
+from rlhf_core.training.micro_batches import NoGradForward, micro_batches_of_size
 from rlhf_core.training.optimizer import prepare_to_learn
-from rlhf_core.training.sharded_trial import try_transformer
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_reward.net import RewardNet, new_head

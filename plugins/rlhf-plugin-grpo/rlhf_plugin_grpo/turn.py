@@ -15,7 +15,7 @@ from rlhf_core.config import BuildContext
 from rlhf_core.losses import Advantages
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
-from rlhf_plugin_grpo.groups import Array, rows_by_group, spread
+from rlhf_plugin_grpo.advantage import Array, rows_by_group, spread
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.advantage_config import TurnConfig

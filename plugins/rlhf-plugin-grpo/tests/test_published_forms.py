@@ -13,8 +13,8 @@ from rlhf_core.config import Registry
 from rlhf_core.config.load import validate
 from rlhf_core.losses import TokenBatch
 from rlhf_core.rewards import Score
-from rlhf_core.rl.loss_terms import PolicyTerms
-from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.rl.update import PolicyTerms
+from rlhf_core.training.functional import reduce_loss
 from rlhf_testing import make_context, make_rollouts
 
 REGISTRY = Registry(disabled=())

@@ -20,10 +20,9 @@ from rlhf_core.config.load import validate
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.losses import TokenBatch
 from rlhf_core.plugins.loss_contract import CheckedLoss
-from rlhf_core.rl.entropy import keep_uncertain
-from rlhf_core.rl.loss_terms import PolicyTerms
+from rlhf_core.rl.update import PolicyTerms, keep_uncertain
 from rlhf_core.training import TrainingSample
-from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.training.functional import reduce_loss
 from rlhf_testing import make_context
 
 accelerate = pytest.importorskip("accelerate")

@@ -10,19 +10,16 @@ import transformers
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, base_model, take_apart
-from rlhf_core.models.layers.rotary import length_limit
-from rlhf_core.models.layers.trunk_and_head import quiet
+from rlhf_core.models.layers.trunk_and_head import length_limit, quiet
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
-from rlhf_core.training.structure import structure
-from rlhf_plugin_native.decode import Decoder, limit_of
-from rlhf_plugin_native.decode_state import Drawn
-from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, plain_step
+from rlhf_core.training.forward import structure
+from rlhf_plugin_native.decode import Decoder, Drawn, limit_of
+from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, growing, make_cache, plain_step
 from rlhf_plugin_native.kept import KeptTurns, check_budget
-from rlhf_plugin_native.kv_cache import growing, make_cache
-from rlhf_plugin_native.stop import StopStrings
+from rlhf_plugin_native.sampling import StopStrings
 from rlhf_plugin_native.stream import NativeStream
 from rlhf_plugin_native.stream_decode import StreamDecoder
 from rlhf_plugin_native.token_by_token import decodes

@@ -21,7 +21,7 @@ from rlhf_plugin_prm.examples import Solution, Target
 from rlhf_plugin_prm.loss import StepBatch
 from rlhf_plugin_prm.steps import Step, places
 from rlhf_plugin_reward.net import RewardNet
-from rlhf_plugin_reward.scoring import PADDED_TOKENS, by_length, on_device
+from rlhf_plugin_reward.reward import PADDED_TOKENS, by_length, on_device
 
 Ids = tuple[int, ...]
 

@@ -18,7 +18,6 @@ from rlhf_core.config import BuildContext, DeadlineExceeded
 from rlhf_core.data import DatasetError, Datasets, PreferencePair
 from rlhf_core.distributed import LocalStrategy, ShardedLoading, Strategy
 from rlhf_core.models import LoadedModel, ModelConfig, ModelError, load_policy, preserved_rng
-from rlhf_plugin_reward.aggregate import Floats, standardise
 from rlhf_plugin_reward.config import EnsembleConfig, device_of, needs_pairs, without_pairs
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH, Encoder, View
 from rlhf_plugin_reward.members import (
@@ -33,7 +32,7 @@ from rlhf_plugin_reward.members import (
 )
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairItem, bootstrap, encode_pairs, first_of_mixture
-from rlhf_plugin_reward.reward import EnsembleReward, load_ensemble
+from rlhf_plugin_reward.reward import EnsembleReward, Floats, load_ensemble, standardise
 from rlhf_plugin_reward.store import cache_root, digest
 
 Say = Callable[[str], None]

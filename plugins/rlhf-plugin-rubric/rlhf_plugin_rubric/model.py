@@ -21,8 +21,7 @@ from rlhf_core.models import ModelError
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_reward.config import device_of
 from rlhf_plugin_reward.encoding import Encoder, read_view
-from rlhf_plugin_reward.reward import as_score, encoder_of
-from rlhf_plugin_reward.scoring import score_ids
+from rlhf_plugin_reward.reward import as_score, encoder_of, score_ids
 from rlhf_plugin_reward.store import load_shared, save_shared
 from rlhf_plugin_rubric.rubric import Rubric
 

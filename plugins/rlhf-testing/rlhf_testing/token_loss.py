@@ -10,7 +10,7 @@ import torch
 
 from rlhf_core.config import ComponentConfig
 from rlhf_core.losses import LossOutput, TokenBatch
-from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.training.functional import reduce_loss
 from rlhf_testing.batches import Loss, changed, check_pure
 from rlhf_testing.report import require
 

@@ -27,8 +27,8 @@ from rlhf_core.training.learner import Learner
 from rlhf_core.training.loop import LoopSchedule, run_loop
 from rlhf_core.training.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.training.offline.policy_samples import PolicySamples, PolicyTask
-from rlhf_core.training.offline.trace import ExampleRecorder, example_rows
 from rlhf_core.training.optimizer import prepare_to_learn
+from rlhf_core.training.trace import ExampleRecorder, example_rows
 from rlhf_core.types.errors import DatasetError
 
 log = logging.getLogger("rlhf")
@@ -42,7 +42,7 @@ class OfflineTask(Protocol):
     compute, such as reference logprobs; it is called once per split, on all ranks, before training.
 
     Its model may have no weights until the trainer has prepared ``module``
-    (:func:`rlhf_core.training.policy_loading.load_trained_policy`).
+    (:func:`rlhf_core.training.loop.load_trained_policy`).
     """
 
     @property

@@ -26,7 +26,7 @@ from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.members import fit
 from rlhf_plugin_reward.net import RewardNet, fresh_net, new_head
 from rlhf_plugin_reward.pairs import encode_pairs
-from rlhf_plugin_reward.scoring import by_length, score_ids
+from rlhf_plugin_reward.reward import by_length, score_ids
 from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.confidence_filtering.config import ConfidenceFilteringConfig
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from rlhf_plugin_grpo.groups import group_normalize
+from rlhf_plugin_grpo.advantage import group_normalize
 
 
 def compute_group_normalized_rewards(
