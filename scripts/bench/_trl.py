@@ -70,7 +70,8 @@ class Timed(GRPOTrainer):
         start = time.perf_counter()
         table = self.turns if self.calls else [self.warm_up] * len(self.turns)
         self.calls += 1
-        model, tokenizer = self.accelerator.unwrap_model(self.model), cast(Any, self.processing_class)
+        model = cast(Any, self.accelerator.unwrap_model(self.model))
+        tokenizer = cast(Any, self.processing_class)
         generate, turn = model.generate, iter(range(99))
 
         def one_turn(*args: Any, **options: Any) -> Any:

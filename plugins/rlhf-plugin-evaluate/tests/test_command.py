@@ -60,7 +60,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def call(*args: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
-            main(["evaluate", "policies", *map(str, args)])
+            main(["eval", "policies", *map(str, args)])
         text = capsys.readouterr()
         return int(caught.value.code or 0), text.out, text.err
 
