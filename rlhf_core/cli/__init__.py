@@ -8,11 +8,11 @@ from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
     from rlhf_core.cli.common import Choice as Choice
+    from rlhf_core.cli.common import context_of as context_of
     from rlhf_core.cli.common import emit_json as emit_json
+    from rlhf_core.cli.common import load_sampler as load_sampler
+    from rlhf_core.cli.common import open_registry as open_registry
     from rlhf_core.cli.common import table as table
-    from rlhf_core.cli.components import context_of as context_of
-    from rlhf_core.cli.components import load_sampler as load_sampler
-    from rlhf_core.cli.components import open_registry as open_registry
     from rlhf_core.cli.generate import sample_completions as sample_completions
     from rlhf_core.cli.groups import OpenGroup as OpenGroup
     from rlhf_core.cli.options import allow_unsafe as allow_unsafe

@@ -110,7 +110,7 @@ def _tokens(config: RunConfig, facts: DryRun) -> list[str]:
 
 
 def _memory(facts: DryRun, world_size: int) -> list[str]:
-    from rlhf_core.runs.launch.memory import NOT_COUNTED, readable, total
+    from rlhf_core.runs.launch.dry_run import NOT_COUNTED, readable, total
 
     parts = {name: size for name, size in facts.memory.items() if size}
     each = " in each process" if world_size > 1 else ""

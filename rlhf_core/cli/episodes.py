@@ -30,7 +30,7 @@ class Stage:
             name: of an environment.
             settings: ``environment.KEY=VALUE`` or ``agent.KEY=VALUE``.
         """
-        from rlhf_core.cli.components import context_of, open_registry
+        from rlhf_core.cli.common import context_of, open_registry
         from rlhf_core.config.load import parse_settings
         from rlhf_core.types.errors import ConfigError, did_you_mean
 
@@ -75,7 +75,7 @@ def play_prompts(
     """``n`` rollouts per prompt, prompt by prompt: single completions, or episodes on a stage."""
     import torch
 
-    from rlhf_core.cli.components import context_of, open_registry
+    from rlhf_core.cli.common import context_of, open_registry
     from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.training.generation import SingleTurnAgent, request_seed
     from rlhf_core.types.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.plugins.kinds import KINDS
+from rlhf_core.plugins.registry import KINDS
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.registry import Registry

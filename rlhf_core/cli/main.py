@@ -59,7 +59,7 @@ def _main(argv: list[str] | None) -> None:
         click.echo("interrupted", err=True)
         raise SystemExit(130) from error
     except click.ClickException as error:
-        from rlhf_core.cli.command_check import lost_command
+        from rlhf_core.cli.groups import lost_command
         from rlhf_core.cli.hints import hint_for
 
         words = sys.argv[1:] if argv is None else argv

@@ -167,7 +167,7 @@ def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = 
         strict: a failing hook ends the run.
         reports: False on every rank but the first, which reports for them.
     """
-    from rlhf_core.plugins.disabled import disabled_distributions
+    from rlhf_core.plugins.entry_points import disabled_distributions
     from rlhf_core.plugins.hooks import load_hooks
     from rlhf_core.plugins.registry import Registry
 

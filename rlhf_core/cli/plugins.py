@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlhf_core.cli.common import Choice
-from rlhf_core.plugins.kinds import KINDS
+from rlhf_core.plugins.registry import KINDS
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.entry_points import Entry
@@ -26,7 +26,7 @@ def plugins() -> None:
 def list_(kind: str | None, as_json: bool) -> None:
     """Components, commands and hooks that are installed. Reads metadata only; imports no plugin."""
     from rlhf_core.cli.common import emit_json, table
-    from rlhf_core.plugins.disabled import disabled_distributions
+    from rlhf_core.plugins.entry_points import disabled_distributions
 
     entries = declared(kind)
     off = set(disabled_distributions())
@@ -88,7 +88,7 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
 @click.argument("distribution")
 def disable(distribution: str) -> None:
     """Ignore every component and hook of a distribution. Imports nothing."""
-    from rlhf_core.plugins.disabled import set_disabled, stored_names
+    from rlhf_core.plugins.entry_points import set_disabled, stored_names
 
     path = set_disabled([*stored_names(), distribution])
     click.echo(f"{distribution} is disabled ({path})")
@@ -98,7 +98,7 @@ def disable(distribution: str) -> None:
 @click.argument("distribution")
 def enable(distribution: str) -> None:
     """Undo `disable`."""
-    from rlhf_core.plugins.disabled import VARIABLE, disabled_distributions, normalise, set_disabled, stored_names
+    from rlhf_core.plugins.entry_points import VARIABLE, disabled_distributions, normalise, set_disabled, stored_names
 
     path = set_disabled([d for d in stored_names() if d != normalise(distribution)])
     if normalise(distribution) in disabled_distributions():

@@ -51,8 +51,7 @@ def score(
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
     rlhf reward score --reward gsm8k --input evals/x/rows.jsonl --stop "Question:" --stop "[Question]"
     """
-    from rlhf_core.cli.common import emit_json
-    from rlhf_core.cli.components import open_registry
+    from rlhf_core.cli.common import emit_json, open_registry
     from rlhf_core.cli.scoring import check_output, chosen_reward, score_completions
 
     registry = open_registry()

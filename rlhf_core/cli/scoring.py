@@ -89,7 +89,7 @@ def score_completions(
         DatasetError: a row without prompt or completion.
         PluginError: the reward returned something else than one score per sample.
     """
-    from rlhf_core.cli.components import context_of
+    from rlhf_core.cli.common import context_of
     from rlhf_core.data.completions import SampledPrompts, cut_at, read_completions
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.plugins.contracts import score_samples

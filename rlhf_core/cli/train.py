@@ -14,7 +14,7 @@ from rlhf_core.cli.options import open_plugins, resolve_labelled_options, run_op
 
 if TYPE_CHECKING:
     from rlhf_core.runs.launch.joined import Rank0
-    from rlhf_core.runs.launch.started import RankInfo
+    from rlhf_core.runs.launch.ranks import RankInfo
 
 
 @click.command()
@@ -62,8 +62,8 @@ def train(
     from rlhf_core.cli.progress import launch_shown, print_summary
     from rlhf_core.plugins.context import BuildContext
     from rlhf_core.plugins.hooks import Preflight
+    from rlhf_core.runs.launch.ranks import end_with_launcher, started_rank, world_size
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
-    from rlhf_core.runs.launch.started import end_with_launcher, started_rank, world_size
 
     has_options = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
     options = (files, settings, names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.types.errors import RlhfError
 
 if TYPE_CHECKING:
-    from rlhf_core.runs.launch.started import RankInfo
+    from rlhf_core.runs.launch.ranks import RankInfo
 
 Options = tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]
 """Files, settings and names of the command line."""

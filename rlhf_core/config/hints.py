@@ -13,11 +13,10 @@ from typing import Any, TypeGuard
 
 from pydantic import BaseModel
 
-from rlhf_core.config.layers import as_mapping, plain
+from rlhf_core.config.recipe import as_mapping, plain
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.settings import SourceSettings, source_options
-from rlhf_core.plugins.kinds import KINDS
-from rlhf_core.plugins.registry import Registry
+from rlhf_core.plugins.registry import KINDS, Registry
 from rlhf_core.types.errors import UserError
 
 log = logging.getLogger("rlhf.plugins")
@@ -53,8 +52,7 @@ class KeyHints:
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
         """A sentence for the key at the end of ``path``: its name here, or where such a key belongs; "" for neither."""
-        from rlhf_core.plugins.disabled import disabled_distributions
-        from rlhf_core.plugins.entry_points import scan
+        from rlhf_core.plugins.entry_points import disabled_distributions, scan
 
         off, places = set(disabled_distributions()), KeyPlaces(self.registry, self.settings)(path, value)
         for distribution, _, point in scan():

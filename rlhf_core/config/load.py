@@ -14,9 +14,8 @@ import yaml
 from pydantic import ValidationError
 
 from rlhf_core.config.hints import KeyHints
-from rlhf_core.config.layers import as_mapping, fill, label, plain
-from rlhf_core.config.layers import merge_settings as merge_settings
-from rlhf_core.config.recipe import algorithm_recipe
+from rlhf_core.config.recipe import algorithm_recipe, as_mapping, fill, label, plain
+from rlhf_core.config.recipe import merge_settings as merge_settings
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.settings import spell_dataset
 from rlhf_core.plugins.registry import Registry

@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from rlhf_core.data.schema import PROMPT_COLUMNS, RawRow, RowReader, UnusableRow
 from rlhf_core.types.errors import DatasetError
-from rlhf_core.types.messages import message_text
-from rlhf_core.types.rollouts import Message
+from rlhf_core.types.messages import (
+    Demonstration,
+    Message,
+    PreferencePair,
+    Tool,
+    UnpairedPreference,
+    content_of,
+    message_text,
+)
+
+
+def openai_row(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> dict[str, Any]:
+    """A row that reads back as the same conversation: arguments as JSON text, ``content`` null beside calls alone."""
+    return {"messages": [_openai(m) for m in messages], **({"tools": [_plain(t) for t in tools]} if tools else {})}
+
+
+def _openai(message: Message) -> dict[str, Any]:
+    row = _plain(message)
+    if not message.get("tool_calls"):
+        return row
+    row["content"] = content_of(message) or None
+    for call in row["tool_calls"]:
+        call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return row
+
+
+def _plain(value: Any) -> Any:
+    """The value in dicts and lists that may be changed."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+Reply: TypeAlias = "tuple[str, Message | None]"
+"""A completion, and the turn whole where it is more than a text; as `Formatter.encode_reply` takes them."""
+
+
+def replies(row: PreferencePair | Demonstration | UnpairedPreference) -> tuple[Reply, ...]:
+    """The chosen and the rejected side of a pair; the one answer of any other row."""
+    if isinstance(row, PreferencePair):
+        return (row.chosen, row.chosen_turn), (row.rejected, row.rejected_turn)
+    return ((row.completion, row.turn),)
 
 
 class Side(NamedTuple):

@@ -7,22 +7,91 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict
+from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict, replies
 from rlhf_core.data.files import refuse_row
-from rlhf_core.data.length_filter import refuse_too_many
-from rlhf_core.data.mixture import fingerprint, interleave
-from rlhf_core.data.replies import replies
+from rlhf_core.data.held_out import trained_on
+from rlhf_core.data.order import fingerprint, interleave
 from rlhf_core.data.schema import RawRow, UnusableRow
 from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.data.source import Source
-from rlhf_core.data.trained_rows import trained_on
 from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import GoldScorer
 from rlhf_core.types.errors import DatasetError
-from rlhf_core.types.messages import message_text
-from rlhf_core.types.preferences import Demonstration, PreferencePair, UnpairedPreference
+from rlhf_core.types.messages import Demonstration, PreferencePair, UnpairedPreference, message_text
 from rlhf_core.types.rollouts import Message, Prompt, Sample
+
+EXAMPLES = 3
+
+
+def admit(
+    prompts: Sequence[Prompt],
+    encode: Callable[[Prompt], tuple[int, ...]],
+    *,
+    limit: int,
+    context: int,
+    max_tokens: int,
+    max_dropped_fraction: float,
+    setting: str = "trainer.sampling.max_tokens",
+) -> tuple[list[Prompt], Counter[str]]:
+    """Keep the prompts that fit the length limit and leave room for the completion.
+
+    Args:
+        encode: prompt -> token ids.
+        limit: most prompt tokens allowed (``dataset.max_prompt_tokens``).
+        context: prompt + completion tokens that the model allows.
+        max_tokens: completion tokens to leave room for.
+        max_dropped_fraction: refuse the dataset when more than this share would go.
+        setting: where ``max_tokens`` was set, for the message.
+
+    Returns:
+        (kept, counts by reason).
+    """
+    if context - max_tokens < 1:
+        raise DatasetError(
+            f"max_tokens {max_tokens} leaves no room for a prompt in a context of {context} tokens",
+            fix=f"lower {setting}",
+        )
+    room = min(limit, context - max_tokens)
+    of_context = f"lower {setting}, or take a model with a longer context"
+    lengths = {p.id: len(encode(p)) for p in prompts}
+    fitting = [p for p in prompts if lengths[p.id] <= room]
+    refuse_too_many(
+        [(p.id, p.source, lengths[p.id]) for p in prompts],
+        room,
+        max_dropped_fraction,
+        "prompts",
+        f"limit {limit}, context {context} less max_tokens {max_tokens}",
+        of_context if room < limit else "raise dataset.max_prompt_tokens",
+    )
+    return fitting, +Counter({"prompts_too_long": len(prompts) - len(fitting)})
+
+
+def refuse_too_many(
+    rows: Sequence[tuple[str, str, int]], room: int, max_dropped_fraction: float, what: str, why: str, fix: str
+) -> None:
+    """Refuse a dataset that would lose too many rows, or all of one source, to a length limit.
+
+    Args:
+        rows: (id, source, tokens) of every row.
+        room: most tokens allowed.
+        max_dropped_fraction: largest share of the rows that may go.
+        what: ``prompts`` or ``examples``.
+        why: what the limit comes from.
+        fix: settings that change it.
+    """
+    dropped = [row for row in rows if row[2] > room]
+    lost = {source for _, source, _ in rows} - {source for _, source, tokens in rows if tokens <= room}
+    if lost or len(dropped) > max_dropped_fraction * len(rows):
+        whole_sources = f" (all of source {', '.join(map(repr, sorted(lost)))})" if lost else ""
+        longest = sorted(dropped, key=lambda row: -row[2])[:EXAMPLES]
+        raise DatasetError(
+            f"{len(dropped)} of {len(rows)} {what}{whole_sources} are longer than {room} tokens",
+            where="longest: " + ", ".join(f"{name} ({tokens} tokens)" for name, _, tokens in longest),
+            why=f"{why}, allowed to drop {max_dropped_fraction:.0%}" + (", never a whole source" if lost else ""),
+            fix=fix + (", or drop the source" if lost else ", or allow more with dataset.max_dropped_fraction"),
+        )
+
 
 T = TypeVar("T", Prompt, PreferencePair, Demonstration, UnpairedPreference)
 

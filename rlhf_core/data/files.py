@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlhf_core.data.strict_json import NotJson, named_once
+from rlhf_core.data.jsonl import NotJson, named_once
 from rlhf_core.types.errors import DatasetError, did_you_mean
+
+if TYPE_CHECKING:
+    from rlhf_core.data.config import JsonlConfig
+
+
+def cache_folder() -> Path:
+    """``$RLHF_CACHE``, by default ``~/.cache/rlhf``. Nothing is made."""
+    return Path(os.environ.get("RLHF_CACHE") or Path.home() / ".cache" / "rlhf").expanduser()
+
 
 Row = Mapping[str, Any]
 
@@ -169,3 +179,40 @@ def _not_empty(file_rows: FileRows, path: str, what: str = "dataset") -> FileRow
     if not file_rows.rows:
         raise DatasetError(f"{what} '{path}' is empty", fix="give a file with at least one row")
     return file_rows
+
+
+class JsonSource:
+    """Rows of one or two files of JSON.
+
+    Args:
+        config: the files.
+    """
+
+    read: Callable[[str], FileRows] = staticmethod(read_rows)
+    """Reader of one file."""
+
+    def __init__(self, config: JsonlConfig) -> None:
+        self.config = config
+        self._positions: dict[str, list[str]] = {}
+
+    def rows(self, split: str) -> Sequence[Row]:
+        """Rows of a split; the held-out split is empty without ``heldout_path``."""
+        path = self._path(split)
+        if not path:
+            return []
+        file = self.read(path)
+        self._positions[split] = file.positions
+        return file.rows
+
+    def where(self, split: str, number: int) -> str:
+        """File and line of a row that :meth:`rows` returned."""
+        return f"{self._path(split)}, {self._positions[split][number]}"
+
+    def _path(self, split: str) -> str | None:
+        return self.config.path if split == "train" else self.config.heldout_path
+
+
+class ParquetSource(JsonSource):
+    """Rows of one or two Parquet files."""
+
+    read = staticmethod(read_parquet)

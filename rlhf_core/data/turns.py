@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.data.strict_json import NotJson, read_whole
-from rlhf_core.data.tool_call_formats import CORE
+from rlhf_core.data.jsonl import NotJson, read_whole
+from rlhf_core.data.tool_calls import CORE
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Message
 

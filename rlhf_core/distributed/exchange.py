@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from rlhf_core.plugins.strategy_protocols import Collectives
-from rlhf_core.types.errors import OtherRankFailed
+from rlhf_core.types.errors import EngineUnavailable, OtherRankFailed
 
 T = TypeVar("T")
 
@@ -120,3 +120,43 @@ def borrow_dummy_sample(ranks: Collectives, value: T | None, present: Sequence[b
     lends = ranks.rank == lender
     received = ranks.exchange_objects([value if lends and not has else None for has in present])
     return value if present[ranks.rank] else received[lender]
+
+
+@contextmanager
+def engine_on_every_rank(comm: Collectives) -> Iterator[None]:
+    """A context that all ranks leave with ``EngineUnavailable``, or none does; all enter it together.
+
+    It contains no exchange between ranks but what comes before the engine is asked. Costs one of a number.
+
+    Args:
+        comm: how ranks tell each other.
+
+    Raises:
+        EngineUnavailable: this rank's own, or what another rank's says.
+    """
+    lost: EngineUnavailable | None = None
+    try:
+        yield
+    except EngineUnavailable as error:
+        lost = error
+    if not comm.max_over_ranks(int(lost is not None)):
+        return
+    rows = comm.gather_objects(None if lost is None else (lost.what, lost.where, lost.why, lost.fix))
+    if lost is None:
+        rank, (what, where, why, fix) = next((n, row) for n, row in enumerate(rows) if row is not None)
+        lost = EngineUnavailable(f"rank {rank}: {what}", where=where, why=why, fix=fix)
+    lost.on_every_rank = True
+    raise lost
+
+
+def sampling_on_every_rank(
+    comm: Collectives, whole_weights: Callable[[], AbstractContextManager[None]]
+) -> Callable[[], AbstractContextManager[None]]:
+    """``whole_weights``, left as :func:`engine_on_every_rank` is."""
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        with engine_on_every_rank(comm), whole_weights():
+            yield
+
+    return entered

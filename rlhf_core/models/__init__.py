@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.data.tool_call_formats import ParsedToolCalls as ParsedToolCalls
-    from rlhf_core.data.tool_call_formats import RawToolCall as RawToolCall
+    from rlhf_core.data.tool_calls import ParsedToolCalls as ParsedToolCalls
+    from rlhf_core.data.tool_calls import RawToolCall as RawToolCall
     from rlhf_core.models.config import ModelConfig as ModelConfig
     from rlhf_core.models.layers.last_token import can_pack as can_pack
     from rlhf_core.models.layers.last_token import last_token_hidden as last_token_hidden

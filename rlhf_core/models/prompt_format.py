@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from rlhf_core.data.tool_call_formats import ToolFormat
 from rlhf_core.data.tool_call_parser import AssistantTurn, parse_turn
+from rlhf_core.data.tool_calls import ToolFormat
 from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, reply
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.template_writer import TemplateWriter, TextEncoder

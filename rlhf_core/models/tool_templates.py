@@ -7,9 +7,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlhf_core.data.tool_call_formats import CORE, ParsedToolCalls, ToolFormat
-from rlhf_core.plugins.disabled import disabled_distributions, normalise
-from rlhf_core.plugins.entry_points import scan
+from rlhf_core.data.tool_calls import CORE, ParsedToolCalls, ToolFormat
+from rlhf_core.plugins.entry_points import disabled_distributions, normalise, scan
 from rlhf_core.types.errors import ConfigError, ModelError, PluginError, did_you_mean
 from rlhf_core.types.messages import Message, Tool, content_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rlhf_core.plugins.entry_points import distribution_of
 from rlhf_core.plugins.validation import explain_invalid
@@ -15,6 +15,7 @@ from rlhf_core.types.errors import ConfigError, PluginError, RlhfError
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.types.rollouts import Prompt
 
 
 class Config(BaseModel):
@@ -256,3 +257,67 @@ def _broken(cls: type[ComponentConfig], why: str, fix: str) -> PluginError:
         why=why,
         fix=fix,
     )
+
+
+class VerifierConfig(ComponentConfig):
+    """Base of a verifier's Config. It is built in a worker process: the context has a registry, no run config."""
+
+    needs_answer: ClassVar[bool] = True
+    """Whether the verdict compares with ``Prompt.answer``; if so, a dataset without answers is refused."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """Why no completion of this prompt could be judged (for example a reference answer that does not parse); None
+        if it can. Called for every row when the dataset loads, so it must be quick; the error names file and line.
+        """
+        return None
+
+    @property
+    def asked_form(self) -> tuple[str, ...]:
+        """Strings that no completion brings unless its prompt asks for them, such as ``<answer>``, and without which
+        every verdict is 0. A run whose prompts do not hold them is refused.
+        """
+        return ()
+
+    @property
+    def seconds(self) -> float:
+        """The longest that a verdict takes with these settings, by the verifier's own deadlines; 0 if it has none."""
+        return 0.0
+
+    @property
+    def busy_seconds(self) -> float:
+        """The longest that a verdict takes on a machine that is busy with other things; the worker's deadline unless
+        the user sets one.
+        """
+        return self.seconds
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Environment variables with keys or tokens that its worker needs, which gets no others of that kind."""
+        return ()
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+HOUR, DAY = 3600.0, 86400.0
+
+
+class DeadlineSettings(Config):
+    """Longest time for each stage, in seconds. What takes longer is taken to hang: the run ends with exit code 1 and
+    says which component it was, in which step, and at which line; the last complete checkpoint stays.
+    """
+
+    build_s: Seconds = DAY
+    """Loading models and data, building components (training an ensemble of reward models included)."""
+    rollout_s: Seconds = 4 * HOUR
+    """One call of the agent or the rollout engine."""
+    reward_s: Seconds = HOUR
+    """One call of a reward, of a batch's completions or of one rank's share."""
+    update_s: Seconds = DAY
+    """One whole step."""
+    evaluation_s: Seconds = DAY
+    """One evaluation, benchmarks included."""
+    checkpoint_s: Seconds = HOUR
+    """Writing a checkpoint or the final model."""
+    listener_s: Seconds = HOUR
+    """One call of a hook, a monitor or a tracker."""
+    close_s: Seconds = 600.0
+    """Closing one component at the end of the run (a tracker may have to send what it holds)."""

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import pluggy
 
-from rlhf_core.plugins.disabled import normalise
-from rlhf_core.plugins.entry_points import Entry, check_core_range, scan
+from rlhf_core.plugins.entry_points import Entry, check_core_range, normalise, scan
 from rlhf_core.plugins.hook_events import BatchReady as BatchReady
 from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
 from rlhf_core.plugins.hook_events import EvalEnd as EvalEnd

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlhf_core.types.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.deadlines import DeadlineSettings
+    from rlhf_core.plugins.component import DeadlineSettings
 
 StageName = Literal["build", "rollout", "reward", "update", "evaluation", "checkpoint", "listener", "close"]
 FRAMES = 30

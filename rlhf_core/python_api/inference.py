@@ -51,7 +51,7 @@ def generate(
     from rlhf_core.cli.episodes import play_prompts
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
-    from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.python_api.launching import unchanged_process
 
     all_prompts = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
     if n < 1:
@@ -94,12 +94,10 @@ def score(
     import json
     import tempfile
 
-    from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.components import open_registry
+    from rlhf_core.cli.common import open_registry, quiet_libraries
     from rlhf_core.cli.scoring import score_completions
-    from rlhf_core.python_api.object_registry import registered
-    from rlhf_core.python_api.rows import rows_of
-    from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.python_api.launching import unchanged_process
+    from rlhf_core.python_api.object_registry import registered, rows_of
 
     with tempfile.TemporaryDirectory() as folder, unchanged_process():
         file = str(samples)
@@ -153,9 +151,8 @@ def evaluate(
         PluginError: there is no such benchmark.
         UserError: model and benchmark do not fit, or rows are missing.
     """
-    from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.components import context_of, load_sampler, open_registry
-    from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.cli.common import context_of, load_sampler, open_registry, quiet_libraries
+    from rlhf_core.python_api.launching import unchanged_process
 
     with unchanged_process():
         registry = open_registry()

@@ -12,8 +12,7 @@ from typing import Any
 
 from rlhf_core.plugins.contracts import UNORDERED
 from rlhf_core.python_api.config import PythonDatasetConfig, PythonLossConfig, PythonObjectConfig, PythonRewardConfig
-from rlhf_core.python_api.object_registry import describe, digest_of, find_object
-from rlhf_core.python_api.rows import Row, splits_of
+from rlhf_core.python_api.object_registry import Row, describe, digest_of, find_object, splits_of
 from rlhf_core.types.batches import LossOutput
 from rlhf_core.types.errors import ConfigError
 from rlhf_core.types.rollouts import Sample, Score, ScoreStatus

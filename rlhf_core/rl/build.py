@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.distributed.engine_loss import engine_on_every_rank, sampling_on_every_rank
+from rlhf_core.distributed.exchange import engine_on_every_rank, sampling_on_every_rank
 from rlhf_core.distributed.group import new_group
 from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.slices import has_no_weights, read_weights
@@ -26,7 +26,7 @@ from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.rl.scheduler import BufferedSource, RolloutBuffer
 from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollector, RolloutSource
 from rlhf_core.rl.update import PolicyTerms, UpdateStep
-from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.training.forward_check import ForwardCheck, probe_forward_options
 from rlhf_core.training.generation import RewardManager, RolloutGenerator
 from rlhf_core.training.learner import Learner
@@ -41,7 +41,7 @@ from rlhf_core.training.weight_sync import (
     trained_names,
     weights_to_sample,
 )
-from rlhf_core.workers.reward_workers import RewardWorkers
+from rlhf_core.workers.pool import RewardWorkers
 
 
 @dataclass(frozen=True)

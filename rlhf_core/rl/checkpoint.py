@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from rlhf_core.data.mixture import check_fingerprint, fingerprint
+from rlhf_core.data.order import check_fingerprint, fingerprint
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import load_whole
 from rlhf_core.models.tensor_files import save_named
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.sources import PromptLoader
-from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager, WriteModel
+from rlhf_core.runs.checkpoint import Checkpoint, CheckpointManager, WriteModel
 from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.forward_check import ForwardCheck
 from rlhf_core.training.learner import Learner

@@ -6,11 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlhf_core.config.precision import precision_of
-from rlhf_core.data.curriculum import apply_curriculum
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.data.difficulty import DifficultyOrder
-from rlhf_core.data.length_filter import admit
+from rlhf_core.config.run import precision_of
+from rlhf_core.data.curriculum import DifficultyOrder, apply_curriculum
+from rlhf_core.data.datasets import Datasets, admit
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf_core.distributed.engine_loss import engine_on_every_rank
+from rlhf_core.distributed.exchange import engine_on_every_rank
 from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.rl.settings import RolloutSettings
 from rlhf_core.rl.sources import InlineSource, SourceBatch

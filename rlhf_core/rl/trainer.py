@@ -32,7 +32,7 @@ from rlhf_core.rl.build import (
 )
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
-from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.statistics import mean
 from rlhf_core.training.generation import score_metrics

@@ -15,11 +15,11 @@ from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import write_json
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins import hooks as hk
-from rlhf_core.plugins.deadlines import DeadlineSettings
+from rlhf_core.plugins.component import DeadlineSettings
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.plugins.time_limit import Watchdog, time_limit
 from rlhf_core.runs.card import write_card
-from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager
+from rlhf_core.runs.checkpoint import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.metric_logger import MetricLogger
 from rlhf_core.runs.run_dir import RunDir

@@ -16,9 +16,8 @@ import torch
 from rlhf_core.distributed.exchange import borrow_dummy_sample
 from rlhf_core.distributed.optimizer import optimizer_of
 from rlhf_core.plugins.loss_contract import checked_loss
-from rlhf_core.plugins.optimizer_plan import NormPart
 from rlhf_core.plugins.protocols import Loss
-from rlhf_core.plugins.strategy_protocols import RunOptimizer, Strategy
+from rlhf_core.plugins.strategy_protocols import NormPart, RunOptimizer, Strategy
 from rlhf_core.runs.work import Advance
 from rlhf_core.training.config import LoopSettings, OptimizerSettings
 from rlhf_core.training.drift import DRIFT_SPREAD

@@ -6,8 +6,7 @@ import torch
 
 from rlhf_core.distributed.optimizer import prepare_training
 from rlhf_core.models.slices import has_no_weights
-from rlhf_core.plugins.optimizer_plan import OptimizerGroup, OptimizerPlan
-from rlhf_core.plugins.strategy_protocols import RunOptimizer, Strategy
+from rlhf_core.plugins.strategy_protocols import OptimizerGroup, OptimizerPlan, RunOptimizer, Strategy
 from rlhf_core.training.config import OptimizerSettings
 from rlhf_core.training.forward_check import try_transformer
 

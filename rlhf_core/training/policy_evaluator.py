@@ -10,10 +10,9 @@ from itertools import zip_longest
 from typing import Any
 
 from rlhf_core.data.datasets import Datasets
-from rlhf_core.data.mixture import by_source
+from rlhf_core.data.order import by_source
 from rlhf_core.distributed.alone import alone
-from rlhf_core.distributed.engine_loss import engine_on_every_rank
-from rlhf_core.distributed.exchange import RankZero
+from rlhf_core.distributed.exchange import RankZero, engine_on_every_rank
 from rlhf_core.plugins.protocols import Benchmark
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.runs.session import RunSession

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-from rlhf_core.distributed.engine_loss import engine_on_every_rank
+from rlhf_core.distributed.exchange import engine_on_every_rank
 from rlhf_core.distributed.whole_weights import Weights, use_whole_weights
 from rlhf_core.plugins.component import ComponentConfig, import_component
 from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy

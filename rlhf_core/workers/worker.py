@@ -27,7 +27,7 @@ from rlhf_core.plugins.registry import Registry, check_component
 from rlhf_core.types.errors import PluginError, RlhfError
 from rlhf_core.types.rollouts import Score
 from rlhf_core.workers.codec import error_score, pack, sample_from_json, score_to_json
-from rlhf_core.workers.reward_workers import OneByOne
+from rlhf_core.workers.pool import OneByOne
 from rlhf_core.workers.worker_handle import descendants, parent_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36

@@ -25,8 +25,8 @@ PHASES = {
     ),
     "rollout": ("rlhf_plugin_native.engine:NativeEngine.generate_each",),
     "checkpoint": (
-        "rlhf_core.runs.checkpoint_manager:CheckpointManager.save",
-        "rlhf_core.runs.checkpoint_manager:CheckpointManager.write_final",
+        "rlhf_core.runs.checkpoint:CheckpointManager.save",
+        "rlhf_core.runs.checkpoint:CheckpointManager.write_final",
     ),
 }
 """Phase -> methods that are it; what is before, between and after them (evaluations, say) counts as ``other``."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
-from rlhf_core.runs.live import held_by_this_process, is_live
+from rlhf_core.runs.read import held_by_this_process, is_live
 from rlhf_core.types.errors import RunDirError
 from tests.waiting import wait_for
 

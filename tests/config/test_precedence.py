@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.config.layers import Setting, fill, merge_settings
 from rlhf_core.config.load import resolve
+from rlhf_core.config.recipe import Setting, fill, merge_settings
 from rlhf_core.plugins.registry import Registry
 
 REWARD = {"name": "verifier", "workers": 2}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.data.difficulty import DifficultyOrder
+from rlhf_core.data.curriculum import DifficultyOrder
 from rlhf_core.data.settings import DifficultySettings
 from rlhf_core.types.rollouts import Prompt
 

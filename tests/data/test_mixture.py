@@ -14,7 +14,7 @@ import pytest
 
 from rlhf_core.cli.main import main
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.data.mixture import ExampleOrder, fingerprint, interleave
+from rlhf_core.data.order import ExampleOrder, fingerprint, interleave
 from rlhf_core.types.rollouts import Media, Prompt
 
 Write = Callable[..., str]

@@ -11,13 +11,12 @@ import pytest
 
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import content_key
-from rlhf_core.data.mixture import fingerprint
+from rlhf_core.data.order import fingerprint
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.types.errors import DatasetError
-from rlhf_core.types.messages import Message, ToolCall, calls_of, message_text, tool_name
-from rlhf_core.types.preferences import Demonstration
+from rlhf_core.types.messages import Demonstration, Message, ToolCall, calls_of, message_text, tool_name
 from rlhf_core.types.rollouts import Prompt, Sample
 from rlhf_core.workers.codec import sample_from_json, sample_to_json
 from rlhf_plugin_episodes.row_forms import to_row

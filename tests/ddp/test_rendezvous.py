@@ -21,13 +21,21 @@ from rlhf_core.config.plan import library_versions
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.peers import waiting
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.runs.launch import joined, rank_checks, started
-from rlhf_core.runs.launch import rendezvous as rendezvous_module
-from rlhf_core.runs.launch.joined import EndedByRank0, LaunchArgs, PlanFromRankZero, Rank0, RanksRefused, take_plan
-from rlhf_core.runs.launch.rendezvous import SEEN_S, LostRanks, Rendezvous
+from rlhf_core.runs.launch import joined, rank_checks, ranks
+from rlhf_core.runs.launch.joined import (
+    SEEN_S,
+    EndedByRank0,
+    LaunchArgs,
+    LostRanks,
+    PlanFromRankZero,
+    Rank0,
+    RanksRefused,
+    Rendezvous,
+    take_plan,
+)
+from rlhf_core.runs.launch.ranks import RankInfo, end_with_launcher, how_to_go_on, started_rank, world_size
 from rlhf_core.runs.launch.resume import planned_resume
 from rlhf_core.runs.launch.run import plan_run, preflight
-from rlhf_core.runs.launch.started import RankInfo, end_with_launcher, how_to_go_on, started_rank, world_size
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import UserError
 
@@ -215,7 +223,7 @@ def test_ctrl_c_at_rank_0_while_the_ranks_compare(
 
 
 def test_a_rank_that_is_at_work_for_ever(two: tuple[RankInfo, RankInfo], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous_module, "AT_WORK_S", 0.4)
+    monkeypatch.setattr(joined, "AT_WORK_S", 0.4)
     rendezvous = Rendezvous(two[0])
     rendezvous.me = replace(two[0], timeout_s=0.2)  # of what is said, not of the connection
     rendezvous.put("arrived/1", {"host": "b"})
@@ -326,7 +334,7 @@ def test_ranks_that_neither_torchrun_nor_srun_started(monkeypatch: pytest.Monkey
     assert rank == RankInfo(3, 4, 1, "torchrun")
     assert env["LOCAL_RANK"] == "1", "accelerate takes no rank without"
     calls = list[str]()
-    monkeypatch.setattr(started, "die_with_parent", lambda: calls.append("dies with its parent"))
+    monkeypatch.setattr(ranks, "die_with_parent", lambda: calls.append("dies with its parent"))
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     end_with_launcher(rank)
     assert not calls, "a shell that starts the ranks may end before they do"

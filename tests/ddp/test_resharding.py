@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from rlhf_core.distributed.rank_states import for_ranks
-from rlhf_core.distributed.sharded_tensors import read_stored, take_out, write_sharded
+from rlhf_core.distributed.whole_weights import read_stored, take_out, write_sharded
 from rlhf_core.rl.scheduler import reshard_batch
 from rlhf_core.runs.checkpoint import CheckpointStore
 from rlhf_core.training.rollout_batch import RolloutBatch

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.tool_call_check import read_tools
 from rlhf_core.data.tool_call_parser import AssistantTurn, parse_turn
+from rlhf_core.data.tool_calls import read_tools
 from rlhf_core.models.tool_templates import format_named
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import ToolCall, message_text

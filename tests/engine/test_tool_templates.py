@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.tool_call_check import read_tools
+from rlhf_core.data.tool_calls import read_tools
 from rlhf_core.models.chat_templates import apply_template
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer

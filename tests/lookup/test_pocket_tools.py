@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.tool_call_formats import Hermes
+from rlhf_core.data.tool_calls import Hermes
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter

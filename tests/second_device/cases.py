@@ -23,7 +23,7 @@ from rlhf_core.models.layers.packing import BACKENDS, AttentionBackend
 from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.optimizer_plan import NormPart, OptimizerGroup, OptimizerPlan
+from rlhf_core.plugins.strategy_protocols import NormPart, OptimizerGroup, OptimizerPlan
 from rlhf_core.training.forward import PLAIN, ForwardOptions, completion_logprobs, structure
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import micro_batches_of_size

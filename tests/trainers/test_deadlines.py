@@ -17,7 +17,7 @@ import pytest
 
 from rlhf_core.config import ComponentConfig
 from rlhf_core.hooks import hookimpl
-from rlhf_core.plugins.deadlines import DeadlineSettings
+from rlhf_core.plugins.component import DeadlineSettings
 from rlhf_core.plugins.time_limit import Watchdog, time_limit
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.types.errors import DeadlineExceeded
@@ -115,7 +115,7 @@ def test_a_thread_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
         "import sys, time\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from rlhf_core.cli import main as cli\n"
-        "from rlhf_core.plugins.deadlines import DeadlineSettings\n"
+        "from rlhf_core.plugins.component import DeadlineSettings\n"
         "from rlhf_core.plugins.time_limit import Watchdog, time_limit\n"
         "def train(**_):\n"
         "    with Watchdog(DeadlineSettings(reward_s=0.3), 'go on with: rlhf train --resume RUN', print).active():\n"
@@ -134,7 +134,7 @@ def test_code_that_answers_no_signal_is_ended_with_the_process(tmp_path: Path) -
     script = tmp_path / "deaf.py"
     script.write_text(
         "import time\n"
-        "from rlhf_core.plugins.deadlines import DeadlineSettings\n"
+        "from rlhf_core.plugins.component import DeadlineSettings\n"
         "from rlhf_core.plugins import time_limit as deadline\n"
         "deadline.GRACE_S, deadline.owns_process = 0.3, True\n"
         "def deaf():\n"

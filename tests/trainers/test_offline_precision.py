@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
 from rlhf_core.cli.options import resolve_here
-from rlhf_core.config import precision
+from rlhf_core.config import run as run_config
 from rlhf_core.config.load import validate
 from rlhf_core.config.plan import make_plan
 from rlhf_core.data import PreferencePair, Prompt
@@ -199,9 +199,9 @@ def test_a_resumed_run_keeps_its_planned_precision(tmp_path: Path, monkeypatch: 
     registry = Registry(disabled=())
     run = validate(registry, {"trainer": "sft", "dataset": "pocket"})
     with monkeypatch.context() as without_cuda:
-        without_cuda.setattr(precision, "cuda_has_bfloat16", lambda: False)
+        without_cuda.setattr(run_config, "cuda_has_bfloat16", lambda: False)
         plan = make_plan(registry, run.with_precision(), 1)
-    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
     assert run.with_precision().trainer.precision == "bf16"
     RunDir(tmp_path / "run").create(plan, {})
     (tmp_path / "run" / "checkpoints" / "step-000001").mkdir(parents=True)

@@ -12,7 +12,7 @@ import pytest
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import PluginError
 from rlhf_core.types.rollouts import Sample, ScoreStatus
-from rlhf_core.workers.reward_workers import RewardWorkers
+from rlhf_core.workers.pool import RewardWorkers
 from rlhf_testing import make_context
 
 MODULE = """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from rlhf_core.data import Message, Tool
-from rlhf_core.data.row_forms import openai_row
+from rlhf_core.data.conversations import openai_row
 from rlhf_core.types.messages import calls_of, content_of
 
 FROM = {"user": "human", "assistant": "gpt", "system": "system", "tool": "observation"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rlhf_core.data.strict_json import NotJson, read_value
-from rlhf_core.data.tool_call_formats import broken, call_from, calls_from, joined, objects
+from rlhf_core.data.jsonl import NotJson, read_value
+from rlhf_core.data.tool_calls import broken, call_from, calls_from, joined, objects
 from rlhf_core.models import ParsedToolCalls, RawToolCall
 
 _NAMED = re.compile(r'\{\s*"(name|function)"\s*:')

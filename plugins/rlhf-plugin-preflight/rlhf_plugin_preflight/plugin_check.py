@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 import click
 
-from rlhf_core.cli.command_check import command_problem
-from rlhf_core.cli.groups import command_entries
+from rlhf_core.cli.groups import command_entries, command_problem
 from rlhf_core.config import PluginError, Registry, RlhfError
 from rlhf_core.config.hints import GROUP
 from rlhf_core.plugins.component import import_component
-from rlhf_core.plugins.disabled import disabled_distributions, normalise
-from rlhf_core.plugins.entry_points import CORE, Entry, entries_of
+from rlhf_core.plugins.entry_points import CORE, Entry, disabled_distributions, entries_of, normalise
 
 
 class CheckRow(NamedTuple):

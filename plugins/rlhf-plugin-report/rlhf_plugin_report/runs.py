@@ -132,7 +132,7 @@ def compare(names: tuple[str, ...], as_json: bool) -> None:
 
 def _seen_in_training(stored_runs: list[StoredRun], labels: list[str]) -> list[str]:
     """A warning for each pair of runs of which one was trained on what the other (or it itself) holds out."""
-    from rlhf_core.data.trained_rows import ancestors, read_rows, seen_by
+    from rlhf_core.data.held_out import ancestors, read_rows, seen_by
 
     warnings: list[str] = []
     lines = [ancestors(str(run.path)) for run in stored_runs]

@@ -325,7 +325,7 @@ def test_rows_that_name_audio_files_are_scored_by_the_command(rlhf: Any, tmp_pat
 
 @pytest.mark.slow
 def test_clips_are_scored_in_killable_workers(bad_clips: Path, voice: Voice, spoken: Speak) -> None:
-    from rlhf_core.workers.reward_workers import RewardWorkers
+    from rlhf_core.workers.pool import RewardWorkers
 
     registry = Registry(disabled=())
     config = registry.load("reward", "acoustic_proxy").model_validate({})

@@ -10,7 +10,7 @@ import torch
 from rlhf_core.config import ComponentConfig
 from rlhf_core.distributed import LocalStrategy, NormPart, OptimizerPlan
 from rlhf_core.distributed.optimizer import prepare_training
-from rlhf_core.plugins.optimizer_plan import OptimizerGroup
+from rlhf_core.plugins.strategy_protocols import OptimizerGroup
 from rlhf_testing.report import require
 
 INPUTS_N3 = torch.linspace(-1.0, 2.0, 18).view(6, 3)

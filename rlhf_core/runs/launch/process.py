@@ -20,7 +20,7 @@ from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus
 from rlhf_core.plugins.registry import Registry, check_component
 from rlhf_core.plugins.time_limit import time_limit
-from rlhf_core.runs.launch.started import RankInfo, how_to_go_on
+from rlhf_core.runs.launch.ranks import RankInfo, how_to_go_on
 from rlhf_core.runs.run_dir import RunDir, check_writable
 from rlhf_core.runs.work import Display
 

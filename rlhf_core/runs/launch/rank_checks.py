@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config.plan import library_versions
 from rlhf_core.data.atomic import TEMPORARY
-from rlhf_core.runs.launch.memory import readable
+from rlhf_core.runs.launch.dry_run import readable
 from rlhf_core.runs.launch.resume import differences
 from rlhf_core.types.errors import ComponentError, DeadlineExceeded, UserError
 

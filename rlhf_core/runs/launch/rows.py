@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.types.errors import ComponentError, DatasetError, ModelError, RlhfError
-from rlhf_core.types.preferences import Demonstration, PreferencePair, UnpairedPreference
+from rlhf_core.types.messages import Demonstration, PreferencePair, UnpairedPreference
 from rlhf_core.types.rollouts import Prompt
 
 if TYPE_CHECKING:

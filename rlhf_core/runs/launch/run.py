@@ -21,11 +21,11 @@ from rlhf_core.runs.launch.joined import Rank0
 from rlhf_core.runs.launch.process import environment, set_up_torch
 from rlhf_core.runs.launch.process import run_plan as run_plan
 from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
+from rlhf_core.runs.launch.ranks import how_to_go_on
 from rlhf_core.runs.launch.resume import planned_resume as planned_resume
 from rlhf_core.runs.launch.resume import record
 from rlhf_core.runs.launch.rows import with_rows as with_rows
-from rlhf_core.runs.launch.started import how_to_go_on
-from rlhf_core.runs.live import held_by_this_process
+from rlhf_core.runs.read import held_by_this_process
 from rlhf_core.runs.run_dir import RunDir, first_missing
 from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import PluginError, RlhfError

@@ -13,11 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.data.length_filter import admit
-from rlhf_core.data.mixture import interleave
-from rlhf_core.distributed.engine_loss import engine_on_every_rank
-from rlhf_core.distributed.exchange import RankZero
+from rlhf_core.data.datasets import Datasets, admit
+from rlhf_core.data.order import interleave
+from rlhf_core.distributed.exchange import RankZero, engine_on_every_rank
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference

@@ -11,16 +11,16 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from rlhf_core.config.precision import precision_of
+from rlhf_core.config.run import precision_of
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, interleave
+from rlhf_core.data.order import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.models.precision import computes_in_bfloat16
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import BatchReady
 from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import Loss
-from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.runs.statistics import mean
 from rlhf_core.training.learner import Learner

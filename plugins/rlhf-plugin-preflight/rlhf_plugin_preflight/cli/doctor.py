@@ -240,7 +240,7 @@ def abilities() -> Iterator[Finding]:
 def hooks() -> Iterator[Finding]:
     """Every hook plugin imports and spells its hooks right."""
     from rlhf_core.config import RlhfError
-    from rlhf_core.plugins.disabled import disabled_distributions
+    from rlhf_core.plugins.entry_points import disabled_distributions
     from rlhf_core.plugins.hooks import load_hooks
 
     try:
@@ -268,7 +268,7 @@ def disk() -> Iterator[Finding]:
 def writable() -> Iterator[Finding]:
     """The caches and the settings folder can be written."""
     from rlhf_core.data import cache_folder
-    from rlhf_core.plugins.disabled import settings_path
+    from rlhf_core.plugins.entry_points import settings_path
 
     yield _writable("cache folder", cache_folder(), "RLHF_CACHE")
     yield _writable("settings folder", settings_path().parent, "RLHF_HOME")

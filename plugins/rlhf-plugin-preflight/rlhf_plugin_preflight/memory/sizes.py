@@ -192,7 +192,7 @@ def _read(run: RunConfig, ctx: BuildContext, context: int) -> Lengths:
 
 
 def _tokenized(run: RunConfig, rows: Rows, context: int) -> list[Row]:
-    from rlhf_core.data.replies import replies
+    from rlhf_core.data.conversations import replies
     from rlhf_core.models import Formatter, load_tokenizer
 
     trainer: Any = run.trainer
