@@ -10,6 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from rlhf_core.plugins.strategy_protocols import Strategy as Strategy
 from rlhf_core.types.rollouts import (
     Advantages,
     JudgeReply,
