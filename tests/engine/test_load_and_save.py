@@ -131,7 +131,7 @@ def test_an_unreachable_hub_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_modules_import_without_torch() -> None:
     code = (
-        "import sys, rlhf_core.models.load, rlhf_core.models.config, rlhf_core.models.save, "
+        "import sys, rlhf_core.models.load, rlhf_core.models.config, "
         "rlhf_core.models.prompt_format, rlhf_core.models.sources, rlhf_plugin_native.config\n"
         "print([m for m in ('torch', 'transformers', 'peft') if m in sys.modules])"
     )
