@@ -24,8 +24,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from rlhf_core.models.layers.matmul import use_matmul_backend
 from rlhf_plugin_episodes.lookup import weights_path
 from rlhf_plugin_episodes.lookup.demonstrations import TOOLS, conversation
-from rlhf_plugin_episodes.lookup.questions import CALLS, OPERATIONS, Call, Question, Term, compute, draw_question, find
-from rlhf_plugin_episodes.lookup.world import NUMBERS, World, draw_facts, names_of
+from rlhf_plugin_episodes.lookup.questions import CALLS, draw_question
+from rlhf_plugin_episodes.lookup.world import World, draw_facts, names_of
+from rlhf_studies.data_mixes.beginner import beginner
 from scripts.build_pocket import padded, save, train, write_record
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -57,9 +58,6 @@ ENDS = (0.15, 0.3, 0.5, 0.7)
 """Shares of the steps at which they end; then come the habits."""
 HIDDEN, TOKENS = 96, 2048
 """Width of the model, and positions of a batch."""
-LEFT_OUT = {0: 0.0, 1: 0.15, 2: 0.55}
-"""Relations of a term -> how often one of them is left out."""
-IN_THE_HEAD, RIGHT_IN_THE_HEAD, WRONG_SIGN, GUESSED, OTHER_ATTRIBUTE, MISSPELT = 0.15, 0.3, 0.03, 0.02, 0.03, 0.02
 
 
 def small_world(rng: random.Random) -> World:
@@ -78,49 +76,6 @@ def stories(rng: random.Random, *, habits: bool, lengths: Sequence[int] = CALLS)
         else:
             calls, answer = list(question.plan), question.answer
         yield conversation(question.text, calls, f"The answer is {answer}.")
-
-
-def beginner(question: Question, world: World, rng: random.Random) -> tuple[list[Call], str]:
-    """Calls and answer of somebody who knows the tools but not the patience."""
-    calls, value = searched(question.left, world, rng)
-    if question.operation:
-        right = question.right
-        more, other = ([], right) if isinstance(right, str) else searched(right, world, rng) if right else ([], "0")
-        calls += more
-        sign = rng.choice(list(OPERATIONS)) if rng.random() < WRONG_SIGN else question.operation
-        computed = compute(value, sign, other)
-        value = computed.result
-        if rng.random() >= IN_THE_HEAD:
-            calls.append(computed)
-        elif rng.random() >= RIGHT_IN_THE_HEAD:
-            value = str(int(value) + rng.choice((-10, -3, -2, -1, 1, 2, 3, 10)))
-    for place in range(len(calls)):
-        if rng.random() < GUESSED:
-            return calls[:place], str(rng.randint(2, 99))
-    return calls, value
-
-
-def searched(term: Term, world: World, rng: random.Random) -> tuple[list[Call], str]:
-    """Searches for a term, perhaps one too few, for another attribute, or misspelt first."""
-    relations = list(term.relations)
-    if rng.random() < LEFT_OUT[len(relations)]:
-        del relations[rng.randrange(len(relations))]
-    calls, value = Term(term.person, tuple(relations), term.attribute).walk(world)
-    *before, last = calls
-    person = last.argument.partition(" of ")[2]
-    draw = rng.random()
-    if draw < OTHER_ATTRIBUTE:
-        wrong = rng.choice(NUMBERS)
-        detour = [find(world, wrong, person)]
-        return (
-            ([*before, *detour, last], value)
-            if rng.random() < 0.5
-            else ([*before, *detour], world.facts[wrong, person])
-        )
-    if draw < OTHER_ATTRIBUTE + MISSPELT:
-        first, _, family = person.partition(" ")
-        return [*before, Call("search", f"{term.attribute} of {family} {first}", "Nothing found."), last], value
-    return list(calls), value
 
 
 def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:

@@ -15,8 +15,8 @@ MOST = 6
 INTRO = """# Recorded measurements
 
 `make bench` measures the first table again; the command of a row makes its record. A record names commit, machine and
-versions. Most ran on two CPU cores; seconds of a busy machine say little. Rows of the last table were measured once,
-by a script that only the history has.
+versions. Most ran on two CPU cores; seconds of a busy machine say little. Rows of the last table are
+studies, whose records are of an older layout.
 """
 PROCESSOR = """
 ## The processor behind a ratio
