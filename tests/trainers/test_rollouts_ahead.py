@@ -60,17 +60,13 @@ def weights(train: Train, run: str) -> dict[str, Any]:
     return load_file(train.folder / run / "final" / "model.safetensors")
 
 
-def same(train: Train, a: str, b: str, without: tuple[str, ...] = ()) -> None:
+def same(train: Train, a: str, b: str) -> None:
     """Metrics, trace and weights are equal, bit for bit."""
-    kept = [
-        [{k: v for k, v in r.items() if not k.startswith(without or ("-",))} for r in rows(train, n)] for n in (a, b)
-    ]
-    assert kept[0] == kept[1]
+    assert rows(train, a) == rows(train, b)
     one, two = weights(train, a), weights(train, b)
     assert all(one[k].equal(two[k]) for k in one)
-    if not without:
-        traces = [(train.folder / n / "trace.jsonl").read_text() for n in (a, b)]
-        assert traces[0] == traces[1]
+    traces = [(train.folder / n / "trace.jsonl").read_text() for n in (a, b)]
+    assert traces[0] == traces[1]
 
 
 def prompts(train: Train, run: str = "run") -> list[list[str]]:
@@ -103,7 +99,11 @@ def test_a_thread_that_may_not_be_ahead_is_the_synchronous_run(train: Train, mon
     monkeypatch.setattr(RolloutBuffer, "__init__", no_room)
     change = settings(2, rollouts={"max_staleness": 1}, importance={"mode": "off"})
     train(ONLINE, change=change, run="thread")
-    same(train, "sync", "thread", LATER)
+    # A product of matrices may depend on where in memory they lie: what is computed twice is equal but for rounding.
+    for one, other in zip(rows(train, "sync"), rows(train, "thread"), strict=True):
+        assert one == pytest.approx({k: v for k, v in other.items() if not k.startswith(LATER)}, rel=1e-5, abs=1e-6)
+    after = weights(train, "thread")
+    assert all(torch.allclose(one, after[k], rtol=1e-4, atol=1e-5) for k, one in weights(train, "sync").items())
 
 
 def test_the_clock_decides_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
