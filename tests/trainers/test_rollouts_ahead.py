@@ -103,7 +103,7 @@ def test_a_thread_that_may_not_be_ahead_is_the_synchronous_run(train: Train, mon
     for one, other in zip(rows(train, "sync"), rows(train, "thread"), strict=True):
         assert one == pytest.approx({k: v for k, v in other.items() if not k.startswith(LATER)}, rel=1e-5, abs=1e-6)
     after = weights(train, "thread")
-    assert all(torch.allclose(one, after[k], rtol=1e-4, atol=1e-5) for k, one in weights(train, "sync").items())
+    assert all(torch.allclose(one, after[k], rtol=1e-4, atol=1e-4) for k, one in weights(train, "sync").items())
 
 
 def test_the_clock_decides_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def options_of(strategy: Fsdp, path: str) -> Any:
     module = PolicyModule(load_policy(ModelConfig(path=path), weights=False).model, 1.0, ALL)
     assert next(module.parameters()).is_meta
     prepared, _ = prepare_to_learn(strategy, module, CONFIG.optimizer)
-    return probe_forward_options(CONFIG, strategy, prepared, path)
+    return probe_forward_options(strategy, prepared, path, packing_required=False)
 
 
 def test_the_pocket_model_is_packed(strategy: Fsdp) -> None:
