@@ -71,13 +71,13 @@ def _speeds(sizes: tuple[int, int, int], dtype: str, threads: int, clock: Callab
     speeds: dict[str, float] = {}
     for kind in ("torch", "onednn") if dtype == "float32" else ("torch",):
         if use_matmul_backend(kind) == (kind == "onednn"):
-            speeds[kind] = round(2e-9 * rows * inputs * outputs / _least(lambda: torch.mm(a, b), clock), 1)
+            speeds[kind] = round(2e-9 * rows * inputs * outputs / least_seconds(lambda: torch.mm(a, b), clock), 1)
     use_matmul_backend("torch")
     torch.set_num_threads(before)
     return speeds
 
 
-def _least(work: Callable[[], object], clock: Callable[[], float]) -> float:
+def least_seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:
     """The least seconds of five calls, after a first one."""
     work()
     taken: list[float] = []
