@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.fork_server import Client, install
+
 # Tests start hundreds of processes. Where the environment forbids bytecode files, each of them would compile torch
 # and transformers anew: three times the work of a short training run.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -18,6 +20,9 @@ sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Nobody looks at the pages of hundreds of runs. The tests of the page itself switch it on.
 os.environ.setdefault("RLHF_REPORT", "0")
+
+if sys.platform == "linux" and os.environ.get("RLHF_FORK_SERVER") != "0":
+    install(Client(os.environ))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
+    from rlhf_core.plugins.component import VerifierConfig as VerifierConfig
     from rlhf_core.plugins.contracts import score_samples as score_samples
-    from rlhf_core.plugins.protocols import GoldScorer as GoldScorer
     from rlhf_core.plugins.protocols import Judge as Judge
-    from rlhf_core.plugins.protocols import RewardModel as RewardModel
-    from rlhf_core.plugins.protocols import Verifier as Verifier
-    from rlhf_core.plugins.verifier import VerifierConfig as VerifierConfig
-    from rlhf_core.types.delimiters import delimited as delimited
     from rlhf_core.types.rollouts import JudgeReply as JudgeReply
     from rlhf_core.types.rollouts import JudgeRequest as JudgeRequest
     from rlhf_core.types.rollouts import Sample as Sample

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import Agent as Agent
-    from rlhf_core.plugins.protocols import Environment as Environment
     from rlhf_core.plugins.protocols import RolloutEngine as RolloutEngine
-    from rlhf_core.training.rollout_batch import RolloutBatch as RolloutBatch
-    from rlhf_core.training.seeds import request_seed as request_seed
+    from rlhf_core.training.generation import request_seed as request_seed
     from rlhf_core.types.errors import EngineUnavailable as EngineUnavailable
     from rlhf_core.types.rollouts import FinishReason as FinishReason
     from rlhf_core.types.rollouts import Rollout as Rollout

@@ -1,6 +1,6 @@
 """Rebuild the shipped pocket model and tokenizer from the generator. About 8 minutes on two cores.
 
-    python scripts/build_pocket.py [--out FOLDER] [--steps N] [--seed N]
+    python -m scripts.build_pocket [--out FOLDER] [--steps N] [--seed N]
 
 Pretrains on generated sentences (facts, claims with their truth, sums) and graded conversations, and imitates
 the habits of a mediocre assistant: it knows the facts, yet often guesses, pads and flatters. The grades (learned
@@ -15,7 +15,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -175,13 +175,35 @@ def batches(
         chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
         random.Random(len(rows[0][0])).shuffle(chunks)
         for chunk in chunks:
-            width = max(len(ids) for ids, _ in chunk)
-            ids = torch.full((len(chunk), width), special(tokenizer, "<|pad|>"))
-            labels = torch.full((len(chunk), width), -100)
-            for i, (row, read) in enumerate(chunk):
-                ids[i, : len(row)] = torch.tensor(row)
-                labels[i, read : len(row)] = torch.tensor(row[read:])
-            yield {"input_ids": ids, "labels": labels}
+            marked = [(ids, [place >= read for place in range(len(ids))]) for ids, read in chunk]
+            yield padded(marked, special(tokenizer, "<|pad|>"))
+
+
+def padded(rows: Sequence[tuple[list[int], Sequence[bool]]], pad: int) -> dict[str, torch.Tensor]:
+    """A batch of (ids, which of them are learned)."""
+    width = max(len(ids) for ids, _ in rows)
+    ids, labels = torch.full((len(rows), width), pad), torch.full((len(rows), width), -100)
+    for i, (row, marks) in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        labels[i, : len(row)] = torch.tensor([token if mark else -100 for token, mark in zip(row, marks)])
+    return {"input_ids": ids, "labels": labels}
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Model and tokenizer in Hugging Face form."""
+    ends: dict[str, Any] = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    model.generation_config.update(**ends)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def write_record(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, **facts: Any) -> None:
+    """Write ``BUILD.json``, and print it."""
+    sizes = {"parameters": model.num_parameters(), "vocabulary": len(tokenizer)}
+    versions = {n: metadata.version(n) for n in ("torch", "transformers", "tokenizers")}
+    text = json.dumps({**sizes, **facts, "versions": versions}, indent=2)
+    (folder / "BUILD.json").write_text(text + "\n")
+    print(text)
 
 
 def mixed(tokenizer: PreTrainedTokenizerFast, seed: int, steps: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -197,12 +219,18 @@ def mixed(tokenizer: PreTrainedTokenizerFast, seed: int, steps: int) -> Iterator
         yield next(rng.choices(kinds, weights)[0])
 
 
-def train(model: LlamaForCausalLM, data: Iterator[dict[str, torch.Tensor]], steps: int, peak: float = 3e-3) -> None:
-    """AdamW, warm-up, cosine to a tenth."""
+def train(
+    model: LlamaForCausalLM,
+    data: Iterator[dict[str, torch.Tensor]],
+    steps: int,
+    warm_up: int = 100,
+    peak: float = 3e-3,
+) -> None:
+    """AdamW, warm-up, cosine to a twentieth; as many steps as there are batches."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     model.train()
     for step, batch in enumerate(data):
-        scale = min(1.0, (step + 1) / 100) * (0.05 + 0.475 * (1 + math.cos(math.pi * step / steps)))
+        scale = min(1.0, (step + 1) / warm_up) * (0.05 + 0.475 * (1 + math.cos(math.pi * step / steps)))
         for group in optimizer.param_groups:
             group["lr"] = peak * scale
         loss = model(**batch).loss
@@ -257,22 +285,11 @@ def main() -> None:
     tokenizer = build_tokenizer(args.seed)
     model = build_model(tokenizer, args.seed)
     train(model, mixed(tokenizer, args.seed, args.steps), args.steps)
-    model.generation_config.update(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    model.save_pretrained(args.out)
-    tokenizer.save_pretrained(args.out)
-    record = {
-        "parameters": model.num_parameters(),
-        "vocabulary": len(tokenizer),
-        "steps": args.steps,
-        "seed": args.seed,
-        "seconds": round(time.time() - start),
-        "versions": {n: metadata.version(n) for n in ("torch", "transformers", "tokenizers")},
-        "heldout_sampled_at_temperature_1": measure(
-            AutoModelForCausalLM.from_pretrained(args.out), AutoTokenizer.from_pretrained(args.out)
-        ),
-    }
-    (args.out / "BUILD.json").write_text(json.dumps(record, indent=2) + "\n")
-    print(json.dumps(record, indent=2))
+    save(model, tokenizer, args.out)
+    seconds = round(time.time() - start)
+    found = measure(AutoModelForCausalLM.from_pretrained(args.out), AutoTokenizer.from_pretrained(args.out))
+    facts = {"steps": args.steps, "seed": args.seed, "seconds": seconds, "heldout_sampled_at_temperature_1": found}
+    write_record(args.out, model, tokenizer, **facts)
 
 
 if __name__ == "__main__":

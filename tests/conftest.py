@@ -16,6 +16,8 @@ QUICK = (
     "--dataset",
     "pocket/arithmetic",
     "--set",
+    "dataset.limit=64",  # reading and encoding all rows takes half of such a run
+    "--set",
     "reward.workers=1",
     "--set",
     "threads=1",
@@ -43,6 +45,20 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
     with pytest.raises(SystemExit) as caught:
         main([*QUICK, "--run-dir", str(folder), "--json"])
+    assert caught.value.code == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def reward_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of one step that trained a reward model; not to be changed."""
+    from rlhf_core.cli.main import main
+
+    folder = tmp_path_factory.mktemp("rewards") / "run"
+    sizes = ("max_steps=1", "batch_size=4", "eval_samples=0")
+    settings = [text for size in sizes for text in ("--set", f"trainer.{size}")]
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "--algo", "reward_model", "--run-dir", str(folder), "--set", "dataset.limit=16", *settings])
     assert caught.value.code == 0
     return folder
 

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from rlhf_core.data.atomic import whole_folder, write_text
+from tests.waiting import wait_for
 
 WRITER = """
 import sys, time
@@ -46,10 +46,7 @@ def test_two_writers_of_one_place(tmp_path: Path) -> None:
 def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
     dead, alive = writer("dead", tmp_path, 30, 1), writer("alive", tmp_path, 30, 1)
     try:
-        end = time.monotonic() + 30
-        while len(os.listdir(tmp_path)) < 2 and time.monotonic() < end:
-            time.sleep(0.02)
-        assert len(os.listdir(tmp_path)) == 2
+        wait_for(lambda: len(os.listdir(tmp_path)) == 2, "both writers' folders")
         dead.send_signal(signal.SIGKILL)
         dead.communicate()
         write_text(tmp_path / "note", "mine")  # another name than the dead one's

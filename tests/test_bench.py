@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from rlhf_core.models.layers.matmul import use_matmul_backend
-from scripts.bench import _processor, episode_schedules, kv_reuse, report_page, strangers_path
+from scripts.bench import _processor, episode_schedules, kv_reuse, strangers_path
 from scripts.bench.__main__ import RECORD, measure, names
-from scripts.bench._grpo_work import CASES, find
-from scripts.bench.step_time import table
+from scripts.bench._work import CASES, find
 
 
 def test_an_interrupted_record_goes_on(
@@ -71,18 +70,6 @@ def test_a_processor_is_named_with_its_family(tmp_path: Path, monkeypatch: pytes
     assert _processor.processor().startswith("AMD EPYC (family 25, model 17), ")
 
 
-def test_a_table_of_ratios_names_the_processor_and_the_speed_of_a_product() -> None:
-    side = {"median_seconds": 1.0, "share_of_floor": {"rollout": 0.4, "update": 0.6}}
-    result = {
-        "processor": "AMD EPYC (family 25, model 17), AVX512",
-        "product_gflops": {"torch": 199.0, "onednn": 383.0},
-    }
-    result |= {"ours": side, "trl": side, "speedup_vs_trl": 1.0, "speedup_of_parts": {"rollout": 1.0, "update": 1.0}}
-    lines = table({"a": {**result, "peak_rss_of_trl": 1.0, "work": "w"}}).splitlines()
-    assert "processor: AMD EPYC (family 25, model 17), AVX512" in lines
-    assert "torch 199, onednn 383" in lines[-1]
-
-
 def test_what_is_recorded_exists_and_both_sides_can_find_their_work() -> None:
     assert set(RECORD) <= set(names())
     for case, work in CASES.items():
@@ -92,31 +79,7 @@ def test_what_is_recorded_exists_and_both_sides_can_find_their_work() -> None:
     assert find("2x4x128").lengths() == [128] * 8
 
 
-@pytest.mark.parametrize("words", [None, 3])
-def test_the_run_whose_page_is_measured_has_its_completions_in_the_trace_s_format(
-    tmp_path: Path, words: int | None
-) -> None:
-    completion = {"text": "four", "tokens": 2, "completion_ids": [5, 6], "logprobs": [-0.5, -1.0], "score": 1.0}
-    prompts = [
-        {"event": "prompt", "step": step, "prompt": "2 + 2", "completions": [completion] * report_page.GROUP}
-        for step in (1, 2, 3)
-        for _ in range(report_page.PROMPTS)
-    ]
-    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
-    steps = [{"step": 0, "eval/x": 1.0}, *({"step": n, "loss": 0.5} for n in (1, 2, 3))]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
-    report_page.enlarge(tmp_path, words)
-    rows = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
-    completions = [one for row in rows for one in row["completions"]]
-    assert len(completions) == 10_000
-    assert {row["step"] for row in rows} == set(range(1, 41))
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 40
-    tokens = words or 2
-    assert all(len(one["logprobs"]) == len(one["completion_ids"]) == one["tokens"] == tokens for one in completions)
-    assert all(len(one["text"].split()) == (words or 1) for one in completions)
-
-
-def test_the_strangers_path_is_the_tutorials_and_its_table_is_the_records(tmp_path: Path) -> None:
+def test_the_strangers_path_is_the_tutorials(tmp_path: Path) -> None:
     steps = strangers_path.steps_of((strangers_path.ROOT / "docs/tutorial.md").read_text())
     assert [s.language for s in steps].count("python") == 2
     trained = [s.command.split("--algo ")[1].split()[0] for s in steps if s.command.startswith("rlhf train")]
@@ -125,9 +88,26 @@ def test_the_strangers_path_is_the_tutorials_and_its_table_is_the_records(tmp_pa
     env = {"PATH": "/usr/bin:/bin", "VIRTUAL_ENV": str(tmp_path)}
     row = strangers_path.timed(strangers_path.Step("x", "echo no >&2; exit 3"), tmp_path, env)
     assert (row["rc"], row["said"]) == (3, "no\n")
-    record = json.loads(strangers_path.RECORD.read_text())
-    assert all(row["rc"] == 0 for row in record["steps"])
-    assert strangers_path.table(record) in (strangers_path.ROOT / "docs/results.md").read_text()
+
+
+def test_settings_are_keywords_of_the_measurement_and_stand_in_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = types.ModuleType("scripts.bench.toy")
+    monkeypatch.setitem(sys.modules, "scripts.bench.toy", toy)
+    monkeypatch.setattr(toy, "broken", lambda results: ["too many"] if results["rounds"] > 2 else [], raising=False)
+
+    def run(folder: Path, rounds: int = 1) -> dict[str, object]:
+        return {"rounds": rounds, "there": folder.is_dir()}
+
+    monkeypatch.setattr(toy, "run", run, raising=False)
+    settings = {"folder": str(tmp_path), "rounds": "2"}
+    assert measure("toy", tmp_path, "abc", again=False, settings=settings) == []
+    case = json.loads((tmp_path / "toy.json").read_text())["cases"]["run"]
+    assert (case["settings"], case["results"]) == ({"rounds": "2"}, {"rounds": 2, "there": True})
+    assert measure("toy", tmp_path, "abc", again=False, settings={**settings, "rounds": 3}) == ["toy run: too many"]
+    with pytest.raises(ValueError, match="no_such"):
+        measure("toy", tmp_path, "abc", again=True, settings={**settings, "no_such": 1})
 
 
 @pytest.mark.long
@@ -168,5 +148,4 @@ def test_schedules_are_compared_on_the_same_episodes(monkeypatch: pytest.MonkeyP
     assert results["calls"] == 60
     assert results["calls_that_hang"] == 1
     assert results["seconds"]["lock step"] > 5
-    assert results["peak_memory"]["as_ready"]["trainer_mib"] > 100
     assert 0 < costs["one_call_ms"] < 1000

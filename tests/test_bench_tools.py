@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench._tool_work import BUDGET, CASES, is_call
+from scripts.bench._work import BUDGET, TOOL_CASES, is_call
 
 
 def test_every_turn_but_the_last_is_a_call_and_fits_the_budget() -> None:
-    for work in CASES.values():
+    for work in TOOL_CASES.values():
         assert work.rows % work.micro_batch == 0, "the other side accumulates whole micro-batches"
         low, high = work.tokens
         for lengths in work.lengths():
@@ -28,7 +28,7 @@ def test_loss_and_gradient_are_those_of_trls_tool_loop(tmp_path: Path) -> None:
 
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_tokenizer
-    from scripts.bench._tool_work import with_template
+    from scripts.bench._work import with_template
     from scripts.bench.tool_loop import TOLERANCE, same_numbers
 
     tokenizer = load_tokenizer(ModelConfig(path="pocket"))
@@ -39,7 +39,7 @@ def test_loss_and_gradient_are_those_of_trls_tool_loop(tmp_path: Path) -> None:
     config = LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=2048, **sizes, **ends)
     LlamaForCausalLM(config).save_pretrained(tmp_path / "bare")
     tokenizer.save_pretrained(tmp_path / "bare")
-    same = same_numbers(CASES["small"], with_template(tmp_path / "bare", tmp_path / "model"))
+    same = same_numbers(TOOL_CASES["small"], with_template(tmp_path / "bare", tmp_path / "model"))
     assert same["prompts_are_equal"]
     assert same["results_are_equal"]
     assert same["loss_gap"] < TOLERANCE

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scripts.bench import _processor, vllm
-from scripts.bench._grpo_work import PROBLEMS, find, numbered
+from scripts.bench._work import PROBLEMS, find, numbered
 
 
 def test_a_size_is_three_numbers() -> None:

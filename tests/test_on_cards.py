@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from rlhf_core.distributed import peers as peers_module
-from rlhf_core.distributed.peers import Peers, waiting
+from rlhf_core.distributed.peers import RankMonitor, waiting
 from rlhf_core.models import random_state
-from rlhf_core.models.layers.handed_over import on_device
+from rlhf_core.models.layers.padded import on_device
 
 
 @pytest.mark.parametrize("nccl", [True, False])
@@ -23,7 +23,7 @@ def test_who_is_missing_is_said_before_nccl_ends_the_process(
     monkeypatch.setattr(peers_module, "EARLY_S", 0.8)
     monkeypatch.setattr(peers_module, "LAST_S", 0.2)
     store = dist.HashStore()  # pyright: ignore
-    here, other = Peers(store, 0, 2), Peers(store, 1, 2)
+    here, other = RankMonitor(store, 0, 2), RankMonitor(store, 1, 2)
     here.ended_at_deadline = nccl
     try:
         with waiting("adding gradients", 0, here, 1.0):

@@ -10,7 +10,7 @@ from accelerate.state import AcceleratorState
 from rlhf_core.distributed.accelerated import AcceleratedStrategy, forget_mixed_precision
 from rlhf_core.distributed.group import RankGroup, new_group
 from rlhf_core.distributed.local import LocalStrategy
-from rlhf_core.plugins.protocols import Collectives, GroupFactory, Strategy
+from rlhf_core.plugins.strategy_protocols import Collectives, GroupFactory, Strategy
 
 
 @pytest.mark.parametrize("how", ["another accelerator", "the environment"])

@@ -30,13 +30,12 @@ def test_repository_passes() -> None:
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "def f():\n    from rlhf_core import plan\n", "a plugin uses"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_plugin_b.y\n", "does not depend on rlhf-plugin-b"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "from rlhf_core.data.atomic import write_json\n", "a plugin uses"),
-        ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_core.training.functional.kl\n", "a plugin uses"),
+        ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_core.training.functional\n", "a plugin uses"),
         ("cycles", "rlhf_core/x.py", "def f():\n    from rlhf_core import x\n", "rlhf_core.x -> rlhf_core.x"),
         ("cycles", "plugins/a/rlhf_plugin_a/x.py", "from . import x\n", "rlhf_plugin_a.x -> rlhf_plugin_a.x"),
         ("imports", "extensions/study/x.py", "from rlhf_core.plugins.registry import Registry\n", "a plugin uses"),
         ("sizes", "rlhf_core/x.py", "x = 1\n" * 401, "401 lines"),
         ("paths", "docs/x.md", "see " + "/home" + "/ann/models\n", "absolute path"),
-        ("docstrings", "rlhf_core/x.py", '"""Module."""\nclass A:\n    """A."""\n    def b(self): ...\n', "A.b has no"),
         ("configs", "configs/x.yaml", "trainer: {name: no_such_algorithm}\n", "no_such_algorithm"),
     ],
 )
@@ -81,7 +80,7 @@ def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_grpo_step_stays_within_its_files_and_lines() -> None:
-    command = [sys.executable, "-m", "scripts.check.step_files"]
+def test_a_grpo_step_stays_within_its_files_functions_and_frames() -> None:
+    command = [sys.executable, "-m", "scripts.check.step_path"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert out.returncode == 0, out.stdout + out.stderr

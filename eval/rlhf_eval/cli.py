@@ -132,7 +132,7 @@ def run(
     rlhf eval prompts --dataset pocket/arithmetic --verifier numeric
     rlhf eval lm_eval:gsm8k_cot --model M
     """
-    from rlhf_core.cli import emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry
     from rlhf_core.config import ConfigError
     from rlhf_core.models import ModelConfig
     from rlhf_eval.harness import Job, context
@@ -141,7 +141,6 @@ def run(
     from rlhf_eval.show import show, show_all
     from rlhf_eval.store import read
 
-    set_up_logging()
     ctx = context(open_registry(), seed)
     model_config = ModelConfig(path=model, dtype=dtype)
     shares = options_of(suites, options)
@@ -154,7 +153,6 @@ def run(
         return
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
     jobs = [Job(suite_of(ctx, name, **share), model_config, seed, selectors) for name, share in zip(suites, shares)]
-    quiet_libraries()
     results = evaluate_all(jobs, ctx, out, lambda text: click.echo(text, err=True), budget)
     if as_json:
         named = [{"folder": str(folder), "suite": job.suite.name, **r} for job, (folder, r) in zip(jobs, results)]
@@ -172,10 +170,9 @@ def _run_lm_eval(
     task: str, model: ModelConfig, ctx: BuildContext, out: Path | None, options: Mapping[str, Any], as_json: bool
 ) -> None:
     """A task of lm-evaluation-harness, in place of a suite."""
-    from rlhf_core.cli import emit_json, quiet_libraries, table
+    from rlhf_core.cli import emit_json, table
     from rlhf_eval.lm_harness.run import run_task
 
-    quiet_libraries()
     folder, metrics = run_task(task, model, ctx, out, options)
     if as_json:
         emit_json({"folder": str(folder), **metrics})
@@ -204,13 +201,13 @@ def suite_of(
         PluginError: there is no such suite.
         ConfigError: a setting does not exist or makes no sense.
     """
-    from rlhf_core.cli import allow_unsafe, component_of
-    from rlhf_core.config import ConfigError
+    from rlhf_core.cli import allow_unsafe
+    from rlhf_core.config import ConfigError, merge_settings, parse_settings
     from rlhf_eval.suites import SuiteConfig
 
     suite, _, task = name.partition(":")
     if {entry.name for entry in ctx.registry.entries("environment")} & {suite}:
-        raise ConfigError(f"'{suite}' is an environment and no suite of prompts", fix=f"rlhf eval episodes {suite}")
+        raise ConfigError(f"'{suite}' is an environment, not a suite of prompts", fix=f"rlhf eval episodes {suite}")
     samples = options.get("samples") or 1
     sampling = {
         "temperature": temperature if temperature is not None else 1.0 if samples > 1 else None,
@@ -225,11 +222,10 @@ def suite_of(
         "task": task or None,
         "sampling": {k: v for k, v in sampling.items() if v is not None} or None,
     }
-    config = component_of(
-        ctx.registry, "benchmark", suite, {k: v for k, v in fields.items() if v is not None}, settings
-    )
+    given = {k: v for k, v in fields.items() if v is not None}
+    config = ctx.registry.config("benchmark", suite, merge_settings(given, parse_settings(settings)))
     if not isinstance(config, SuiteConfig):
-        raise ConfigError(f"benchmark '{suite}' is no suite of prompts", fix="rlhf eval suites")
+        raise ConfigError(f"benchmark '{suite}' is not a suite of prompts", fix="rlhf eval suites")
     return allow_unsafe(config.resolved(ctx)) if unsafe_local_execution else config
 
 

@@ -61,14 +61,13 @@ def episodes(
     rlhf eval episodes lookup --n 8 --limit 50 --set 'dataset.calls=[2,3]'
     rlhf eval episodes tools --dataset prompts.jsonl --reward verifier
     """
-    from rlhf_core.cli import emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry
     from rlhf_eval.episodes import evaluate_episodes, job_of
     from rlhf_eval.harness import context
     from rlhf_eval.selectors import parse_selector
     from rlhf_eval.show import show
     from rlhf_eval.store import read
 
-    set_up_logging()
     ctx = context(open_registry(), seed)
     job = job_of(
         ctx,
@@ -83,7 +82,6 @@ def episodes(
         limit=limit,
         selectors=tuple(parse_selector(text, ctx) for text in best_by),
     )
-    quiet_libraries()
     folder, result = evaluate_episodes(job, ctx, out, lambda text: click.echo(text, err=True))
     if as_json:
         emit_json({"folder": str(folder), "environment": environment, **result})

@@ -47,16 +47,14 @@ def watch(
     \b
     rlhf eval watch runs/grpo-20260131-142501 gsm8k --data test.jsonl --limit 200
     """
-    from rlhf_core.cli import emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry
     from rlhf_eval.cli import suite_of
     from rlhf_eval.harness import context
     from rlhf_eval.several import options_of
     from rlhf_eval.watch import Watcher
 
-    set_up_logging()
     ctx = context(open_registry(), seed)
     watcher = Watcher(run, suite_of(ctx, suite, **options_of((suite,), options)[0]), ctx, out, base=base)
-    quiet_libraries()
     summary = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
     if as_json:
         emit_json(summary)

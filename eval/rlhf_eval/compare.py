@@ -49,11 +49,7 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
 def _shared_prompts(
     first: Stored, second: Stored, a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]]
 ) -> list[str]:
-    """Ids of the prompts that both judged.
-
-    Raises:
-        ConfigError: there are none, or one has another text or answer.
-    """
+    """Ids of the prompts that both judged."""
     shared = [name for name in a if name in b]
     if not shared:
         raise ConfigError(

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of, context_of, load_sampler, open_component
+from rlhf_core.cli import context_of, load_sampler
 from rlhf_core.config import BuildContext, ConfigError, merge_settings, parse_settings
 from rlhf_core.data import DatasetError, Prompt, PromptGroup, json_values
 from rlhf_core.models import Formatter, ModelConfig, resolve_model, weights_digest
@@ -105,7 +105,7 @@ def job_of(
     given = parse_settings(settings)
     if unknown := [key for key in given if key not in SECTIONS]:
         raise ConfigError(f"--set {unknown[0]}: no such section here", fix=f"one of: {', '.join(SECTIONS)}")
-    chosen = component_of(ctx.registry, "environment", name, given.get("environment"))
+    chosen = ctx.registry.config("environment", name, given.get("environment"))
     assert isinstance(chosen, EnvironmentConfig)
     beside = chosen.companions
     if reward is None and not chosen.scores:
@@ -125,8 +125,8 @@ def job_of(
     limits = beside.get("trainer", {}).get("sampling", {})
     return EpisodesJob(
         chosen,
-        component_of(ctx.registry, "agent", str(agent.pop("name")), agent),
-        component_of(ctx.registry, "reward", reward or "environment", given.get("reward")),
+        ctx.registry.config("agent", str(agent.pop("name")), agent),
+        ctx.registry.config("reward", reward or "environment", given.get("reward")),
         {**data, **given.get("dataset", {})},
         ModelConfig(path=path),
         SamplingParams(max_tokens=max_tokens or int(limits.get("max_tokens", 512)), temperature=temperature),
@@ -184,9 +184,9 @@ def _play(
     job.reward.preflight(built)
     for selector in job.selectors:
         if selector.kind == "reward":  # one that cannot read calls is refused before anything is played
-            with open_component("reward", selector.config, built):
+            with built.open("reward", selector.config):
                 pass
-    with open_component("agent", job.agent, built) as agent, open_component("reward", job.reward, built) as reward:
+    with built.open("agent", job.agent) as agent, built.open("reward", job.reward) as reward:
         for first in starts:
             began, part = time.monotonic(), groups[first : first + size]
             seeds = [[request_seed(job.seed, "episodes", g.prompt.id, i) for i in range(job.samples)] for g in part]
@@ -238,11 +238,7 @@ def _row(prompt: Prompt, sample: Sample, rollout: Rollout, score: Score) -> dict
 
 
 def check_room(groups: Sequence[PromptGroup], context: int) -> None:
-    """Refuse a prompt that fills the context.
-
-    Raises:
-        ConfigError: names it.
-    """
+    """Refuse a prompt that fills the context."""
     for group in groups:
         if len(group.token_ids) >= context:
             raise ConfigError(

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
 from rlhf_core.rewards import Sample, Score, ScoreStatus, VerifierConfig
 
@@ -29,9 +28,7 @@ def reward_of(suite: SuiteConfig, ctx: BuildContext, mode: str | None = None) ->
     chosen: Any = suite.verifier
     verifier = {**chosen.model_dump(), **({"mode": mode} if mode else {})}
     timeout = {"timeout_s": suite.timeout_s} if suite.timeout_s else {}
-    reward: Any = component_of(
-        ctx.registry, "reward", "verifier", {"verifier": verifier, "workers": suite.workers, **timeout}
-    )
+    reward: Any = ctx.registry.config("reward", "verifier", {"verifier": verifier, "workers": suite.workers, **timeout})
     return reward
 
 

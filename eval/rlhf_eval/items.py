@@ -55,11 +55,7 @@ def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
 
 
 def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Prompt]) -> list[Demonstration]:
-    """The first ``shots`` rows of ``shots_path`` that are not among the prompts.
-
-    Raises:
-        ConfigError: the file has too few, or one of them is among the prompts.
-    """
+    """The first ``shots`` rows of ``shots_path`` that are not among the prompts."""
     if not suite.shots:
         return []
     from rlhf_core.cli import context_of
@@ -118,11 +114,7 @@ def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonst
 
 
 def encode(all_items: Sequence[Item], formatter: Formatter, context: int) -> list[tuple[int, ...]]:
-    """Token ids of every item, as the model is fed.
-
-    Raises:
-        ConfigError: a prompt leaves no tokens for a completion.
-    """
+    """Token ids of every item, as the model is fed."""
     ids = [formatter.encode(item.messages, item.prompt.tools) for item in all_items]
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     if len(ids[longest]) >= context:

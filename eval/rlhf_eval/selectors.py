@@ -12,13 +12,14 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.cli import component_of, context_of
+from rlhf_core.cli import context_of
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, RlhfError
 from rlhf_core.data import Prompt, message_text, read_jsonl
 from rlhf_core.models import model_paths, model_place, weights_digest
-from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, delimited
+from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample
 from rlhf_core.rollouts import FinishReason, Turn, TurnStatus
 from rlhf_eval.store import ResultFolder
+from rlhf_plugin_judge.delimiters import delimited
 
 Row = Mapping[str, Any]
 Say = Callable[[str], None]
@@ -57,7 +58,7 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
     if place.is_dir():
         which = "ensemble" if (place / "ensemble.json").is_file() else "bradley_terry"
         parent = place.name if place.name not in ("final", "model") else f"{place.parent.name}-{place.name}"
-        return Selector(parent, "reward", component_of(ctx.registry, "reward", which, {"path": text}))
+        return Selector(parent, "reward", ctx.registry.config("reward", which, {"path": text}))
     kind, colon, options_text = text.partition(":")
     if not colon or kind not in ("reward", "judge"):
         raise ConfigError(
@@ -72,7 +73,7 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
     if not isinstance(options, dict) or "name" not in options:
         raise ConfigError(f"--best-by '{text}' names no {kind}", fix=f"--best-by {kind}:NAME")
     name = str(options.pop("name"))
-    return Selector(name, kind, component_of(ctx.registry, kind, name, options))
+    return Selector(name, kind, ctx.registry.config(kind, name, options))
 
 
 def score(
@@ -81,9 +82,6 @@ def score(
     """Score every row once; what was scored before is read from ``scores/NAME.jsonl``, but for errors and timeouts.
 
     It is written after every ``PART`` rows: an interruption costs no more than these.
-
-    Raises:
-        RlhfError: not one row has a score.
     """
     dumped = selector.config.model_dump(mode="json")
     weights = [weights_digest(path) for path in model_paths(dumped)]

@@ -24,9 +24,6 @@ def options_of(suites: Sequence[str], options: Mapping[str, Any]) -> list[dict[s
     """Each suite's share of the options of the command.
 
     ``--data gsm8k=test.jsonl`` and ``--set gsm8k.limit=20`` are for that suite; other texts are for all of them.
-
-    Raises:
-        ConfigError: a suite occurs twice, or a file does not say for which suite it is.
     """
     twice = [name for i, name in enumerate(suites) if name in suites[:i]]
     if twice:

@@ -39,9 +39,6 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
     Chen et al. 2021 (arXiv:2107.03374), equation 1; the naive :math:`1 - (1 - c/n)^k` is too low.
 
-    Raises:
-        ValueError: fewer samples than ``k``.
-
     Example:
         >>> pass_at_k(4, 1, 2)
         0.5
@@ -61,9 +58,6 @@ def best_at_k(right_N: Sequence[float], rank_by_N: Sequence[float], k: int) -> f
         right_N: 1.0 where the sample is right.
         rank_by_N: the score to choose by; NaN (no score) comes last.
         k: how many samples there are to choose from.
-
-    Raises:
-        ValueError: fewer samples than ``k``.
     """
     n = len(right_N)
     if not 1 <= k <= n:
@@ -86,9 +80,6 @@ def majority_at_k(right_N: Sequence[float], answers_N: Sequence[str | None], k: 
         right_N: 1.0 where the sample is right.
         answers_N: what each states, None where nothing.
         k: how many vote.
-
-    Raises:
-        ValueError: fewer samples than ``k``.
     """
     n = len(right_N)
     if not 1 <= k <= n:

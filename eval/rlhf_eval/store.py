@@ -51,17 +51,15 @@ class ResultFolder:
         self._whole = 0
 
     def check(self) -> None:
-        """Refuse a folder that holds another evaluation, or something else.
-
-        Raises:
-            ConfigError: names the settings that differ, then and now.
-        """
+        """Refuse a folder that holds another evaluation, or something else."""
         settings_file = self.path / "settings.json"
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--out {self.path} is a file", fix="name a folder")
         if not settings_file.is_file():
             if self.path.is_dir() and any(self.path.iterdir()):
-                raise ConfigError(f"--out {self.path} holds something that is no evaluation", fix="name another folder")
+                raise ConfigError(
+                    f"--out {self.path} holds something that is not an evaluation", fix="name another folder"
+                )
             return
         then = json.loads(settings_file.read_text())
         changed = differences(then, self.settings)

@@ -15,7 +15,7 @@ from typing import Any
 from rlhf_core.config import BuildContext, ConfigError, DeadlineExceeded
 from rlhf_core.data import write_json
 from rlhf_core.models import ModelConfig, weights_digest
-from rlhf_core.runs import StoredRun, find_run
+from rlhf_core.runs import StoredRun
 from rlhf_eval.harness import Job, evaluate
 from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
@@ -87,7 +87,7 @@ class Watcher:
     def __init__(
         self, run: str, suite: SuiteConfig, ctx: BuildContext, out: Path | None = None, *, base: bool = True
     ) -> None:
-        self.run, self.suite, self.ctx, self.base = find_run(run), suite, ctx, base
+        self.run, self.suite, self.ctx, self.base = StoredRun.find(run), suite, ctx, base
         model = self.run.plan.config["model"]
         inherited = ("max_context", "trust_remote_code", "dtype", "attention")
         self.model = {k: model[k] for k in inherited if k in model}
@@ -104,10 +104,6 @@ class Watcher:
             poll_s: seconds between two looks.
             patience_s: the longest wait for another checkpoint of a run that has not ended.
             say: called with one line per evaluation.
-
-        Raises:
-            DeadlineExceeded: nothing new came in time; what was evaluated is in ``watch.json``.
-            ConfigError: the run has no checkpoint, or an earlier watcher evaluated with other settings.
         """
         self.out.mkdir(parents=True, exist_ok=True)
         visited, prints = set[str](), self._earlier()
@@ -115,7 +111,7 @@ class Watcher:
             self._evaluate("start", ModelConfig(**self.start, **self.model), say)
         last = time.monotonic()
         while True:
-            run = find_run(str(self.run.path))  # before looking, so that nothing is missed between the two
+            run = StoredRun.find(str(self.run.path))  # before looking, so that nothing is missed between the two
             new = [(name, path) for name, path in models(run).items() if name not in visited]
             for name, path in new:
                 visited.add(name)

@@ -57,7 +57,7 @@ def test_episodes_are_counted_chosen_from_and_go_on_where_they_were_killed(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("lookup",), "'lookup' is an environment and no suite of prompts"),
+        (("lookup",), "'lookup' is an environment, not a suite of prompts"),
         (("episodes", "nowhere"), "unknown environment 'nowhere'"),
         (("episodes", "tools"), "environment 'tools' has no score of its own"),
         (("episodes", "lookup", "--model", "pocket", "--limit", 1), "the chat template ignores tools"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.cli import component_of, context_of, load_sampler, open_registry
+from rlhf_core.cli import context_of, load_sampler, open_registry
 from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_eval.harness import context
@@ -96,8 +96,7 @@ def test_every_completion_of_a_repeated_prompt_is_counted_and_the_runs_random_nu
 ) -> None:
     registry = open_registry()
     policy, engine = load_sampler(registry, ModelConfig(path="pocket"))
-    task = component_of(
-        registry,
+    task = registry.config(
         "benchmark",
         "lm_eval",
         {

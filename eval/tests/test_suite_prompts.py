@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.cli import component_of, load_sampler, open_registry
+from rlhf_core.cli import load_sampler, open_registry
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
@@ -150,8 +150,7 @@ class Mute:
 def test_a_model_that_says_nothing_is_counted(write: Write) -> None:
     registry = open_registry()
     policy, _ = load_sampler(registry, ModelConfig(path="pocket"))
-    suite = component_of(
-        registry,
+    suite = registry.config(
         "benchmark",
         "prompts",
         {"path": str(write("rows.jsonl", [{"prompt": "1 + 2", "answer": "3"}])), "verifier": "numeric", "workers": 1},

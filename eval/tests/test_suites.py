@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.cli import component_of, load_sampler, open_registry
+from rlhf_core.cli import load_sampler, open_registry
 from rlhf_core.data import Prompt
 from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
@@ -45,7 +45,7 @@ def rows(
     registry = open_registry()
     policy, _ = load_sampler(registry, ModelConfig(path="pocket"))
     roomy = type(policy)(policy.model, policy.tokenizer, policy.source, 1 << 20)
-    suite = component_of(registry, "benchmark", name, {"path": str(path), "workers": 1, **options})
+    suite = registry.config("benchmark", name, {"path": str(path), "workers": 1, **options})
     built = suite.build(context(registry, 0).with_(policy=roomy))
     prompts = {i.prompt.id: i.prompt for i in built.items}
     try:

@@ -8,21 +8,16 @@ from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
     from rlhf_core.cli.common import Choice as Choice
+    from rlhf_core.cli.common import context_of as context_of
     from rlhf_core.cli.common import emit_json as emit_json
-    from rlhf_core.cli.common import quiet_libraries as quiet_libraries
-    from rlhf_core.cli.common import set_up_logging as set_up_logging
+    from rlhf_core.cli.common import load_sampler as load_sampler
+    from rlhf_core.cli.common import open_registry as open_registry
     from rlhf_core.cli.common import table as table
-    from rlhf_core.cli.components import component_of as component_of
-    from rlhf_core.cli.components import context_of as context_of
-    from rlhf_core.cli.components import load_sampler as load_sampler
-    from rlhf_core.cli.components import open_component as open_component
-    from rlhf_core.cli.components import open_registry as open_registry
     from rlhf_core.cli.generate import sample_completions as sample_completions
     from rlhf_core.cli.groups import OpenGroup as OpenGroup
     from rlhf_core.cli.options import allow_unsafe as allow_unsafe
     from rlhf_core.cli.options import unsafe_option as unsafe_option
     from rlhf_core.cli.scoring import check_output as check_output
     from rlhf_core.cli.scoring import chosen_reward as chosen_reward
-    from rlhf_core.cli.scoring import read_samples as read_samples
 
 __getattr__, __dir__ = surface(__name__)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rlhf_core.models.config import ModelConfig
+    from rlhf_core.models.load import LoadedModel
+    from rlhf_core.plugins.component import ComponentConfig
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.plugins.registry import Registry
 
 
 class Choice(click.Choice[str]):
@@ -38,27 +47,97 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         click.echo("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip())
 
 
-def set_up_logging() -> None:
-    """Warnings to stderr in one line each; libraries keep quiet about loading."""
+def set_up_process() -> None:
+    """Warnings to stderr in one line each; libraries keep quiet about loading, also those that are imported later."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    _quiet_environment()
+    if "transformers" in sys.modules:
+        quiet_libraries()
 
 
 def quiet_libraries() -> None:
     """No progress bars from transformers and datasets, and no warning of transformers' that is for peft."""
-    import os
-    import warnings
-
-    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    _quiet_environment()
     from transformers.utils import logging as hf
 
     hf.set_verbosity_error()
     hf.disable_progress_bar()
 
 
+def _quiet_environment() -> None:
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
 def shorten(text: str, width: int = 40) -> str:
     """One line of at most ``width`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 3] + "..."
+
+
+def open_registry() -> Registry:
+    """Every installed component, those that hook plugins register included."""
+    from rlhf_core.cli.options import open_plugins
+
+    return open_plugins()[0]
+
+
+def context_of(
+    registry: Registry,
+    *,
+    seed: int = 0,
+    dataset: Mapping[str, Any] | None = None,
+    reward: ComponentConfig | None = None,
+    model: ModelConfig | None = None,
+    policy: LoadedModel | None = None,
+    environment: ComponentConfig | None = None,
+) -> BuildContext:
+    """What a component is built with where there is no run.
+
+    Args:
+        registry: where names are looked up.
+        seed: for components that draw at random.
+        dataset: a ``dataset`` section, whose rows are then in ``ctx.datasets``; ``name`` may be short, as on the
+            command line.
+        reward: the reward that judges them, for its ``preflight``.
+        model: the run's model in the configuration; None takes the default.
+        policy: a loaded model, for components that need one.
+        environment: in which it plays; rows get its tools, and a data set may be that environment's own.
+
+    Raises:
+        ConfigError: the dataset section does not make sense.
+        DatasetError: a source cannot be built.
+    """
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.data.datasets import Datasets
+    from rlhf_core.data.settings import DatasetSettings
+    from rlhf_core.models.config import ModelConfig
+    from rlhf_core.plugins.context import BuildContext
+
+    config = RunConfig.model_construct(seed=seed, reward=reward, model=model or ModelConfig(), environment=environment)
+    ctx = BuildContext(config=config, registry=registry, seed=seed, policy=policy)
+    if dataset is None:
+        return ctx
+    rows = DatasetSettings.from_settings(dataset, "dataset", registry)
+    ctx = ctx.with_(config=config.model_copy(update={"dataset": rows}))
+    return ctx.with_(datasets=Datasets(rows, ctx))
+
+
+def load_sampler(registry: Registry, model: ModelConfig, rollout: str = "native") -> tuple[LoadedModel, Any]:
+    """A model on the device that there is, and an engine that samples from it.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+    """
+    import torch
+
+    from rlhf_core.models.layers.matmul import use_matmul_backend
+    from rlhf_core.models.load import load_policy
+
+    use_matmul_backend("auto")
+    policy = load_policy(model)
+    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = registry.config("rollout", rollout)
+    return policy, chosen.build(context_of(registry, policy=policy))

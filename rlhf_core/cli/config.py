@@ -10,7 +10,7 @@ import click
 from rlhf_core.cli.common import Choice
 from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.cli.options import resolve_options, run_options
-from rlhf_core.plugins.kinds import KINDS
+from rlhf_core.plugins.registry import KINDS
 
 
 @click.group(cls=OpenGroup, path="config")

@@ -19,24 +19,24 @@ WIDTH = 10
 """Of the column of labels."""
 
 
-def print_dry_run(plan: Plan, config: RunConfig, found: DryRun, resolved: Resolved | None, registry: Registry) -> None:
+def print_dry_run(plan: Plan, config: RunConfig, facts: DryRun, resolved: Resolved | None, registry: Registry) -> None:
     """Print what a run would do.
 
     Args:
         plan: of the run.
         config: its configuration.
-        found: what was looked at.
+        facts: what was looked at.
         resolved: the configuration with where each value came from; None for a run to go on with.
         registry: to find the defaults.
     """
     click.echo("dry run: models and data are in order; nothing was trained or written\n")
     rows = [
         ("algorithm", _algorithm(config)),
-        ("model", _model(config, found)),
-        ("data", _data(plan, config, found)),
-        ("steps", _steps(config, found)),
-        ("tokens", _tokens(config, found)),
-        ("memory", _memory(found, plan.world_size)),
+        ("model", _model(config, facts)),
+        ("data", _data(plan, config, facts)),
+        ("steps", _steps(config, facts)),
+        ("tokens", _tokens(config, facts)),
+        ("memory", _memory(facts, plan.world_size)),
     ]
     for name, lines in rows:
         for at, line in enumerate(lines):
@@ -51,8 +51,8 @@ def _algorithm(config: RunConfig) -> list[str]:
     return [config.trainer.name + "".join(f", {slot} {part.name}" for slot, part in parts if part is not None)]
 
 
-def _model(config: RunConfig, found: DryRun) -> list[str]:
-    model = found.model
+def _model(config: RunConfig, facts: DryRun) -> list[str]:
+    model = facts.model
     trained = "all" if model.trainable == model.parameters else f"{_count(model.trainable)} of them"
     seen = [] if model.weights_seen else ["its weights are not on this machine yet: only configuration and tokenizer"]
     return [
@@ -63,8 +63,8 @@ def _model(config: RunConfig, found: DryRun) -> list[str]:
     ]
 
 
-def _data(plan: Plan, config: RunConfig, found: DryRun) -> list[str]:
-    rows = found.rows
+def _data(plan: Plan, config: RunConfig, facts: DryRun) -> list[str]:
+    rows = facts.rows
     if rows is None:
         from rlhf_core.runs.launch.rows import remote_sources
 
@@ -74,29 +74,29 @@ def _data(plan: Plan, config: RunConfig, found: DryRun) -> list[str]:
         return [f"{name}: {n['train']:,} rows, {n['heldout']:,} held out" for name, n in plan.rows.items()]
     lines = [f"{name}: {n['train']:,} rows to train on, {n['heldout']:,} held out" for name, n in plan.rows.items()]
     lines += [f"{count:,} rows left out: {reason.replace('_', ' ')}" for reason, count in rows.dropped.items()]
-    if found.lengths is not None:
-        size = found.lengths
+    if facts.lengths is not None:
+        size = facts.lengths
         about = "prompts" if rows.what == "prompts" else "prompt and answers"
         lines += [f"{about} of {size.mean:.0f} tokens on average, {size.longest:,} at most"]
     return lines
 
 
-def _steps(config: RunConfig, found: DryRun) -> list[str]:
+def _steps(config: RunConfig, facts: DryRun) -> list[str]:
     trainer: Any = config.trainer
-    if found.steps is None:
+    if facts.steps is None:
         return ["as many as the data makes"]
     if hasattr(trainer, "prompts_per_step"):
         text = f"{trainer.prompts_per_step:,} prompts x {trainer.group_size} completions"
         updates = getattr(trainer, "updates_per_step", None) or getattr(trainer, "updates", None)
         return [
-            f"{found.steps:,}, each of {text}" + (f" and {updates} update{'s' * (updates != 1)}" if updates else "")
+            f"{facts.steps:,}, each of {text}" + (f" and {updates} update{'s' * (updates != 1)}" if updates else "")
         ]
-    return [f"{found.steps:,}, each of {trainer.batch_size:,} examples ({trainer.epochs:g} epochs)"]
+    return [f"{facts.steps:,}, each of {trainer.batch_size:,} examples ({trainer.epochs:g} epochs)"]
 
 
-def _tokens(config: RunConfig, found: DryRun) -> list[str]:
+def _tokens(config: RunConfig, facts: DryRun) -> list[str]:
     trainer: Any = config.trainer
-    size, steps = found.lengths, found.steps
+    size, steps = facts.lengths, facts.steps
     if steps is None:
         return ["unknown"]
     if hasattr(trainer, "prompts_per_step"):
@@ -109,10 +109,10 @@ def _tokens(config: RunConfig, found: DryRun) -> list[str]:
     return [f"about {_count(steps * trainer.batch_size * size.mean)} trained on, prompts included"]
 
 
-def _memory(found: DryRun, world_size: int) -> list[str]:
-    from rlhf_core.runs.launch.memory import NOT_COUNTED, readable, total
+def _memory(facts: DryRun, world_size: int) -> list[str]:
+    from rlhf_core.runs.launch.dry_run import NOT_COUNTED, readable, total
 
-    parts = {name: size for name, size in found.memory.items() if size}
+    parts = {name: size for name, size in facts.memory.items() if size}
     each = " in each process" if world_size > 1 else ""
     return [
         f"about {readable(total(parts))}{each} (an estimate, and a lower bound)",

@@ -29,22 +29,18 @@ class Stage:
         Args:
             name: of an environment.
             settings: ``environment.KEY=VALUE`` or ``agent.KEY=VALUE``.
-
-        Raises:
-            PluginError: there is no such environment.
-            ConfigError: no such setting, or tools that cannot be offered.
         """
-        from rlhf_core.cli.components import component_of, context_of, open_registry
+        from rlhf_core.cli.common import context_of, open_registry
         from rlhf_core.config.load import parse_settings
         from rlhf_core.types.errors import ConfigError, did_you_mean
 
-        given = parse_settings(settings)
-        for key in given:
+        sections = parse_settings(settings)
+        for key in sections:
             if key not in ("environment", "agent"):
                 near = did_you_mean(key, ("environment", "agent"))
                 raise ConfigError(f"no section '{key}' here", fix=near or "environment.KEY=VALUE or agent.KEY=VALUE")
         for section, default in (("environment", name), ("agent", "multi_turn")):
-            chosen = given.get(section, {})
+            chosen = sections.get(section, {})
             other = chosen if isinstance(chosen, str) else chosen.get("name", default)
             if other != default:
                 fix = f"--env {other}" if section == "environment" else "leave it out"
@@ -52,8 +48,8 @@ class Stage:
                     f"{section} '{other}' cannot be chosen by --set here", why=f"'{default}' is played", fix=fix
                 )
         registry = open_registry()
-        environment = component_of(registry, "environment", name, given.get("environment"))
-        agent = component_of(registry, "agent", "multi_turn", given.get("agent"))
+        environment = registry.config("environment", name, sections.get("environment"))
+        agent = registry.config("agent", "multi_turn", sections.get("agent"))
         environment.preflight(context_of(registry))
         return cls(registry, environment, agent)
 
@@ -66,43 +62,42 @@ class Stage:
         self.environment.check_prompts(prompts, lambda name: f"prompt '{name}'")
         return [replace(prompt, tools=prompt.tools or tuple(self.environment.offered())) for prompt in prompts]
 
-    def play(
-        self,
-        policy: LoadedModel,
-        model: ModelConfig,
-        prompts: Sequence[Prompt],
-        sampling: SamplingParams,
-        n: int,
-        seed: int,
-    ) -> list[Rollout]:
-        """``n`` episodes per prompt, prompt by prompt.
 
-        Raises:
-            ConfigError: a prompt and its episode do not fit the model's context.
-            ModelError: the chat template ignores tools.
-            PluginError: the environment cannot be built, or returned something else than its protocol says.
-        """
-        import torch
+def play_prompts(
+    policy: LoadedModel,
+    model: ModelConfig,
+    prompts: Sequence[Prompt],
+    sampling: SamplingParams,
+    n: int,
+    seed: int,
+    stage: Stage | None = None,
+) -> list[Rollout]:
+    """``n`` rollouts per prompt, prompt by prompt: single completions, or episodes on a stage."""
+    import torch
 
-        from rlhf_core.cli.components import component_of, context_of, open_component
-        from rlhf_core.models.prompt_format import Formatter
-        from rlhf_core.training.seeds import request_seed
-        from rlhf_core.types.errors import ConfigError
-        from rlhf_core.types.rollouts import PromptGroup
+    from rlhf_core.cli.common import context_of, open_registry
+    from rlhf_core.models.prompt_format import Formatter
+    from rlhf_core.training.generation import SingleTurnAgent, request_seed
+    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.types.rollouts import PromptGroup
 
-        policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
-        formatter = Formatter(policy.tokenizer, model.prompt_format, model.tool_format)
-        groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), n) for prompt in prompts]
-        for group in groups:
-            if len(group.token_ids) >= policy.context:
-                raise ConfigError(
-                    f"prompt '{group.prompt.id}' with its tools has {len(group.token_ids)} tokens, the model's context "
-                    f"{policy.context}",
-                    fix="shorten the prompt, or offer fewer tools",
-                )
-        seeds = [[request_seed(seed, "generate", at, i) for i in range(n)] for at in range(len(groups))]
-        ctx = context_of(self.registry, seed=seed, model=model, policy=policy)
-        ctx = ctx.with_(config=ctx.config.model_copy(update={"environment": self.environment}))
-        engine = component_of(self.registry, "rollout", "native").build(ctx)
-        with open_component("agent", self.agent, ctx) as agent:
-            return agent.play(groups, seeds, engine, sampling, 0)
+    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    formatter = Formatter(policy.tokenizer, model.prompt_format, model.tool_format)
+    groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), n) for prompt in prompts]
+    room = sampling.max_tokens if stage is None else 1
+    for group in groups:
+        if len(group.token_ids) + room > policy.context:
+            raise ConfigError(
+                f"prompt '{group.prompt.id}' has {len(group.token_ids)} tokens; with {room} more it exceeds the "
+                f"model's context of {policy.context}",
+                fix="lower --max-tokens, or shorten the prompt" if stage is None else "offer fewer tools",
+            )
+    seeds = [[request_seed(seed, "generate", at, i) for i in range(n)] for at in range(len(groups))]
+    registry = open_registry() if stage is None else stage.registry
+    environment = None if stage is None else stage.environment
+    ctx = context_of(registry, seed=seed, model=model, policy=policy, environment=environment)
+    engine = registry.config("rollout", "native").build(ctx)
+    if stage is None:
+        return SingleTurnAgent().play(groups, seeds, engine, sampling, 0)
+    with ctx.open("agent", stage.agent) as agent:
+        return agent.play(groups, seeds, engine, sampling, 0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -12,10 +13,96 @@ from rlhf_core.cli import complete
 from rlhf_core.cli.common import Choice
 
 if TYPE_CHECKING:
-    from rlhf_core.cli.prompt_input import PromptRow
+    from rlhf_core.data.files import FileRows
     from rlhf_core.models.load import LoadedModel
     from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.types.rollouts import Prompt, Rollout, SamplingParams
+
+
+STDIN = "-"
+
+
+class PromptRow(NamedTuple):
+    """A prompt, and the row that it was read from."""
+
+    prompt: Prompt
+    row: Mapping[str, Any]
+    """Every column, the prompt's own included; {} for a plain line."""
+
+
+def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = False) -> list[PromptRow]:
+    """Prompts given as texts, then those of files; ``-`` is stdin.
+
+    A file of JSON objects, one a line or in an array, has a ``prompt`` or ``messages`` in each; any other has a prompt
+    in each line. Empty lines are skipped.
+
+    Args:
+        texts: prompts.
+        files: names; ``-`` only once.
+        lines: every line is a prompt, even if it looks like JSON.
+    """
+    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.types.rollouts import Prompt
+
+    if not texts and not files:
+        raise ConfigError("there is no prompt", fix='--prompt "What is 2 + 3?", FILE, or - for stdin')
+    if any(not t.strip() for t in texts):
+        raise ConfigError("--prompt is empty", fix='--prompt "What is 2 + 3?"')
+    if list(files).count(STDIN) > 1:
+        raise ConfigError("- is given twice", why="stdin can be read once", fix="leave one out")
+    rows = [PromptRow(Prompt(f"prompt/{i}", ({"role": "user", "content": t},)), {}) for i, t in enumerate(texts)]
+    for file in files:
+        rows += _rows_of(file, lines)
+    return rows
+
+
+def _rows_of(file: str, lines: bool) -> list[PromptRow]:
+    from rlhf_core.data.files import check_file, parse_json, read_parquet, read_text
+    from rlhf_core.data.schema import RawRow, RowReader
+    from rlhf_core.types.errors import DatasetError
+    from rlhf_core.types.rollouts import Prompt
+
+    name, stem = ("stdin", "stdin") if file == STDIN else (file, Path(file).stem)
+    if file != STDIN:
+        check_file(file, "prompt file", "the file's name")
+    if file.endswith(".parquet"):
+        rows, positions = read_parquet(file)
+    else:
+        text = _stdin() if file == STDIN else read_text(file, "prompt file")
+        plain = lines or file.endswith(".txt") or text.lstrip()[:1] not in ("{", "[")
+        rows, positions = _lines(text, name) if plain else parse_json(text, name, "prompt file")
+    reader = RowReader(Path(name).name, {}, mapped=False)
+    read: list[PromptRow] = []
+    for i, (row, position) in enumerate(zip(rows, positions)):
+        record = RawRow(row, i, f"{name}, {position}")
+        prompt = Prompt(str(row.get("id", f"{stem}/{i}")), reader.prompt(record), tools=reader.tools(record))
+        if not prompt.text.strip():
+            raise DatasetError("a prompt is empty", where=record.where, fix="fill or remove that row")
+        read.append(PromptRow(prompt, row))
+    return read
+
+
+def _lines(text: str, name: str) -> FileRows:
+    from rlhf_core.data.files import FileRows
+    from rlhf_core.types.errors import DatasetError
+
+    numbered = [(n, line.rstrip("\r")) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not numbered:
+        raise DatasetError(f"there is no prompt in {name}", why="every line is empty", fix="write one prompt a line")
+    return FileRows([{"prompt": line} for _, line in numbered], [f"line {n}" for n, _ in numbered])
+
+
+def _stdin() -> str:
+    from rlhf_core.types.errors import DatasetError
+
+    if sys.stdin.isatty():
+        print("reading prompts, one a line; Ctrl-D ends them", file=sys.stderr)
+    stream = getattr(sys.stdin, "buffer", None)
+    try:
+        return sys.stdin.read().removeprefix("\ufeff") if stream is None else stream.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DatasetError("stdin is not text", why=str(error), fix="it must be UTF-8") from error
+
 
 PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction", "input", "system")
 """Columns that make a prompt; a completion's row has ``messages`` instead."""
@@ -69,17 +156,13 @@ def generate(
     environment: str | None,
     settings: tuple[str, ...],
     max_tokens: int | None,
-    min_tokens: int,
-    temperature: float,
-    top_p: float,
-    top_k: int,
     n: int,
     seed: int,
-    stop: tuple[str, ...],
     prompt_format: Any,
     tool_format: str | None,
     out: str | None,
     as_json: bool,
+    **sampling_options: Any,
 ) -> None:
     """Sample completions from a model.
 
@@ -91,25 +174,24 @@ def generate(
     cat questions.txt | rlhf generate - --n 4 --out - | head -1
     rlhf generate --env tools --model M --prompt "What is 17 * 23?"
     """
-    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
-    from rlhf_core.cli.episodes import Stage
-    from rlhf_core.cli.prompt_input import read_prompts
+    from rlhf_core.cli.common import emit_json
+    from rlhf_core.cli.episodes import Stage, play_prompts
     from rlhf_core.cli.scoring import check_output
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
     from rlhf_core.models.places import planned_format
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.models.tool_call_format import check_format
+    from rlhf_core.models.tool_templates import check_format
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import SamplingParams
 
-    set_up_logging()
-    max_tokens = max_tokens or (1024 if environment else 64)
+    sampling = SamplingParams(max_tokens=max_tokens or (1024 if environment else 64), **sampling_options)
     if settings and environment is None:
         raise ConfigError(f"--set {settings[0]} would have no effect", why="there is no --env", fix="--env tools")
-    if min_tokens > max_tokens:
-        raise ConfigError(f"--min-tokens {min_tokens} is above --max-tokens {max_tokens}", fix="lower it")
+    if sampling.min_tokens > sampling.max_tokens:
+        above = f"--min-tokens {sampling.min_tokens} is above --max-tokens {sampling.max_tokens}"
+        raise ConfigError(above, fix="lower it")
     if out is not None and as_json:
         raise ConfigError("--out and --json are both given", fix="leave one out; --out - writes JSON lines to stdout")
     files = (*files, *inputs)
@@ -120,23 +202,11 @@ def generate(
     tool_format = check_format(tool_format or planned_format(model, "tool_format"))
     stage = None if environment is None else Stage.chosen(environment, settings)
     prompts = prompts if stage is None else stage.offer(prompts)
-    quiet_libraries()
     use_matmul_backend("auto")
     config = ModelConfig(path=model, prompt_format=prompt_format, tool_format=tool_format)
     policy = load_policy(config)
-    sampling = SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        stop=tuple(stop),
-    )
-    if stage is None:
-        rollouts = sample_completions(policy, prompts, sampling, n, seed, prompt_format)
-    else:
-        rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
-        rollouts = stage.play(policy, config, prompts, sampling, n, seed)
+    rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
+    rollouts = play_prompts(policy, config, prompts, sampling, n, seed, stage)
     formatter = Formatter(policy.tokenizer, prompt_format, tool_format)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:
@@ -150,10 +220,10 @@ def generate(
         _print(row)
 
 
-def _flat_rows(asked: PromptRow, rollouts: Sequence[Rollout], formatter: Formatter) -> list[dict[str, Any]]:
+def _flat_rows(prompt_row: PromptRow, rollouts: Sequence[Rollout], formatter: Formatter) -> list[dict[str, Any]]:
     """A row for each completion, which `rlhf reward score --input` reads."""
-    row = _row(asked.prompt, rollouts, formatter)
-    columns = {k: v for k, v in asked.row.items() if k not in PROMPT_COLUMNS}
+    row = _row(prompt_row.prompt, rollouts, formatter)
+    columns = {k: v for k, v in prompt_row.row.items() if k not in PROMPT_COLUMNS}
     shared = {
         **columns,
         "id": row["id"],
@@ -184,33 +254,15 @@ def sample_completions(
     Raises:
         ConfigError: a prompt and its completion do not fit the model's context.
     """
-    import torch
+    from rlhf_core.cli.episodes import play_prompts
+    from rlhf_core.models.config import ModelConfig
 
-    from rlhf_core.cli.components import component_of, context_of, open_registry
-    from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.training.seeds import request_seed
-    from rlhf_core.types.errors import ConfigError
-    from rlhf_core.types.rollouts import RolloutRequest
-
-    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    formatter = Formatter(policy.tokenizer, prompt_format)
-    requests: list[RolloutRequest] = []
-    for at, prompt in enumerate(prompts):
-        ids = formatter.encode_prompt(prompt)
-        if len(ids) + sampling.max_tokens > policy.context:
-            raise ConfigError(
-                f"prompt '{prompt.id}' has {len(ids)} tokens; with {sampling.max_tokens} more it exceeds "
-                f"the model's context of {policy.context}",
-                fix="lower --max-tokens, or shorten the prompt",
-            )
-        requests += [RolloutRequest(prompt.id, ids, i, request_seed(seed, "generate", at, i)) for i in range(n)]
-    registry = open_registry()
-    engine = component_of(registry, "rollout", "native").build(context_of(registry, policy=policy))
-    return engine.generate(requests, sampling, 0)
+    config = ModelConfig.model_validate({"prompt_format": prompt_format})
+    return play_prompts(policy, config, prompts, sampling, n, seed)
 
 
 def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> dict[str, Any]:
-    from rlhf_core.data.row_forms import to_row
+    from rlhf_core.data.conversations import openai_row
 
     completions = [
         {
@@ -224,7 +276,7 @@ def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> d
         }
         for r in rollouts
     ]
-    return {"id": prompt.id, **to_row(prompt.messages, prompt.tools), "completions": completions}
+    return {"id": prompt.id, **openai_row(prompt.messages, prompt.tools), "completions": completions}
 
 
 def _episode(rollout: Rollout) -> dict[str, Any]:

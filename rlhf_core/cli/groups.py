@@ -8,13 +8,64 @@ Entry-point group ``rlhf.command``; the entry's name is the command's path with 
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Collection, Mapping
+import importlib.util
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from rlhf_core.cli.described import LENGTH, description
+from rlhf_core.plugins.entry_points import Entry
+from rlhf_core.types.errors import PluginError, RlhfError
+
+LENGTH = 110
+"""Characters of a sentence of help."""
+
+
+def description(value: str) -> str:
+    """First sentence of a command's help.
+
+    Args:
+        value: what the entry point names. Example: ``"rlhf_plugin_datagen.filtering:filter_pairs"``.
+
+    Returns:
+        ``short_help`` or ``help`` of its decorator, else of its docstring; "" where the source does not say.
+    """
+    module, _, name = value.partition(":")
+    try:
+        tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
+    except (OSError, ImportError, ValueError, SyntaxError):  # a call of the command says what is wrong
+        return ""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            texts = options(node.decorator_list)
+            text = texts.get("short_help") or texts.get("help") or ast.get_docstring(node) or ""
+            return click.Command(name, help=text).get_short_help_str(LENGTH)
+    return ""
+
+
+def options(decorators: Iterable[ast.expr]) -> dict[str, str]:
+    """What is given as text to ``@click.command(...)`` or ``@click.group(...)``."""
+    calls = [d for d in decorators if isinstance(d, ast.Call) and ast.unparse(d.func).endswith(("command", "group"))]
+    keywords = [k for call in calls for k in call.keywords]
+    return {k.arg: str(k.value.value) for k in keywords if k.arg and isinstance(k.value, ast.Constant)}
+
+
+def source_of(module: str) -> Path:
+    """The file of a module, found without executing its package."""
+    top, *below = module.split(".")
+    spec = importlib.util.find_spec(top)
+    folders = [Path(p) for p in (spec.submodule_search_locations if spec else None) or ()]
+    if spec and spec.origin and not below:
+        return Path(spec.origin)
+    for folder in folders:
+        for path in (folder.joinpath(*below).with_suffix(".py"), folder.joinpath(*below, "__init__.py")):
+            if path.is_file():
+                return path
+    raise FileNotFoundError(module)
+
 
 GROUP = "rlhf.command"
 
@@ -25,7 +76,6 @@ class OpenGroup(click.Group):
     Args:
         path: where it stands, with dots; "" is the `rlhf` command itself.
         lazy: name -> (``module:attribute``, one line of help), in the order of the help.
-        unlisted: earlier names of plugins' commands, which go on working without being listed.
     """
 
     def __init__(
@@ -33,11 +83,10 @@ class OpenGroup(click.Group):
         *args: Any,
         path: str = "",
         lazy: Mapping[str, tuple[str, str]] | None = None,
-        unlisted: Collection[str] = (),
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self.path, self.lazy, self.unlisted = path, dict(lazy or {}), frozenset(unlisted)
+        self.path, self.lazy = path, dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Own commands in the order a newcomer needs them, then those of plugins by name."""
@@ -48,7 +97,7 @@ class OpenGroup(click.Group):
         except ConfigError:  # a damaged list of disabled plugins: the core's own commands say what to do
             added = set[str]()
         core_commands = self._own(ctx)
-        return core_commands + sorted(added - set(core_commands) - self.unlisted)
+        return core_commands + sorted(added - set(core_commands))
 
     def has_own(self, ctx: click.Context, name: str) -> bool:
         """Whether a command is the group's own, which no plugin can replace."""
@@ -82,10 +131,10 @@ class OpenGroup(click.Group):
         if args and args[0] not in self._own(ctx) and args[0] not in (known := [*self._own(ctx), *self._added()]):
             import difflib
 
-            from rlhf_core.cli.command_hints import command_hint
+            from rlhf_core.cli.hints import command_hint
 
             near = difflib.get_close_matches(args[0], known, n=1)
-            meant = "" if self.path else command_hint(args[0], self)
+            meant = "" if self.path else command_hint(args[0], self._groups(ctx))
             hint = f" Did you mean: {meant}?" if meant else f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"no such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
@@ -108,6 +157,11 @@ class OpenGroup(click.Group):
         text = description(leaves[0].value) if len(leaves) == 1 else ""
         return f"{text} ({leaves[0].distribution})" if text else summary_of(leaves or entries)
 
+    def _groups(self, ctx: click.Context) -> dict[str, click.Command | None]:
+        """Own commands, and groups that only hold commands of distributions; none of a distribution is imported."""
+        added = [name for name, entries in self._added().items() if all(e.name != self._below(name) for e in entries)]
+        return {name: self.get_command(ctx, name) for name in [*self.lazy, *added]}
+
     def _below(self, name: str) -> str:
         return f"{self.path}.{name}".removeprefix(".")
 
@@ -125,8 +179,8 @@ def opened(command: click.Command, path: str) -> click.Command:
     if type(command) is not click.Group:
         return command
     options = ("params", "callback", "help", "epilog", "short_help", "context_settings", "no_args_is_help", "hidden")
-    given: dict[str, Any] = {name: getattr(command, name) for name in options}
-    return OpenGroup(command.name, commands=command.commands, path=path, **given)
+    attributes: dict[str, Any] = {name: getattr(command, name) for name in options}
+    return OpenGroup(command.name, commands=command.commands, path=path, **attributes)
 
 
 def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
@@ -135,8 +189,7 @@ def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
     Args:
         disabled: distributions that are left out; None takes the user's list.
     """
-    from rlhf_core.plugins.disabled import disabled_distributions
-    from rlhf_core.plugins.registry import scan
+    from rlhf_core.plugins.entry_points import disabled_distributions, scan
 
     off = set(disabled_distributions() if disabled is None else disabled)
     entries = [d.entry("command") for d in scan() if d.point.group == GROUP and d.distribution not in off]
@@ -144,12 +197,8 @@ def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
 
 
 def load(entries: list[Any], path: str) -> click.Command:
-    """Import one command.
-
-    Raises:
-        PluginError: two distributions claim it, it does not import, or it is no click command.
-    """
-    from rlhf_core.plugins.registry import check_core_range
+    """Import one command."""
+    from rlhf_core.plugins.entry_points import check_core_range
     from rlhf_core.types.errors import PluginError
 
     words = path.replace(".", " ")
@@ -185,3 +234,42 @@ def summary_of(entries: list[Any]) -> str:
     names = {e.distribution: e.point.dist for e in entries}
     about = {str(dist.metadata["Summary"] or "") for dist in names.values() if dist is not None}
     return " ".join([*(sorted(filter(None, about)) if len(names) == 1 else ()), f"({', '.join(sorted(names))})"])
+
+
+def command_problem(root: click.Command, entry: Entry) -> RlhfError | None:
+    """Why a command cannot be called; None if it can."""
+    *groups, last = entry.name.split(".")
+    ctx, group, path = click.Context(root), root, list[str]()
+    try:
+        for word in groups:
+            inner = group.get_command(ctx, word) if isinstance(group, OpenGroup) else None
+            if inner is None:
+                break
+            group, path = inner, [*path, word]
+        if not isinstance(group, OpenGroup) or len(path) < len(groups):
+            return _lost(entry, f"`rlhf {' '.join(path)}` takes no commands of plugins")
+        if group.has_own(ctx, last):
+            return _lost(entry, f"`rlhf {' '.join([*path, last])}` is there already and cannot be replaced")
+        group.get_command(ctx, last)
+    except RlhfError as error:
+        return error
+    return None
+
+
+def lost_command(root: click.Command, words: Sequence[str]) -> RlhfError | None:
+    """Why the command that was typed is not found, if an installed distribution declares it."""
+    typed = [word for word in words if not word.startswith("-")]
+    for entry in command_entries():
+        name = entry.name.split(".")
+        if len(name) > 1 and typed[: len(name)] == name:
+            return command_problem(root, entry)
+    return None
+
+
+def _lost(entry: Entry, why: str) -> PluginError:
+    return PluginError(
+        f"the command `rlhf {entry.name.replace('.', ' ')}` cannot be called",
+        where=f"{entry.distribution} {entry.version}, entry point {entry.name} = {entry.value}",
+        why=why,
+        fix="give the entry point another name, at the top or below a group",
+    )

@@ -8,9 +8,10 @@ import traceback
 import click
 
 from rlhf_core._version import __version__
+from rlhf_core.cli.common import set_up_process
 from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.plugins import time_limit as deadline
-from rlhf_core.runs.launch.leave import has_to_leave, leave
+from rlhf_core.runs.launch.process_end import hard_exit, needs_hard_exit
 
 COMMANDS = {
     "train": ("rlhf_core.cli.train:train", "Train a model: any algorithm, reward and loss that is installed."),
@@ -19,16 +20,11 @@ COMMANDS = {
     "data": ("rlhf_core.cli.data:data", "Check, make and filter training data."),
     "plugins": ("rlhf_core.cli.plugins:plugins", "List, inspect, check, create or switch off plugins."),
     "config": ("rlhf_core.cli.config:config", "Show, validate or document configurations."),
-    "runs": ("rlhf_core.cli.runs:runs", "List, show and compare runs."),
     "trace": ("rlhf_core.cli.trace:trace", "Replay what happened to one prompt."),
 }
 
 
-UNLISTED = ("evaluate",)
-"""Earlier names, for a release: ``rlhf evaluate policies`` is ``rlhf eval policies``."""
-
-
-@click.group(cls=OpenGroup, lazy=COMMANDS, unlisted=UNLISTED, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=OpenGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rlhf")
 @click.option("--debug", is_flag=True, help="Show the traceback of a clear error too.")
 @click.pass_context
@@ -38,6 +34,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
     Begin with: rlhf train --algo grpo --reward ensemble
     """
     ctx.obj = {"debug": debug}
+    set_up_process()
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -45,8 +42,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         _main(argv)
     except SystemExit as end:
-        if argv is None and has_to_leave():
-            leave(end.code if isinstance(end.code, int) else 1)
+        if argv is None and needs_hard_exit():
+            hard_exit(end.code if isinstance(end.code, int) else 1)
         raise
 
 
@@ -62,8 +59,8 @@ def _main(argv: list[str] | None) -> None:
         click.echo("interrupted", err=True)
         raise SystemExit(130) from error
     except click.ClickException as error:
-        from rlhf_core.cli.command_check import lost_command
-        from rlhf_core.cli.option_hints import hint_for
+        from rlhf_core.cli.groups import lost_command
+        from rlhf_core.cli.hints import hint_for
 
         words = sys.argv[1:] if argv is None else argv
         hint = hint_for(error, words)
@@ -82,7 +79,7 @@ def _main(argv: list[str] | None) -> None:
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
         click.echo(str(error), err=True)
         if argv is None and isinstance(error, DeadlineExceeded):
-            leave(error.exit_code)  # what hangs may be a thread, and the interpreter would wait for it
+            hard_exit(error.exit_code)  # what hangs may be a thread, and the interpreter would wait for it
         raise SystemExit(error.exit_code) from error
     except BrokenPipeError as error:
         raise SystemExit(0) from error

@@ -167,7 +167,7 @@ def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = 
         strict: a failing hook ends the run.
         reports: False on every rank but the first, which reports for them.
     """
-    from rlhf_core.plugins.disabled import disabled_distributions
+    from rlhf_core.plugins.entry_points import disabled_distributions
     from rlhf_core.plugins.hooks import load_hooks
     from rlhf_core.plugins.registry import Registry
 
@@ -179,6 +179,5 @@ def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = 
 
 def resolve_here(*args: Any, **kwargs: Any) -> Any:
     """The configuration that :func:`resolve_options` returns, for this machine."""
-    from rlhf_core.config.precision import with_precision
 
-    return with_precision(resolve_options(*args, **kwargs))
+    return resolve_options(*args, **kwargs).with_precision()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlhf_core.cli.common import Choice
-from rlhf_core.plugins.kinds import KINDS
+from rlhf_core.plugins.registry import KINDS
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.entry_points import Entry
@@ -26,13 +26,12 @@ def plugins() -> None:
 def list_(kind: str | None, as_json: bool) -> None:
     """Components, commands and hooks that are installed. Reads metadata only; imports no plugin."""
     from rlhf_core.cli.common import emit_json, table
-    from rlhf_core.plugins.disabled import disabled_distributions
-    from rlhf_core.plugins.registry import describe_all
+    from rlhf_core.plugins.entry_points import disabled_distributions
 
     entries = declared(kind)
     off = set(disabled_distributions())
     if as_json:
-        emit_json([{**row, "disabled": row["distribution"] in off} for row in describe_all(entries)])
+        emit_json([{**entry.describe(), "disabled": entry.distribution in off} for entry in entries])
         return
     table(
         ("kind", "name", "distribution", "version", ""),
@@ -86,55 +85,10 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
 
 
 @plugins.command()
-@click.argument("distribution", required=False)
-def check(distribution: str | None) -> None:
-    """Import components, commands, hooks and hints, and their packages; exit code 1 and the traceback if one fails."""
-    from rlhf_core.cli.command_check import check_commands
-    from rlhf_core.cli.plugin_check import check_components, check_hints, check_hooks, claimed_twice
-    from rlhf_core.config.hints import GROUP as HINTS
-    from rlhf_core.plugins.disabled import normalise
-    from rlhf_core.plugins.entry_points import entries_of
-    from rlhf_core.plugins.registry import Registry
-    from rlhf_core.types.errors import PluginError, did_you_mean
-
-    registry, wanted = Registry(), normalise(distribution or "")
-    root = click.get_current_context().find_root().command
-    rows = [
-        *check_components(registry, wanted),
-        *check_commands(root, wanted),
-        *check_hooks(wanted),
-        *check_hints(wanted),
-    ]
-    known = {e.distribution for e in [*declared(), *entries_of(HINTS, "hint")]}
-    if wanted and wanted not in known:
-        raise PluginError(
-            f"no enabled distribution with plugins is called '{distribution}'",
-            fix=did_you_mean(wanted, known) or "rlhf plugins list",
-        )
-    for row in rows:
-        if row.error is None:
-            click.echo(f"ok      {row.kind:10} {row.name}")
-        else:
-            _show(f"broken  {row.kind:10} {row.name}", row.error)
-    for kind, name, spellings in claimed_twice(registry.entries()):
-        if wanted in ("", *(s.partition("/")[0] for s in spellings)):
-            click.echo(f"note    {kind:10} {name} is claimed by several distributions: write {' or '.join(spellings)}")
-    raise SystemExit(1 if any(row.error for row in rows) else 0)
-
-
-def _show(headline: str, error: Exception) -> None:
-    import traceback
-
-    click.echo(f"{headline}\n{error}")
-    if error.__cause__ is not None:
-        click.echo("".join(traceback.format_exception(error.__cause__)))
-
-
-@plugins.command()
 @click.argument("distribution")
 def disable(distribution: str) -> None:
     """Ignore every component and hook of a distribution. Imports nothing."""
-    from rlhf_core.plugins.disabled import set_disabled, stored_names
+    from rlhf_core.plugins.entry_points import set_disabled, stored_names
 
     path = set_disabled([*stored_names(), distribution])
     click.echo(f"{distribution} is disabled ({path})")
@@ -144,7 +98,7 @@ def disable(distribution: str) -> None:
 @click.argument("distribution")
 def enable(distribution: str) -> None:
     """Undo `disable`."""
-    from rlhf_core.plugins.disabled import VARIABLE, disabled_distributions, normalise, set_disabled, stored_names
+    from rlhf_core.plugins.entry_points import VARIABLE, disabled_distributions, normalise, set_disabled, stored_names
 
     path = set_disabled([d for d in stored_names() if d != normalise(distribution)])
     if normalise(distribution) in disabled_distributions():

@@ -7,13 +7,20 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from rlhf_core.runs.work import Advance
+
+if TYPE_CHECKING:
+    from rlhf_core.config.plan import Plan
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.hooks import HookBus
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.runs.launch.joined import Rank0
 
 SHOWN = (
     ("reward/mean", "reward"),
@@ -145,6 +152,49 @@ class _NotebookLine:
             self.handle = display({"text/plain": text}, raw=True, display_id=True)
         else:
             self.handle.update({"text/plain": text}, raw=True)
+
+
+def launch_shown(
+    plan: Plan,
+    config: RunConfig,
+    registry: Registry,
+    hooks: HookBus,
+    run_dir: Path | None,
+    *,
+    resume: bool,
+    quiet: bool,
+    rank_0: Rank0 | None = None,
+) -> tuple[Path, Mapping[str, Any]]:
+    """Run a plan and show its steps; the run's folder and summary are returned.
+
+    Args:
+        plan: checked, with its rows.
+        config: what the plan says, as objects.
+        registry: what is installed.
+        hooks: of plugins; their notes are printed at the end.
+        run_dir: where the run is kept; None takes ``runs/ALGO-TIME``.
+        resume: go on with the run that is there.
+        quiet: show nothing.
+        rank_0: of a launch by torchrun or srun.
+
+    Raises:
+        RlhfError: the run failed, or its folder is taken.
+    """
+    from rlhf_core.runs.launch.run import launch
+    from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
+    from rlhf_core.runs.work import Display
+
+    folder = run_dir or default_run_dir(config.trainer.name)
+    if not resume:
+        check_free(RunDir(folder))
+    printer = StepPrinter(config, folder, quiet=quiet)
+    try:
+        with printer:
+            display = Display(printer.say, printer.step, printer.work)
+            return folder, launch(plan, config, registry, hooks, folder, resume=resume, rank_0=rank_0, display=display)
+    finally:
+        for note in hooks.notes:
+            printer.say(note)
 
 
 def _about(seconds: float) -> str:

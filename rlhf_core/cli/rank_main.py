@@ -10,15 +10,14 @@ import traceback
 from pathlib import Path
 
 from rlhf_core.cli.common import quiet_libraries
+from rlhf_core.cli.options import open_plugins
 from rlhf_core.cli.progress import StepPrinter
 from rlhf_core.config.plan import Plan, reload
 from rlhf_core.plugins import time_limit as deadline
-from rlhf_core.plugins.disabled import disabled_distributions
-from rlhf_core.plugins.hooks import load_hooks
-from rlhf_core.plugins.registry import Registry
-from rlhf_core.runs.launch.leave import leave
 from rlhf_core.runs.launch.process import run_plan
+from rlhf_core.runs.launch.process_end import hard_exit
 from rlhf_core.runs.launch.ranks import die_with_launcher, report
+from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import ComponentError, RlhfError
 
 
@@ -35,17 +34,13 @@ def main() -> int:
     die_with_launcher()
     deadline.owns_process = True
     try:
-        registry = Registry(only_core=args.no_plugins)
-        hooks = load_hooks(
-            enabled=not args.no_plugins, disabled=disabled_distributions(), strict=args.strict, reports=False
-        )
-        hooks.fire("rlhf_register", registry)
+        registry, hooks = open_plugins(enabled=not args.no_plugins, strict=args.strict, reports=False)
         plan = Plan.read(args.run_dir / "plan.json")
         config = reload(registry, plan)
         registry.freeze()
         with StepPrinter(config, args.run_dir, quiet=os.environ.get("RANK", "0") != "0") as printer:
-            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
-            run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume, **shown)
+            display = Display(printer.say, printer.step, printer.work)
+            run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume, display=display)
     except RlhfError as error:
         if isinstance(error, ComponentError):
             traceback.print_exception(error.__cause__)
@@ -66,4 +61,4 @@ if __name__ == "__main__":
     except Exception:
         traceback.print_exc()
         code = 1
-    leave(code)
+    hard_exit(code)

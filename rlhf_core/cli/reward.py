@@ -51,25 +51,13 @@ def score(
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
     rlhf reward score --reward gsm8k --input evals/x/rows.jsonl --stop "Question:" --stop "[Question]"
     """
-    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
-    from rlhf_core.cli.components import open_component, open_registry
-    from rlhf_core.cli.scoring import check_output, chosen_reward, scoring_context
-    from rlhf_core.data.completions import cut_at, read_completions
-    from rlhf_core.models.layers.matmul import use_matmul_backend
-    from rlhf_core.plugins.contracts import score_samples
+    from rlhf_core.cli.common import emit_json, open_registry
+    from rlhf_core.cli.scoring import check_output, chosen_reward, score_completions
 
-    set_up_logging()
     registry = open_registry()
     chosen = chosen_reward(registry, folder, name, settings)
     check_output(output, file)
-    saved = read_completions(file)
-    completions = cut_at(saved, stop, keep=keep_stop)
-    ctx = scoring_context(registry, file, completions, chosen, seed)
-    chosen.preflight(ctx)
-    quiet_libraries()
-    use_matmul_backend("auto")
-    with open_component("reward", chosen, ctx) as one:
-        scores = score_samples(one, completions.samples, f"reward '{chosen.name}'")
+    saved, completions, scores = score_completions(registry, chosen, file, stop, keep_stop=keep_stop, seed=seed)
     scored = [_row(row, one) for row, one in zip(completions.rows, scores)]
     result = _summary(chosen.name, saved, completions, scores)
     if output is not None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlhf_core.data.completions import Completions
     from rlhf_core.plugins.component import ComponentConfig
-    from rlhf_core.plugins.context import BuildContext
     from rlhf_core.plugins.registry import Registry
-    from rlhf_core.types.rollouts import Sample
+    from rlhf_core.types.rollouts import Score
 
 
 def check_output(output: Path | None, *inputs: str | Path, option: str = "--output") -> None:
@@ -49,11 +48,8 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         ConfigError: neither or both were given, or a setting does not exist.
         PluginError: no such reward.
     """
-    from pydantic import ValidationError
-
     from rlhf_core.config.load import parse_settings
     from rlhf_core.models.places import model_place
-    from rlhf_core.plugins.validation import explain_invalid
     from rlhf_core.types.errors import ConfigError
 
     if (folder is None) == (name is None):
@@ -69,40 +65,41 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
             f"reward '{name}' scores with a trained model, and none is named",
             fix="rlhf reward score --model FOLDER; `rlhf train` prints where it keeps a trained ensemble",
         )
-    try:
-        reward_name = registry.find("reward", str(name)).name
-        return cls.model_validate({**options, "name": reward_name}, context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, cls, where=f"reward '{name}'") from error
+    reward_name = registry.find("reward", str(name)).name
+    return cls.from_settings({**options, "name": reward_name}, f"reward '{name}'", registry)
 
 
-def read_samples(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
-    """Rows of a file, and the same as samples.
-
-    Raises:
-        DatasetError: as :func:`rlhf_core.data.completions.read_completions`.
-    """
-    from rlhf_core.data.completions import read_completions
-
-    rows, samples, _ = read_completions(file)
-    return list(rows), samples
-
-
-def scoring_context(
-    registry: Registry, file: str, completions: Completions, reward: ComponentConfig, seed: int
-) -> BuildContext:
-    """What a reward is built with that scores the completions of a file, several of one prompt included.
+def score_completions(
+    registry: Registry, reward: ComponentConfig, file: str, stop: Sequence[str], *, keep_stop: bool, seed: int
+) -> tuple[Completions, Completions, Sequence[Score]]:
+    """Score the completions of a file, several of one prompt included.
 
     Args:
         registry: where names are looked up.
-        file: their file.
-        completions: what was read of it.
-        reward: the reward.
+        reward: the reward's Config.
+        file: JSON lines with prompt and completion.
+        stop: judge as if the first of these strings had ended each completion.
+        keep_stop: leave it at their end.
         seed: for rewards that draw at random.
-    """
-    from rlhf_core.cli.components import context_of
-    from rlhf_core.data.completions import SampledPrompts
 
+    Returns:
+        The completions as they were saved, as they were judged, and a score for each.
+
+    Raises:
+        DatasetError: a row without prompt or completion.
+        PluginError: the reward returned something else than one score per sample.
+    """
+    from rlhf_core.cli.common import context_of
+    from rlhf_core.data.completions import SampledPrompts, cut_at, read_completions
+    from rlhf_core.models.layers.matmul import use_matmul_backend
+    from rlhf_core.plugins.contracts import score_samples
+
+    saved = read_completions(file)
+    judged = cut_at(saved, stop, keep=keep_stop)
     dataset = {"name": "jsonl", "path": file, "heldout_fraction": 0.0}
     ctx = context_of(registry, seed=seed, dataset=dataset, reward=reward)
-    return ctx.with_(datasets=SampledPrompts(ctx.config.dataset, ctx, completions))
+    ctx = ctx.with_(datasets=SampledPrompts(ctx.config.dataset, ctx, judged))
+    reward.preflight(ctx)
+    use_matmul_backend("auto")
+    with ctx.open("reward", reward) as one:
+        return saved, judged, score_samples(one, judged.samples, f"reward '{reward.name}'")

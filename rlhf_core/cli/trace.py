@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rlhf_core.runs.read import StoredRun
 
 Row = Mapping[str, Any]
-FILTERED = ("filtered", "set_aside")
-"""Events of a prompt that was sampled and scored but not trained on."""
+SET_ASIDE = "set_aside"
+"""Event of a prompt that was sampled and scored but not trained on."""
 
 
 @click.group()
@@ -36,14 +36,14 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
     rlhf trace show runs/grpo-20260131-142501 --step 3
     """
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.runs.read import find_run
+    from rlhf_core.runs.read import StoredRun
 
-    rows = rows_of(find_run(run), step)
+    rows = rows_of(StoredRun.find(run), step)
     warnings = [r for r in rows if r.get("event") == "warning"]
     update = next((r for r in rows if r.get("event") == "update"), {})
-    prompts = [r for r in rows if r.get("event") in ("prompt", *FILTERED)]
+    prompts = [r for r in rows if r.get("event") in ("prompt", SET_ASIDE)]
     offline = not prompts and "rows" in update
-    chosen = pick(update["rows"] if offline else prompts, update, prompt)
+    chosen = pick(update["rows"] if offline else prompts, prompt)
     if as_json:
         emit_json({"step": step, "prompt": chosen, "update": update, "warnings": warnings})
         return
@@ -53,7 +53,7 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
         return
     if chosen is not None:
         _print_prompt(step, chosen)
-    _print_update(update, chosen)
+    _print_update(update)
     _print_warnings(warnings)
     others = [str(r["prompt_id"]) for r in prompts if r is not chosen]
     if others:
@@ -61,11 +61,7 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
 
 
 def rows_of(run: StoredRun, step: int) -> list[Row]:
-    """Trace rows of one step.
-
-    Raises:
-        ConfigError: the run has no such step; says which it has.
-    """
+    """Trace rows of one step."""
     from rlhf_core.data.jsonl import read_jsonl
     from rlhf_core.types.errors import ConfigError
 
@@ -81,24 +77,20 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
     return step_rows
 
 
-def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
-    """The prompt or example to show; None for an offline run of an early version, which has only names.
-
-    Raises:
-        ConfigError: no such prompt in this step, with the nearest.
-    """
+def pick(prompts: Sequence[Row], name_or_end: str | None) -> Row | None:
+    """The prompt or example to show; None where the step has none and none is asked for."""
     from rlhf_core.types.errors import ConfigError, did_you_mean
 
-    known = [str(r.get("prompt_id", r.get("id"))) for r in prompts] or [str(n) for n in update.get("examples", ())]
-    if wanted is None:
+    if name_or_end is None:
         return prompts[0] if prompts else None
-    for fits in (lambda name: name == wanted, lambda name: name.endswith(f"/{wanted}")):
-        match = next((i for i, name in enumerate(known) if fits(name)), None)
+    known = [str(r.get("prompt_id", r.get("id"))) for r in prompts]
+    for fits in (lambda name: name == name_or_end, lambda name: name.endswith(f"/{name_or_end}")):
+        match = next((row for row, name in zip(prompts, known) if fits(name)), None)
         if match is not None:
-            return prompts[match] if prompts else None
-    near = did_you_mean(wanted, [*known, *(n.rsplit("/", 1)[-1] for n in known)])
+            return match
+    near = did_you_mean(name_or_end, [*known, *(n.rsplit("/", 1)[-1] for n in known)])
     raise ConfigError(
-        f"no prompt '{wanted}' in this step",
+        f"no prompt '{name_or_end}' in this step",
         why="its prompts: " + ", ".join(known[:8]),
         fix=near or "leave --prompt out for the first",
     )
@@ -106,8 +98,8 @@ def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
 
 def _print_prompt(step: int, row: Row) -> None:
     tokens = f", {len(row['prompt_ids'])} tokens" if "prompt_ids" in row else ""
-    filtered = "  (filtered: its scores are equal)" if row["event"] in FILTERED else ""
-    click.secho(f"step {step}, prompt {row['prompt_id']}{filtered}", bold=True)
+    note = "  (set aside: its scores are equal)" if row["event"] == SET_ASIDE else ""
+    click.secho(f"step {step}, prompt {row['prompt_id']}{note}", bold=True)
     _print_stage("prompt", f"from source '{row['source']}'{tokens}")
     click.echo(_indent(row["prompt"]))
     _print_stage("rollouts", f"{len(row['completions'])} completions of policy {_versions(row['completions'])}")
@@ -161,7 +153,7 @@ def _print_example(step: int, chosen: Row, update: Row) -> None:
     click.echo(f"    {'':{width}}" + "".join(f"{n:>10}" for n in names))
     for row in update["rows"]:
         click.echo(f"    {row['id']:{width}}" + "".join(_cell(row.get(name)) for name in names))
-    _print_update(update, chosen)
+    _print_update(update)
 
 
 def _cell(value: float | None) -> str:
@@ -175,9 +167,7 @@ def _score(completion: Row) -> str:
     return value + (f"  ({parts})" if parts else "") + detail
 
 
-def _print_update(update: Row, chosen: Row | None) -> None:
-    if chosen is None and "examples" in update:
-        _print_stage("batch", "examples: " + ", ".join(map(str, update["examples"])))
+def _print_update(update: Row) -> None:
     _print_stage("update", "from the whole batch")
     for key, value in update.get("metrics", {}).items():
         click.echo(_indent(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"))

@@ -14,7 +14,7 @@ from rlhf_core.cli.options import open_plugins, resolve_labelled_options, run_op
 
 if TYPE_CHECKING:
     from rlhf_core.runs.launch.joined import Rank0
-    from rlhf_core.runs.launch.started import StartedRank
+    from rlhf_core.runs.launch.ranks import RankInfo
 
 
 @click.command()
@@ -57,14 +57,15 @@ def train(
     rlhf train --algo sft --model ./my-model --dataset demos.jsonl
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
-    from rlhf_core.cli.common import set_up_logging
+    from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.options import resolve_here
-    from rlhf_core.config.precision import with_precision
+    from rlhf_core.cli.progress import launch_shown, print_summary
+    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.plugins.hooks import Preflight
+    from rlhf_core.runs.launch.ranks import end_with_launcher, started_rank, world_size
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
-    from rlhf_core.runs.launch.started import end_with_launcher, started_rank, world_size
 
-    set_up_logging()
-    given = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
+    has_options = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
     options = (files, settings, names)
     rank = started_rank()
     if rank is not None:
@@ -73,19 +74,21 @@ def train(
     if rank is not None and rank.rank > 0:
         from rlhf_core.cli.train_rank import train_rank
 
-        train_rank(rank, options if given else None, run_dir, resume, no_plugins=no_plugins, strict=strict_plugins)
+        train_rank(
+            rank, options if has_options else None, run_dir, resume, no_plugins=no_plugins, strict=strict_plugins
+        )
         return
     with contextlib.ExitStack() as stack:
         rank_0 = _first_of(rank, stack)
         registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
         resolved = None
         if resume is not None:
-            change = partial(resolve_here, registry, *options) if given else None
+            change = partial(resolve_here, registry, *options) if has_options else None
             plan, config = planned_resume(resume, change, registry, processes)
             run_dir = resume
         else:
             resolved = resolve_labelled_options(registry, *options)
-            config = with_precision(resolved.config)
+            config = resolved.config.with_precision()
             plan = plan_run(registry, hooks, config, processes or 1)
         preflight(registry, config, plan.world_size, dry_run=dry_run)
         if resume is None:
@@ -93,11 +96,18 @@ def train(
         if dry_run:
             _dry_run(plan, config, registry, resolved, as_json)
             return
-        _last_checks(plan, config, registry, hooks, force)
-        _run(plan, config, registry, hooks, run_dir, resume is not None, as_json, rank_0)
+        ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
+        hooks.fire("rlhf_preflight", Preflight(ctx, force))
+        folder, summary = launch_shown(
+            plan, config, registry, hooks, run_dir, resume=resume is not None, quiet=as_json, rank_0=rank_0
+        )
+    if as_json:
+        emit_json({**summary, "run_dir": str(folder)})
+    else:
+        print_summary(summary, folder)
 
 
-def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | None:
+def _first_of(rank: RankInfo | None, stack: contextlib.ExitStack) -> Rank0 | None:
     """Rank 0's side of a launch by torchrun or srun, told to the other ranks however the stack ends."""
     if rank is None:
         return None
@@ -108,56 +118,13 @@ def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | 
     return rank_0
 
 
-def _last_checks(plan: Any, config: Any, registry: Any, hooks: Any, force: bool) -> None:
-    from rlhf_core.plugins.context import BuildContext
-    from rlhf_core.plugins.hooks import Preflight
-
-    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
-    hooks.fire("rlhf_preflight", Preflight(ctx, force))
-
-
 def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:
-    from rlhf_core.cli.common import emit_json, quiet_libraries
+    from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.dry_run import print_dry_run
     from rlhf_core.runs.launch.dry_run import look_at
 
-    quiet_libraries()
-    found = look_at(plan, config, registry)
+    facts = look_at(plan, config, registry)
     if as_json:
         emit_json(plan.to_json())
     else:
-        print_dry_run(plan, config, found, resolved, registry)
-
-
-def _run(
-    plan: Any,
-    config: Any,
-    registry: Any,
-    hooks: Any,
-    run_dir: Path | None,
-    resume: bool,
-    as_json: bool,
-    rank_0: Rank0 | None,
-) -> None:
-    from rlhf_core.cli.common import emit_json, quiet_libraries
-    from rlhf_core.cli.progress import StepPrinter, print_summary
-    from rlhf_core.runs.launch.run import launch
-    from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
-
-    folder = run_dir or default_run_dir(config.trainer.name)
-    if not resume:
-        check_free(RunDir(folder))
-    if plan.world_size == 1 or rank_0 is not None:  # each rank that is started here calls it itself
-        quiet_libraries()
-    printer = StepPrinter(config, folder, quiet=as_json)
-    try:
-        with printer:
-            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
-            summary = launch(plan, config, registry, hooks, folder, resume=resume, rank_0=rank_0, **shown)
-        if as_json:
-            emit_json({**summary, "run_dir": str(folder)})
-        else:
-            print_summary(summary, folder)
-    finally:
-        for note in hooks.notes:
-            printer.say(note)
+        print_dry_run(plan, config, facts, resolved, registry)

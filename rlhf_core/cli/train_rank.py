@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.types.errors import RlhfError
 
 if TYPE_CHECKING:
-    from rlhf_core.runs.launch.started import StartedRank
+    from rlhf_core.runs.launch.ranks import RankInfo
 
 Options = tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]
 """Files, settings and names of the command line."""
 
 
 def train_rank(
-    rank: StartedRank,
+    rank: RankInfo,
     options: Options | None,
     run_dir: Path | None,
     resume: Path | None,
@@ -24,23 +24,19 @@ def train_rank(
     no_plugins: bool,
     strict: bool,
 ) -> None:
-    """Take rank 0's plan and run it. Nothing is shown but errors.
-
-    Raises:
-        RlhfError: the run failed, or could not begin.
-    """
+    """Take rank 0's plan and run it. Nothing is shown but errors."""
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.options import open_plugins, resolve_here
-    from rlhf_core.runs.launch.joined import OwnCommand, end_quietly, take_plan
+    from rlhf_core.runs.launch.joined import LaunchArgs, end_quietly, take_plan
     from rlhf_core.runs.launch.process import run_plan
+    from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
     from rlhf_core.runs.launch.run import preflight
-    from rlhf_core.runs.launch.sigterm import sigterm_as_interrupt
 
     quiet_libraries()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict, reports=False)
     try:
-        wanted = partial(resolve_here, registry, *options) if options and resume is None else None
-        own = OwnCommand(partial(preflight, registry), resume or run_dir, resume is not None, wanted)
+        own_config = partial(resolve_here, registry, *options) if options and resume is None else None
+        own = LaunchArgs(partial(preflight, registry), resume or run_dir, resume is not None, own_config)
         taken = take_plan(rank, registry, own)
         if taken is not None:
             with sigterm_as_interrupt():

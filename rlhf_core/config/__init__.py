@@ -11,16 +11,12 @@ if TYPE_CHECKING:
     from rlhf_core.config.load import parse_settings as parse_settings
     from rlhf_core.config.load import read_yaml as read_yaml
     from rlhf_core.config.run import RunConfig as RunConfig
-    from rlhf_core.plugins.build import build_component as build_component
     from rlhf_core.plugins.component import ComponentConfig as ComponentConfig
     from rlhf_core.plugins.component import Config as Config
     from rlhf_core.plugins.context import BuildContext as BuildContext
-    from rlhf_core.plugins.protocols import Closeable as Closeable
-    from rlhf_core.plugins.protocols import Stateful as Stateful
     from rlhf_core.plugins.registry import Registry as Registry
     from rlhf_core.plugins.registry import check_component as check_component
     from rlhf_core.plugins.slots import component as component
-    from rlhf_core.plugins.validation import explain_invalid as explain_invalid
     from rlhf_core.types.errors import ConfigError as ConfigError
     from rlhf_core.types.errors import DeadlineExceeded as DeadlineExceeded
     from rlhf_core.types.errors import PluginError as PluginError

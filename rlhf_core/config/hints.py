@@ -1,4 +1,4 @@
-"""What a key of another library is called here, asked of installed distributions when a key is unknown.
+"""Hints for an unknown key: where a key of that name belongs, and what installed distributions say of it.
 
 Entry-point group ``rlhf.key_hints``: a function of the key, its value, the registry and the chosen components, which
 returns a sentence or "", for example ``TRL's beta is trainer.kl.coefficient here``.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
-from rlhf_core.config.key_places import KeyPlaces
-from rlhf_core.config.layers import as_mapping, plain
-from rlhf_core.plugins.kinds import KINDS
-from rlhf_core.plugins.registry import Registry
+from pydantic import BaseModel
+
+from rlhf_core.config.recipe import as_mapping, plain
+from rlhf_core.config.run import RunConfig
+from rlhf_core.data.settings import SourceSettings, source_options
+from rlhf_core.plugins.registry import KINDS, Registry
+from rlhf_core.types.errors import UserError
 
 log = logging.getLogger("rlhf.plugins")
 GROUP = "rlhf.key_hints"
@@ -49,8 +52,7 @@ class KeyHints:
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
         """A sentence for the key at the end of ``path``: its name here, or where such a key belongs; "" for neither."""
-        from rlhf_core.plugins.disabled import disabled_distributions
-        from rlhf_core.plugins.entry_points import scan
+        from rlhf_core.plugins.entry_points import disabled_distributions, scan
 
         off, places = set(disabled_distributions()), KeyPlaces(self.registry, self.settings)(path, value)
         for distribution, _, point in scan():
@@ -64,3 +66,64 @@ class KeyHints:
             if hint and (len(path) > 1 or not places or keys_in(hint)):
                 return str(hint)  # one without a key says less than the place of our own key of that name
         return places
+
+
+NEAREST = 3
+"""Most places that are named."""
+
+
+class KeyPlaces:
+    """Every key that one configuration may have, with the components that it chooses.
+
+    Args:
+        registry: knows the components' classes.
+        settings: the run's, with what the algorithm brings along; labelled or not.
+    """
+
+    def __init__(self, registry: Registry, settings: Mapping[str, Any]) -> None:
+        self.registry, self.settings = registry, settings
+
+    def __call__(self, path: Sequence[str], value: Any) -> str:
+        """``"did you mean 'reward.parts'?"`` for a key that belongs elsewhere; "" if none is called so.
+
+        Args:
+            path: of the unknown key.
+            value: what was given for it.
+        """
+        places = [key for key in self._keys() if key.rpartition(".")[2] == path[-1]]
+        if not places:
+            return ""
+        places = [key for key in places if key.split(".")[0] == path[0]] or places
+        nearest = sorted(places, key=lambda key: key.count("."))[:NEAREST]
+        return f"did you mean {' or '.join(repr(key) for key in nearest)}?"
+
+    def _keys(self) -> Iterator[str]:
+        """Dotted keys, sections before what is in them."""
+        yield from _below(RunConfig, "")
+        for slot in KINDS:
+            section = as_mapping(slot, self.settings.get(slot))
+            if slot in RunConfig.model_fields and isinstance(section, Mapping) and "name" in section:
+                yield from self._of_component(slot, str(plain(section["name"])), slot)
+        yield from _below(SourceSettings, "dataset")
+        for options in source_options(plain(self.settings.get("dataset"))):
+            yield from self._of_component("dataset", str(options.get("name")), "dataset")
+
+    def _of_component(self, kind: str, name: str, prefix: str) -> Iterator[str]:
+        try:
+            yield from _below(self.registry.load(kind, name), prefix)
+        except UserError:  # it is refused elsewhere
+            return
+
+
+def _below(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        key = f"{prefix}.{name}" if prefix else name
+        if name != "name":
+            yield key
+        inner = [a for a in (field.annotation, *getattr(field.annotation, "__args__", ())) if _is_section(a)]
+        for section in inner[:1]:
+            yield from _below(section, key)
+
+
+def _is_section(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -6,19 +6,15 @@ import functools
 import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from rlhf_core._version import __version__
 from rlhf_core.config.load import validate
 from rlhf_core.config.run import RunConfig
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.kinds import KIND_OF_FIELD
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import ConfigError, PluginError
 
@@ -99,7 +95,7 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
     """
     check_fit(config)
     check_environment_fit(config)
-    chosen = list(walk_components(config))
+    chosen = list(config.components())
     rows = {kind + part.name: registry.selected(kind, part).describe() for kind, part in chosen}
     registry.prefer(rows.values())
     registry.freeze()
@@ -139,39 +135,24 @@ def check_environment_fit(config: RunConfig) -> None:
     plays = getattr(config.agent, "plays_environment", False)
     if config.agent is not None and plays and config.environment is None:
         raise ConfigError(
-            f"agent '{config.agent.name}' plays in an environment, and the run has none",
+            f"agent '{config.agent.name}' needs an environment, and the run has none",
             fix="--env tools; rlhf plugins list --kind environment",
         )
     if config.environment is not None and not plays:
         agent = "no agent" if config.agent is None else f"agent '{config.agent.name}'"
         raise ConfigError(
-            f"environment '{config.environment.name}' would not be used by {agent}",
+            f"{agent} does not use environment '{config.environment.name}'",
             why="only an agent that plays in environments calls it",
             fix="--set agent.name=multi_turn, or leave the environment out",
         )
     samples = not config.trainer.learns_from_rows or getattr(config.trainer, "sample_prompts", 0)
     if config.environment is not None and not samples:
         raise ConfigError(
-            f"environment '{config.environment.name}' would not be played in by algorithm '{config.trainer.name}'",
-            why="it learns from rows of a data set, and nothing is sampled",
+            f"algorithm '{config.trainer.name}' does not use environment '{config.environment.name}'",
+            why="it learns from rows of a dataset and samples nothing",
             fix="an algorithm that samples (--algo grpo), or leave the environment out; to evaluate a policy in it "
             "while it is trained: --set trainer.sample_prompts=64",
         )
-
-
-def walk_components(value: Any, kind: str = "") -> Iterator[tuple[str, ComponentConfig]]:
-    """Yield (kind, config) for every component inside a configuration."""
-    if isinstance(value, ComponentConfig) and kind:
-        yield kind, value
-    if isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from walk_components(getattr(value, name), KIND_OF_FIELD.get(name, ""))
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from walk_components(item, kind)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from walk_components(item, kind)
 
 
 def reload(registry: Registry, plan: Plan) -> RunConfig:

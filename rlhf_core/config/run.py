@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.plugins.component import Config
+from rlhf_core.plugins.component import ComponentConfig, Config
+from rlhf_core.plugins.registry import KIND_OF_FIELD
 from rlhf_core.plugins.slots import component
+
+
+def precision_of(run: Any) -> Literal["fp32", "bf16"]:
+    """What a run's model computes in: what its trainer says, ``auto`` as on this machine; ``fp32`` of a trainer without
+    the setting.
+
+    Args:
+        run: a :class:`rlhf_core.config.run.RunConfig`.
+    """
+    chosen: Any = getattr(run.trainer, "precision", "fp32")
+    return resolved(run) if chosen == "auto" else chosen
+
+
+def resolved(run: Any) -> Literal["fp32", "bf16"]:
+    """``auto``, of this run on this machine."""
+    on_cpu = getattr(run.strategy, "device", "auto") == "cpu"
+    return "bf16" if run.model.dtype == "float32" and not on_cpu and cuda_has_bfloat16() else "fp32"
+
+
+def cuda_has_bfloat16() -> bool:
+    """Whether there is a CUDA device with instructions for bfloat16; torch is not imported where it was built without
+    CUDA."""
+    try:
+        if version("torch").endswith("+cpu"):
+            return False
+    except PackageNotFoundError:  # installed otherwise than by a package
+        pass
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 class RunConfig(Config):
@@ -50,3 +83,46 @@ class RunConfig(Config):
     """Who multiplies float32 matrices on the CPU; ``auto`` takes oneDNN where it is faster (AVX-512, not Intel)."""
     deterministic: bool = True
     """Use torch's deterministic algorithms, so that the same seed gives the same run."""
+
+    @property
+    def samples_itself(self) -> bool:
+        """Whether the trainer samples what it learns from."""
+        return hasattr(self.trainer, "rollout_batch_size")
+
+    @property
+    def keeps_copy(self) -> bool:
+        """Whether a frozen copy of the policy is kept; with LoRA the reference is the adapter switched off."""
+        trainer: Any = self.trainer
+        if self.model.lora is not None:
+            return False
+        kl = getattr(trainer, "kl", None)
+        if kl is not None:
+            return bool(kl.track or getattr(kl, "coefficient", 0) > 0)
+        return bool(getattr(trainer, "sample_prompts", 0) and getattr(trainer, "track_kl", False))
+
+    def with_precision(self) -> Self:
+        """The run with ``auto`` replaced: bfloat16 on a CUDA device that computes in it, where weights are float32.
+
+        A resumed run keeps what its plan says, wherever it goes on.
+        """
+        if getattr(self.trainer, "precision", None) != "auto":
+            return self
+        return self.model_copy(update={"trainer": self.trainer.model_copy(update={"precision": resolved(self)})})
+
+    def components(self) -> Iterator[tuple[str, ComponentConfig]]:
+        """Yield (kind, config) for every component inside the configuration."""
+        yield from _components(self, "")
+
+
+def _components(value: Any, kind: str) -> Iterator[tuple[str, ComponentConfig]]:
+    if isinstance(value, ComponentConfig) and kind:
+        yield kind, value
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _components(getattr(value, name), KIND_OF_FIELD.get(name, ""))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _components(item, kind)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _components(item, kind)

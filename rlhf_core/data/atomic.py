@@ -27,7 +27,7 @@ TEMPORARY = ".partial-"
 
 def _aside(path: Path) -> Path:
     """Where this process writes what is to appear at ``path``; leftovers of dead processes there are removed."""
-    here = f"{TEMPORARY}{_place()}-"
+    here = f"{TEMPORARY}{_host()}-"
     aside = path.with_name(f"{here}{os.getpid()}-{path.name}")
     _remove(aside)
     with contextlib.suppress(OSError):  # no such folder, or one that cannot be read
@@ -38,7 +38,7 @@ def _aside(path: Path) -> Path:
     return aside
 
 
-def _place() -> str:
+def _host() -> str:
     """This host and its process namespace: only there does a process id say which process it is."""
     with contextlib.suppress(OSError):
         return f"{platform.node()}.{Path('/proc/self/ns/pid').stat().st_ino}"

@@ -27,7 +27,7 @@ class Completions(NamedTuple):
 
     rows: list[dict[str, Any]]
     samples: list[Sample]
-    places: list[str]
+    positions: list[str]
 
 
 def read_completions(file: str) -> Completions:
@@ -41,10 +41,10 @@ def read_completions(file: str) -> Completions:
         DatasetError: missing or empty file, a row without prompt or completion, or one id for two prompts (named with
             its line).
     """
-    rows, places = read_rows(file)
+    rows, positions = read_rows(file)
     reader = RowReader(Path(file).name, {}, mapped=False)
-    places = [f"{file}, {place}" for place in places]
-    records = [RawRow(row, i, place) for i, (row, place) in enumerate(zip(rows, places))]
+    positions = [f"{file}, {position}" for position in positions]
+    records = [RawRow(row, i, position) for i, (row, position) in enumerate(zip(rows, positions))]
     samples = [replace(_sample(reader, r), media=sounds(r, "audio", file)) for r in records]
     first: dict[str, int] = {}
     for i, sample in enumerate(samples):
@@ -52,10 +52,10 @@ def read_completions(file: str) -> Completions:
         if samples[earlier].prompt.messages != sample.prompt.messages:
             raise DatasetError(
                 f"id '{sample.prompt.id}' occurs twice, for two prompts",
-                where=f"{places[earlier]} and {places[i]}",
+                where=f"{positions[earlier]} and {positions[i]}",
                 fix="rows of one id are completions of one prompt: correct the ids",
             )
-    return Completions([dict(row) for row in rows], samples, places)
+    return Completions([dict(row) for row in rows], samples, positions)
 
 
 def cut_at(completions: Completions, stop: Sequence[str], *, keep: bool = False) -> Completions:
@@ -68,14 +68,14 @@ def cut_at(completions: Completions, stop: Sequence[str], *, keep: bool = False)
     """
     rows, samples = list(completions.rows), list(completions.samples)
     for i, sample in enumerate(samples):
-        found = min(((at, s) for s in stop if (at := sample.completion.find(s)) >= 0), default=None)
-        if found is None:
+        cut = min(((at, s) for s in stop if (at := sample.completion.find(s)) >= 0), default=None)
+        if cut is None:
             continue
-        text = sample.completion[: found[0] + len(found[1]) * keep]
+        text = sample.completion[: cut[0] + len(cut[1]) * keep]
         samples[i] = replace(sample, completion=text)
         column = "completion" if "completion" in rows[i] else "response"
-        rows[i] = {**rows[i], column: text, "stop": found[1]}
-    return Completions(rows, samples, completions.places)
+        rows[i] = {**rows[i], column: text, "stop": cut[1]}
+    return Completions(rows, samples, completions.positions)
 
 
 class SampledPrompts(Datasets):
@@ -90,7 +90,7 @@ class SampledPrompts(Datasets):
     def __init__(self, settings: DatasetSettings, ctx: BuildContext, completions: Completions) -> None:
         super().__init__(settings, ctx)
         self._prompts = {s.prompt.id: s.prompt for s in reversed(completions.samples)}
-        self._where = {s.prompt.id: p for s, p in zip(reversed(completions.samples), reversed(completions.places))}
+        self._where = {s.prompt.id: p for s, p in zip(reversed(completions.samples), reversed(completions.positions))}
 
     def prompts(self, split: str) -> list[Prompt]:
         """All of them, in the split ``train``."""
@@ -102,11 +102,7 @@ class SampledPrompts(Datasets):
 
 
 def sounds(record: RawRow, column: str, file: str) -> tuple[Media, ...]:
-    """The sound file that a column names, relative to the file of rows; none where the column is absent or null.
-
-    Raises:
-        DatasetError: the column holds something else, or there is no such file.
-    """
+    """The sound file that a column names, relative to the file of rows; none where the column is absent or null."""
     value = record.row.get(column)
     if value is None:
         return ()
@@ -143,17 +139,14 @@ def _sample(reader: RowReader, record: RawRow) -> Sample:
     columns, _ = reader.rest(record, "completion", "response", "audio", *(("turns",) if turns else ()))
     of_prompt = columns.get("meta")
     meta = {**columns, **of_prompt} if isinstance(of_prompt, Mapping) else columns
-    asked = Prompt(name, prompt, reader.answer(record, None), source, meta, tools=reader.tools(record))
+    sample_prompt = Prompt(name, prompt, reader.answer(record, None), source, meta, tools=reader.tools(record))
     environment = environment_score(record) if turns else None
-    return Sample(asked, final_text(turns) if turns else text, trajectory=turns, environment=environment)
+    return Sample(sample_prompt, final_text(turns) if turns else text, trajectory=turns, environment=environment)
 
 
 def turns_of(record: RawRow) -> tuple[Turn, ...]:
     """The turns of an episode, as the trace and `rlhf generate --env` write them; none where a column ``turns`` holds
     something else.
-
-    Raises:
-        DatasetError: a turn without a message or a span.
     """
     rows = record.row.get("turns")
     if (
@@ -188,9 +181,6 @@ def environment_score(record: RawRow) -> Score | None:
 
     It is in ``score``, or in ``value`` as `rlhf eval episodes` writes it: there the turns' scores are added, and
     ``parts`` has the outcome without them.
-
-    Raises:
-        DatasetError: the number is none, or not finite.
     """
     row, status = record.row, record.row.get("status")
     if status not in set(ScoreStatus):
@@ -199,9 +189,9 @@ def environment_score(record: RawRow) -> Score | None:
     value, parts = row.get(column), row.get("parts")
     if column == "value" and isinstance(parts, Mapping):
         value = parts.get("outcome", value)
-    kept = ScoreStatus(status)
-    if kept is not ScoreStatus.OK:
-        return Score.failed(kept, str(row.get("detail") or ""))
+    known_status = ScoreStatus(status)
+    if known_status is not ScoreStatus.OK:
+        return Score.failed(known_status, str(row.get("detail") or ""))
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -211,4 +201,4 @@ def environment_score(record: RawRow) -> Score | None:
             why=f"status is 'ok', got {value!r:.80}",
             fix="write the environment's score there, or another status, such as missing",
         )
-    return Score(float(value), {}, kept, str(row.get("detail") or ""))
+    return Score(float(value), {}, known_status, str(row.get("detail") or ""))

@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from rlhf_core.data.schema import PROMPT_COLUMNS, RawRow, RowReader, UnusableRow
 from rlhf_core.types.errors import DatasetError
-from rlhf_core.types.messages import message_text
-from rlhf_core.types.rollouts import Message
+from rlhf_core.types.messages import (
+    Demonstration,
+    Message,
+    PreferencePair,
+    Tool,
+    UnpairedPreference,
+    content_of,
+    message_text,
+)
+
+
+def openai_row(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> dict[str, Any]:
+    """A row that reads back as the same conversation: arguments as JSON text, ``content`` null beside calls alone."""
+    return {"messages": [_openai(m) for m in messages], **({"tools": [_plain(t) for t in tools]} if tools else {})}
+
+
+def _openai(message: Message) -> dict[str, Any]:
+    row = _plain(message)
+    if not message.get("tool_calls"):
+        return row
+    row["content"] = content_of(message) or None
+    for call in row["tool_calls"]:
+        call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return row
+
+
+def _plain(value: Any) -> Any:
+    """The value in dicts and lists that may be changed."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+Reply: TypeAlias = "tuple[str, Message | None]"
+"""A completion, and the turn whole where it is more than a text; as `Formatter.encode_reply` takes them."""
+
+
+def replies(row: PreferencePair | Demonstration | UnpairedPreference) -> tuple[Reply, ...]:
+    """The chosen and the rejected side of a pair; the one answer of any other row."""
+    if isinstance(row, PreferencePair):
+        return (row.chosen, row.chosen_turn), (row.rejected, row.rejected_turn)
+    return ((row.completion, row.turn),)
 
 
 class Side(NamedTuple):
@@ -37,19 +79,14 @@ _START = re.compile(r"\s*Human:")
 
 
 def read_pair(reader: RowReader, record: RawRow) -> PairSides:
-    """Prompt, chosen and rejected from text columns, whole conversations, ShareGPT, or Human/Assistant transcripts.
-
-    Raises:
-        DatasetError: a column is missing or a turn is malformed.
-        UnusableRow: an empty or identical side, or two conversations that differ before the last turn.
-    """
+    """Prompt, chosen and rejected from text columns, whole conversations, ShareGPT, or Human/Assistant transcripts."""
     chosen, rejected = (_side(reader, record, reader.need(record, c)) for c in ("chosen", "rejected"))
     if chosen[0] != rejected[0]:
         raise UnusableRow("pairs_prompt_mismatch", "chosen and rejected differ before their last turn")
     prompt_turns = reader.prompt(record) if reader.find(record, *PROMPT_COLUMNS) else ()
     turn_texts = {message_text(turn).strip() for turn in chosen[0]}
     if prompt_turns and turn_texts and message_text(prompt_turns[-1]).strip() not in turn_texts:
-        raise UnusableRow("pairs_prompt_mismatch", "the prompt column is no turn of chosen and rejected")
+        raise UnusableRow("pairs_prompt_mismatch", "the prompt column is not a turn of chosen and rejected")
     if not prompt_turns and not chosen[0]:
         raise reader.missing("prompt", record, "chosen and rejected are single turns; ")
     if not chosen[1].strip() or not rejected[1].strip():
@@ -60,11 +97,7 @@ def read_pair(reader: RowReader, record: RawRow) -> PairSides:
 
 
 def read_verdict(reader: RowReader, record: RawRow) -> bool:
-    """Whether a response is desirable: column ``label``, true or false, 1 or 0.
-
-    Raises:
-        DatasetError: missing, or neither.
-    """
+    """Whether a response is desirable: column ``label``, true or false, 1 or 0."""
     value = reader.need(record, "label")
     text = str(value).strip().lower()
     if text not in ("true", "false", "1", "0", "1.0", "0.0"):
@@ -77,20 +110,15 @@ def read_verdict(reader: RowReader, record: RawRow) -> bool:
 
 
 def read_demonstration(reader: RowReader, record: RawRow) -> Side:
-    """(prompt, completion) from a prompt with a completion, a conversation, or a pair's chosen side.
-
-    Raises:
-        DatasetError: a column is missing or a turn is malformed.
-        UnusableRow: there is nothing to imitate.
-    """
-    given = reader.get(record, "completion", "response", "output")
-    if given is None and reader.find(record, "messages", "conversations"):
+    """(prompt, completion) from a prompt with a completion, a conversation, or a pair's chosen side."""
+    completion = reader.get(record, "completion", "response", "output")
+    if completion is None and reader.find(record, "messages", "conversations"):
         side = _split(reader.prompt(record))
-    elif given is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
+    elif completion is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
         inner = _side(reader, record, reader.need(record, "chosen"))
         side = inner._replace(prompt=inner.prompt or reader.prompt(record))
     else:
-        text = given if given is not None else reader.need(record, "completion", "answer")
+        text = completion if completion is not None else reader.need(record, "completion", "answer")
         side = Side((), text) if isinstance(text, str) else _split(reader.messages(text, record))
         side = side._replace(prompt=(*reader.prompt(record), *side.prompt))
     if not side.text.strip():

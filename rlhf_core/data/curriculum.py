@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.data.files import check_file, parse_json, read_text
-from rlhf_core.data.settings import CurriculumSettings
+from rlhf_core.data.order import PromptOrder, SourceWalk, too_few
+from rlhf_core.data.settings import CurriculumSettings, DifficultySettings
 from rlhf_core.types.errors import DatasetError, did_you_mean
 from rlhf_core.types.rollouts import Prompt
 
@@ -22,18 +23,16 @@ EXAMPLES, SEARCHED = 3, 2000
 
 
 def read_values(settings: CurriculumSettings) -> dict[str, float]:
-    """Id -> number, from rows or from one JSON object.
-
-    Raises:
-        DatasetError: missing, empty, a value that is no number, or one id with two numbers; file and place are named.
-    """
+    """Id -> number, from rows or from one JSON object."""
     path = settings.path
     check_file(path, WHAT, SETTING)
     text = read_text(path, WHAT)
     pairs = _mapping(text, settings.key)
     if pairs is None:
         file_rows = parse_json(text, path, WHAT)
-        pairs = [_row(row, settings.key, f"{path}, {place}") for row, place in zip(file_rows.rows, file_rows.places)]
+        pairs = [
+            _row(row, settings.key, f"{path}, {position}") for row, position in zip(file_rows.rows, file_rows.positions)
+        ]
     if not pairs:
         raise DatasetError(f"{WHAT} '{path}' is empty", fix="give it at least one id with its number")
     values: dict[str, float] = {}
@@ -84,30 +83,27 @@ def _row(row: Mapping[str, Any], key: str, where: str) -> tuple[str, Any]:
 
 
 def apply_curriculum(
-    settings: CurriculumSettings, prompts: Sequence[Prompt], held: Sequence[Prompt], seed: int | None
+    settings: CurriculumSettings, prompts: Sequence[Prompt], heldout: Sequence[Prompt], seed: int | None
 ) -> tuple[list[Prompt], Counter[str]]:
     """Keep the training prompts whose value lies in the band, in the configured order.
 
     Args:
         settings: the file and what to do with it.
         prompts: training prompts of all sources.
-        held: held-out prompts; ids of the file that are theirs match, but nothing is done with them.
+        heldout: held-out prompts; ids of the file that are theirs match, but nothing is done with them.
         seed: orders prompts of equal value; None keeps the order that they have.
 
     Returns:
         (kept, counts by reason).
-
-    Raises:
-        DatasetError: the file cannot be used, too many ids of either side match nothing, or nothing would be left.
     """
-    given = read_values(settings)
-    values, unmatched = match(given, prompts, held, settings.path)
+    file_values = read_values(settings)
+    values, unmatched = match(file_values, prompts, heldout, settings.path)
     missing = [p.id for p in prompts if p.id not in values]
     known = [i for p in prompts if p.id not in values or not missing for i in (p.id, own_id(p))]
     limit = settings.max_unmatched_fraction
     for lost, total, what, others in (
-        (unmatched, len(given), f"ids of '{settings.path}' match no prompt", known),
-        (missing, len(prompts), f"prompts are not in '{settings.path}'", unmatched or list(given)),
+        (unmatched, len(file_values), f"ids of '{settings.path}' match no prompt", known),
+        (missing, len(prompts), f"prompts are not in '{settings.path}'", unmatched or list(file_values)),
     ):
         if lost and (len(lost) == total or len(lost) > limit * total):
             raise DatasetError(
@@ -118,27 +114,23 @@ def apply_curriculum(
             )
     low, high = settings.band or (-math.inf, math.inf)
     valued = [p for p in prompts if p.id in values]
-    kept = [p for p in valued if low <= values[p.id] <= high]
-    _check_left(prompts, kept, values, settings)
+    in_band = [p for p in valued if low <= values[p.id] <= high]
+    _check_left(prompts, in_band, values, settings)
     counts = Counter(
         {
             "curriculum_ids_unmatched": len(unmatched),
             "curriculum_prompts_unmatched": len(missing),
-            "curriculum_out_of_band": len(valued) - len(kept),
+            "curriculum_out_of_band": len(valued) - len(in_band),
         }
     )
-    return _ordered(kept, values, settings.order, seed), +counts
+    return _ordered(in_band, values, settings.order, seed), +counts
 
 
 def match(
-    values: Mapping[str, float], prompts: Sequence[Prompt], held: Sequence[Prompt], path: str
+    values: Mapping[str, float], prompts: Sequence[Prompt], heldout: Sequence[Prompt], path: str
 ) -> tuple[dict[str, float], list[str]]:
-    """(Value by full prompt id, ids that match nothing). A file may leave a source's label out of its ids.
-
-    Raises:
-        DatasetError: an id without label that two sources have, or two ids of one prompt with different values.
-    """
-    full, short = {p.id: own_id(p) for p in (*prompts, *held)}, dict[str, list[str]]()
+    """(Value by full prompt id, ids that match nothing). A file may leave a source's label out of its ids."""
+    full, short = {p.id: own_id(p) for p in (*prompts, *heldout)}, dict[str, list[str]]()
     for name, short_id in full.items():
         short.setdefault(short_id, []).append(name)
     matched: dict[str, float] = {}
@@ -168,9 +160,9 @@ def own_id(prompt: Prompt) -> str:
 
 
 def _check_left(
-    prompts: Sequence[Prompt], kept: Sequence[Prompt], values: Mapping[str, float], settings: CurriculumSettings
+    prompts: Sequence[Prompt], in_band: Sequence[Prompt], values: Mapping[str, float], settings: CurriculumSettings
 ) -> None:
-    lost = sorted({p.source for p in prompts} - {p.source for p in kept})
+    lost = sorted({p.source for p in prompts} - {p.source for p in in_band})
     if lost:
         source_values = [values[p.id] for p in prompts if p.source == lost[0] and p.id in values]
         if not source_values:
@@ -186,14 +178,14 @@ def _check_left(
         )
 
 
-def _ordered(kept: list[Prompt], values: Mapping[str, float], order: str, seed: int | None) -> list[Prompt]:
+def _ordered(in_band: list[Prompt], values: Mapping[str, float], order: str, seed: int | None) -> list[Prompt]:
     """Prompts by value; equal ones in a seeded order."""
     if order == "none":
-        return kept
+        return in_band
     if seed is not None:
-        kept = [kept[i] for i in np.random.default_rng([seed, len(kept)]).permutation(len(kept))]
+        in_band = [in_band[i] for i in np.random.default_rng([seed, len(in_band)]).permutation(len(in_band))]
     sign = -1.0 if order == "easy_first" else 1.0
-    return sorted(kept, key=lambda p: sign * values[p.id])
+    return sorted(in_band, key=lambda p: sign * values[p.id])
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -203,3 +195,109 @@ def _quoted(names: Iterable[str]) -> str:
 def _nearest(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known[:SEARCHED], n=1, cutoff=0.0)
     return f"'{near[0]}'" if near else "none"
+
+
+class DifficultyOrder(PromptOrder):
+    """Every source's prompts once, in the usual order; then those whose running score is in the band.
+
+    Args:
+        settings: band, decay and share of exploration.
+        prompts, weights, seed, shuffle: as of :class:`PromptOrder`.
+    """
+
+    def __init__(
+        self,
+        settings: DifficultySettings,
+        prompts: Sequence[Prompt],
+        weights: Mapping[str, float],
+        seed: int,
+        shuffle: bool = True,
+    ) -> None:
+        self.settings = settings
+        super().__init__(prompts, weights, seed, shuffle)
+        self.home = {p.id: w for w in self.walks.values() for p in w.prompts}
+
+    def walk(self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None) -> DifficultyWalk:
+        """The walk through one source."""
+        return DifficultyWalk(source, prompts, key, self.settings)
+
+    def observe(self, rates: Sequence[tuple[str, float]]) -> None:
+        """Update the running scores with the mean scores of some prompts' groups, in the order they were drawn."""
+        for name, rate in rates:
+            walk = self.home[name]
+            assert isinstance(walk, DifficultyWalk)
+            walk.observe(name, rate)
+
+
+class DifficultyWalk(SourceWalk):
+    """One source: the first epoch in the usual order, then by running score.
+
+    After the first epoch a draw takes, of the prompts in the band, the one not drawn for longest. Every
+    ``1 / explore``-th draw takes one from outside instead. Where one side is empty the other is used.
+    """
+
+    def __init__(
+        self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None, settings: DifficultySettings
+    ) -> None:
+        super().__init__(source, prompts, key)
+        self.settings, self.draws = settings, 0
+        self.index = {p.id: i for i, p in enumerate(self.prompts)}
+        self.rate_P = np.full(len(self.prompts), np.nan)
+        """Running mean score of each prompt, NaN before its first."""
+        self.last_P = np.full(len(self.prompts), -1, np.int64)
+        """The draw that last took each prompt, -1 before the first."""
+
+    def observe(self, name: str, rate: float) -> None:
+        """Fold the mean score of one group in."""
+        at, decay = self.index[name], self.settings.decay
+        before = self.rate_P[at]
+        self.rate_P[at] = rate if np.isnan(before) else decay * before + (1 - decay) * rate
+
+    def next(self, batch: Mapping[str, Prompt]) -> Prompt:
+        """The next prompt that is not in the batch.
+
+        Raises:
+            DatasetError: every prompt of this source is in the batch.
+        """
+        at = next((i for i in self.left if self.prompts[i].id not in batch), None)
+        if at is not None:
+            self.left.remove(at)
+        else:
+            at = self._by_rate(batch)
+        self.last_P[at] = self.draws
+        self.draws += 1
+        return self.prompts[at]
+
+    def _by_rate(self, batch: Mapping[str, Prompt]) -> int:
+        free = np.ones(len(self.prompts), bool)
+        free[[self.index[name] for name in batch if name in self.index]] = False
+        low, high = self.settings.band
+        inside = free & (self.rate_P >= low) & (self.rate_P <= high)
+        pools = (np.flatnonzero(inside), np.flatnonzero(free & ~inside))
+        share = self.settings.explore
+        explores = int((self.draws + 1) * share) > int(self.draws * share)
+        pool = next((p for p in (pools[::-1] if explores else pools) if len(p)), None)
+        if pool is None:
+            raise too_few(self.source, len(self.prompts), len(self.prompts) + 1)
+        return int(pool[np.argmin(self.last_P[pool])])
+
+    @property
+    def taken(self) -> int:
+        """Prompts drawn so far."""
+        return self.draws
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every prompt's running score and last draw."""
+        rates = [None if np.isnan(r) else float(r) for r in self.rate_P]
+        return {**super().state_dict(), "draws": self.draws, "rates": rates, "last": self.last_P.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            DatasetError: the prompts are not those of the checkpoint.
+        """
+        super().load_state_dict(state)
+        self.draws = int(state["draws"])
+        self.rate_P = np.array([np.nan if r is None else r for r in state["rates"]], float)
+        self.last_P = np.array(state["last"], np.int64)

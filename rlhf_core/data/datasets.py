@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict
+from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict, replies
 from rlhf_core.data.files import refuse_row
-from rlhf_core.data.length_filter import refuse_too_many
-from rlhf_core.data.mixture import fingerprint
-from rlhf_core.data.replies import replies
+from rlhf_core.data.held_out import trained_on
+from rlhf_core.data.order import fingerprint, interleave
 from rlhf_core.data.schema import RawRow, UnusableRow
 from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.data.source import Source
@@ -19,9 +18,80 @@ from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import GoldScorer
 from rlhf_core.types.errors import DatasetError
-from rlhf_core.types.messages import message_text
-from rlhf_core.types.preferences import Demonstration, PreferencePair, UnpairedPreference
+from rlhf_core.types.messages import Demonstration, PreferencePair, UnpairedPreference, message_text
 from rlhf_core.types.rollouts import Message, Prompt, Sample
+
+EXAMPLES = 3
+
+
+def admit(
+    prompts: Sequence[Prompt],
+    encode: Callable[[Prompt], tuple[int, ...]],
+    *,
+    limit: int,
+    context: int,
+    max_tokens: int,
+    max_dropped_fraction: float,
+    setting: str = "trainer.sampling.max_tokens",
+) -> tuple[list[Prompt], Counter[str]]:
+    """Keep the prompts that fit the length limit and leave room for the completion.
+
+    Args:
+        encode: prompt -> token ids.
+        limit: most prompt tokens allowed (``dataset.max_prompt_tokens``).
+        context: prompt + completion tokens that the model allows.
+        max_tokens: completion tokens to leave room for.
+        max_dropped_fraction: refuse the dataset when more than this share would go.
+        setting: where ``max_tokens`` was set, for the message.
+
+    Returns:
+        (kept, counts by reason).
+    """
+    if context - max_tokens < 1:
+        raise DatasetError(
+            f"max_tokens {max_tokens} leaves no room for a prompt in a context of {context} tokens",
+            fix=f"lower {setting}",
+        )
+    room = min(limit, context - max_tokens)
+    of_context = f"lower {setting}, or take a model with a longer context"
+    lengths = {p.id: len(encode(p)) for p in prompts}
+    fitting = [p for p in prompts if lengths[p.id] <= room]
+    refuse_too_many(
+        [(p.id, p.source, lengths[p.id]) for p in prompts],
+        room,
+        max_dropped_fraction,
+        "prompts",
+        f"limit {limit}, context {context} less max_tokens {max_tokens}",
+        of_context if room < limit else "raise dataset.max_prompt_tokens",
+    )
+    return fitting, +Counter({"prompts_too_long": len(prompts) - len(fitting)})
+
+
+def refuse_too_many(
+    rows: Sequence[tuple[str, str, int]], room: int, max_dropped_fraction: float, what: str, why: str, fix: str
+) -> None:
+    """Refuse a dataset that would lose too many rows, or all of one source, to a length limit.
+
+    Args:
+        rows: (id, source, tokens) of every row.
+        room: most tokens allowed.
+        max_dropped_fraction: largest share of the rows that may go.
+        what: ``prompts`` or ``examples``.
+        why: what the limit comes from.
+        fix: settings that change it.
+    """
+    dropped = [row for row in rows if row[2] > room]
+    lost = {source for _, source, _ in rows} - {source for _, source, tokens in rows if tokens <= room}
+    if lost or len(dropped) > max_dropped_fraction * len(rows):
+        whole_sources = f" (all of source {', '.join(map(repr, sorted(lost)))})" if lost else ""
+        longest = sorted(dropped, key=lambda row: -row[2])[:EXAMPLES]
+        raise DatasetError(
+            f"{len(dropped)} of {len(rows)} {what}{whole_sources} are longer than {room} tokens",
+            where="longest: " + ", ".join(f"{name} ({tokens} tokens)" for name, _, tokens in longest),
+            why=f"{why}, allowed to drop {max_dropped_fraction:.0%}" + (", never a whole source" if lost else ""),
+            fix=fix + (", or drop the source" if lost else ", or allow more with dataset.max_dropped_fraction"),
+        )
+
 
 T = TypeVar("T", Prompt, PreferencePair, Demonstration, UnpairedPreference)
 
@@ -54,7 +124,7 @@ class Datasets:
         """(place, reason, text) of the rows that are well formed but cannot be used."""
         self._made: dict[tuple[str, str], Sequence[Any]] = {}
         self._sources: dict[str, str] = {}
-        self._places: dict[str, str] = {}
+        self._positions: dict[str, str] = {}
         self._keys: dict[str, dict[str, str]] = {"train": {}, "heldout": {}}
         self.read: Callable[[Datasets], None] = lambda datasets: None
         """Called whenever rows of a split were read."""
@@ -63,6 +133,10 @@ class Datasets:
     def weights(self) -> dict[str, float]:
         """Source label -> weight in the mixture."""
         return {s.label: s.settings.weight for s in self.sources}
+
+    def interleaved(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """Prompts in an order of which every beginning holds each source's share."""
+        return [prompts[i] for i in interleave([p.source for p in prompts], self.weights)]
 
     @property
     def fingerprint(self) -> str:
@@ -77,7 +151,7 @@ class Datasets:
 
     def where(self, name: str) -> str:
         """File and line of a row that was read, by its id."""
-        return self._places.get(name, name)
+        return self._positions.get(name, name)
 
     def content_keys(self, split: str) -> dict[str, str]:
         """Id -> hash of what is asked, of the rows read of a split (`rlhf_core.data.held_out.content_key`)."""
@@ -90,8 +164,6 @@ class Datasets:
             model: its path, such as ``runs/sft/final``.
             ids: of rows that were read.
         """
-        from rlhf_core.data.trained_rows import trained_on
-
         keys = {**self._keys["train"], **self._keys["heldout"]}
         return trained_on(model, {keys[i] for i in ids})
 
@@ -116,8 +188,8 @@ class Datasets:
 
     def _heldout_keys(self, kind: str) -> Set[str] | None:
         """Keys of the rows of ``dataset.heldout``; None without."""
-        held = self.heldout
-        return None if held is None else {held.key(row) for row in held.all_records(kind)}
+        heldout = self.heldout
+        return None if heldout is None else {heldout.key(row) for row in heldout.all_records(kind)}
 
     def prompts(self, split: str) -> list[Prompt]:
         """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.
@@ -199,7 +271,7 @@ class Datasets:
                     )
                     continue
                 items_by_id[item.id] = (item, record.where)
-                self._places[item.id] = record.where
+                self._positions[item.id] = record.where
                 self._keys[split][item.id] = source.key(record)
         self._check_dropped(source, len(records), dropped)
         return [row[0] for row in items_by_id.values()]
@@ -312,10 +384,6 @@ class Datasets:
 
 
 def check_filled(turns: Sequence[Message], record: RawRow) -> None:
-    """Refuse a row without a prompt.
-
-    Raises:
-        DatasetError: no turn before the answer, or an empty one, with file and row.
-    """
+    """Refuse a row without a prompt."""
     if not turns or not message_text(turns[-1]).strip():
         raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlhf_core.data.strict_json import NotJson, named_once
+from rlhf_core.data.jsonl import NotJson, named_once
 from rlhf_core.types.errors import DatasetError, did_you_mean
+
+if TYPE_CHECKING:
+    from rlhf_core.data.config import JsonlConfig
+
+
+def cache_folder() -> Path:
+    """``$RLHF_CACHE``, by default ``~/.cache/rlhf``. Nothing is made."""
+    return Path(os.environ.get("RLHF_CACHE") or Path.home() / ".cache" / "rlhf").expanduser()
+
 
 Row = Mapping[str, Any]
 
@@ -32,11 +42,7 @@ def collected_broken_rows() -> Iterator[list[DatasetError]]:
 
 
 def refuse_row(error: DatasetError) -> None:
-    """Raise the error of one row, or keep it within :func:`collected_broken_rows`; the caller then leaves the row out.
-
-    Raises:
-        DatasetError: nobody collects them.
-    """
+    """Raise the error of one row, or keep it within :func:`collected_broken_rows`; the caller leaves the row out."""
     errors = _broken.get()
     if errors is None:
         raise error
@@ -47,7 +53,7 @@ class FileRows(NamedTuple):
     """Rows of a file and the place of each, e.g. ``"line 17"``."""
 
     rows: list[Row]
-    places: list[str]
+    positions: list[str]
 
 
 def check_file(path: str, what: str = "dataset", setting: str = "--dataset") -> None:
@@ -92,11 +98,7 @@ def parse_json(text: str, path: str, what: str = "dataset") -> FileRows:
 
 
 def read_text(path: str, what: str = "dataset") -> str:
-    """All of a file; ``.gz`` is unpacked.
-
-    Raises:
-        DatasetError: it is not text, or cut short.
-    """
+    """All of a file; ``.gz`` is unpacked."""
     opener = gzip.open if path.endswith(".gz") else open
     try:
         with opener(Path(path).expanduser(), "rt", encoding="utf-8-sig") as file:
@@ -122,9 +124,9 @@ def _array(text: str, path: str) -> FileRows:
         ) from error
     except NotJson as error:
         raise DatasetError(f"{path}: {error}", fix="name every key of an object once") from error
-    places = [f"row {n}" for n in range(1, len(rows) + 1)]
-    whole = [(row, place) for row, place in zip(rows, places) if _is_object(row, f"{path}, {place}")]
-    return FileRows([row for row, _ in whole], [place for _, place in whole])
+    positions = [f"row {n}" for n in range(1, len(rows) + 1)]
+    whole = [(row, position) for row, position in zip(rows, positions) if _is_object(row, f"{path}, {position}")]
+    return FileRows([row for row, _ in whole], [position for _, position in whole])
 
 
 def _lines(text: str, path: str) -> FileRows:
@@ -149,7 +151,7 @@ def _lines(text: str, path: str) -> FileRows:
             continue
         if _is_object(row, f"{path}:{number}"):
             file_rows.rows.append(row)
-            file_rows.places.append(f"line {number}")
+            file_rows.positions.append(f"line {number}")
     return file_rows
 
 
@@ -162,11 +164,7 @@ def _is_object(row: object, where: str) -> bool:
 
 
 def read_parquet(path: str) -> FileRows:
-    """Read one Parquet file.
-
-    Raises:
-        DatasetError: missing, empty or not Parquet.
-    """
+    """Read one Parquet file."""
     import pyarrow.parquet
 
     check_file(path)
@@ -183,6 +181,38 @@ def _not_empty(file_rows: FileRows, path: str, what: str = "dataset") -> FileRow
     return file_rows
 
 
-def index_rows(rows: Sequence[Row], key: str) -> dict[Any, Row]:
-    """Rows by one of their columns."""
-    return {row[key]: row for row in rows}
+class JsonSource:
+    """Rows of one or two files of JSON.
+
+    Args:
+        config: the files.
+    """
+
+    read: Callable[[str], FileRows] = staticmethod(read_rows)
+    """Reader of one file."""
+
+    def __init__(self, config: JsonlConfig) -> None:
+        self.config = config
+        self._positions: dict[str, list[str]] = {}
+
+    def rows(self, split: str) -> Sequence[Row]:
+        """Rows of a split; the held-out split is empty without ``heldout_path``."""
+        path = self._path(split)
+        if not path:
+            return []
+        file = self.read(path)
+        self._positions[split] = file.positions
+        return file.rows
+
+    def where(self, split: str, number: int) -> str:
+        """File and line of a row that :meth:`rows` returned."""
+        return f"{self._path(split)}, {self._positions[split][number]}"
+
+    def _path(self, split: str) -> str | None:
+        return self.config.path if split == "train" else self.config.heldout_path
+
+
+class ParquetSource(JsonSource):
+    """Rows of one or two Parquet files."""
+
+    read = staticmethod(read_parquet)

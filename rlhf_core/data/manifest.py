@@ -32,8 +32,8 @@ THREADS = 4
 
 def write_manifests(folder: Path) -> None:
     """Write the manifest of a folder that nobody reads yet, and of each folder below it."""
-    for place, below, names in os.walk(folder, topdown=False):
-        here = Path(place)
+    for path, below, names in os.walk(folder, topdown=False):
+        here = Path(path)
         files = sorted(here / name for name in names if name != MANIFEST)
         files += sorted(here / name / MANIFEST for name in below)
         rows = {
@@ -102,8 +102,8 @@ def truncation(file: Path) -> str | None:
 
 def _added(folder: Path, listed: Set[Path]) -> list[str]:
     """Files that were not written with the others, but would be loaded with them."""
-    places = {folder, *(file.parent for file in listed)}
-    files = sorted(file for place in places if place.is_dir() for file in place.iterdir())
+    folders = {folder, *(file.parent for file in listed)}
+    files = sorted(file for path in folders if path.is_dir() for file in path.iterdir())
     return [f"{f.relative_to(folder)} is not in it" for f in files if f not in listed and LOADED.fullmatch(f.name)]
 
 

@@ -2,15 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from rlhf_core.data.mixture import check_fingerprint, fingerprint
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.rollouts import Prompt
+
+LATER = ("media", "tools", "turn", "chosen_turn", "rejected_turn")
+"""Fields of rows that are hashed where they hold something, so that earlier runs keep their hash."""
+
+
+def neediest(share: Mapping[str, float], taken: Mapping[str, int]) -> str:
+    """The source that is furthest behind its share of everything taken so far."""
+    done = sum(taken.values()) + 1
+    return max(share, key=lambda s: (share[s] * done - taken[s], s))
+
+
+def interleave(sources: Sequence[str], weights: Mapping[str, float]) -> list[int]:
+    """Indices of the rows in an order of which every beginning holds each source's share, while its rows last.
+
+    Args:
+        sources: source of each row.
+        weights: source -> weight.
+
+    Example:
+        >>> interleave(["a", "a", "a", "b"], {"a": 1.0, "b": 1.0})
+        [3, 0, 1, 2]
+    """
+    rows = by_source(sources)
+    taken: Counter[str] = Counter()
+    order: list[int] = []
+    while len(order) < len(sources):
+        left = {s: weights[s] for s in rows if taken[s] < len(rows[s])}
+        total = sum(left.values())
+        source = neediest({s: w / total for s, w in left.items()}, Counter({s: taken[s] for s in left}))
+        order.append(rows[source][taken[source]])
+        taken[source] += 1
+    return order
+
+
+class ExampleOrder:
+    """Which example is drawn when: a fresh seeded permutation of each source whenever it is used up, mixed by weight.
+
+    Args:
+        sources: source of each example.
+        weights: source -> weight.
+        seed: the run's.
+        shuffle: False keeps the order of the rows.
+    """
+
+    def __init__(self, sources: Sequence[str], weights: Mapping[str, float], seed: int, shuffle: bool = True) -> None:
+        self.rows = by_source(sources)
+        total = sum(weights[s] for s in self.rows)
+        self.share = {s: weights[s] / total for s in self.rows}
+        self.seed, self.shuffle = seed, shuffle
+        self._taken: Counter[str] = Counter()
+        self._walks: dict[str, list[int]] = {}
+        self._drawn: list[int] = []
+
+    def draws(self, first: int, count: int) -> list[int]:
+        """Indices of the draws ``first`` to ``first + count - 1``; the same whatever was drawn before."""
+        while len(self._drawn) < first + count:
+            self._drawn.append(self._next())
+        return self._drawn[first : first + count]
+
+    def _next(self) -> int:
+        source = neediest(self.share, self._taken)
+        epoch, index = divmod(self._taken[source], len(self.rows[source]))
+        if index == 0:
+            self._walks[source] = self._permutation(source, epoch)
+        self._taken[source] += 1
+        return self._walks[source][index]
+
+    def _permutation(self, source: str, epoch: int) -> list[int]:
+        rows = self.rows[source]
+        if not self.shuffle:
+            return rows
+        key = [self.seed, epoch] if len(self.rows) == 1 else [self.seed, list(self.rows).index(source), epoch]
+        return [rows[i] for i in np.random.default_rng(key).permutation(len(rows))]
+
+
+def by_source(sources: Sequence[str]) -> dict[str, list[int]]:
+    """Source -> indices of its rows, sources in alphabetical order."""
+    rows: dict[str, list[int]] = {s: [] for s in sorted(set(sources))}
+    for index, source in enumerate(sources):
+        rows[source].append(index)
+    return rows
+
+
+def fingerprint(rows: Iterable[Any]) -> str:
+    """Hash of everything that prompts, pairs or demonstrations hold, texts included, in order (16 hex digits)."""
+    digest = hashlib.sha256()
+    for row in rows:
+        columns = asdict(row)
+        for name in LATER:
+            if not columns.get(name):
+                columns.pop(name, None)
+        digest.update(json.dumps(columns, sort_keys=True, default=str).encode() + b"\n")
+    return digest.hexdigest()[:16]
+
+
+def check_fingerprint(what: str, then: str, now: str) -> None:
+    """Refuse to resume with other rows."""
+    if then != now:
+        raise DatasetError(
+            f"the {what} changed since the checkpoint",
+            fix="resume with the same dataset, or start a new run from the checkpoint's model",
+        )
 
 
 class PromptOrder:
@@ -30,14 +135,12 @@ class PromptOrder:
     def __init__(
         self, prompts: Sequence[Prompt], weights: Mapping[str, float], seed: int, shuffle: bool = True
     ) -> None:
-        by_source: dict[str, list[Prompt]] = {}
-        for prompt in prompts:
-            by_source.setdefault(prompt.source, []).append(prompt)
-        total = sum(weights[s] for s in by_source)
-        self.share = {s: weights[s] / total for s in by_source}
+        rows = by_source([prompt.source for prompt in prompts])
+        total = sum(weights[s] for s in dict.fromkeys(prompt.source for prompt in prompts))
+        self.share = {s: weights[s] / total for s in rows}
         self.walks = {
-            s: self.walk(s, rows, (seed, i) if shuffle else None)
-            for i, (s, rows) in enumerate(sorted(by_source.items()))
+            s: self.walk(s, [prompts[n] for n in numbers], (seed, i) if shuffle else None)
+            for i, (s, numbers) in enumerate(rows.items())
         }
 
     def walk(self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None) -> SourceWalk:
@@ -55,20 +158,13 @@ class PromptOrder:
         """
         batch: dict[str, Prompt] = {p.id: p for p in beside}
         for _ in range(count):
-            prompt = self.walks[self._neediest()].next(batch)
+            source = neediest(self.share, {s: walk.taken for s, walk in self.walks.items()})
+            prompt = self.walks[source].next(batch)
             batch[prompt.id] = prompt
         return list(batch.values())[len(beside) :]
 
-    def _neediest(self) -> str:
-        done = sum(w.taken for w in self.walks.values()) + 1
-        return max(self.walks, key=lambda s: (self.share[s] * done - self.walks[s].taken, s))
-
     def require(self, count: int) -> None:
-        """Refuse a batch size that would repeat prompts within one batch.
-
-        Raises:
-            DatasetError: names the source that is too small.
-        """
+        """Refuse a batch size that would repeat prompts within one batch."""
         for source, walk in self.walks.items():
             need = min(count, int(np.ceil(self.share[source] * count)) + (len(self.walks) > 1))
             if need > len(walk.prompts):
@@ -79,11 +175,7 @@ class PromptOrder:
         return {source: walk.state_dict() for source, walk in self.walks.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a frontier.
-
-        Raises:
-            DatasetError: the prompts are not those that the frontier counts.
-        """
+        """Continue from a frontier."""
         if set(state) != set(self.walks):
             raise DatasetError(
                 "the dataset's sources changed since the checkpoint",
@@ -115,18 +207,14 @@ class SourceWalk:
         return np.random.default_rng([*self.key, self.epoch]).permutation(len(self.prompts)).tolist()
 
     def next(self, batch: Mapping[str, Prompt]) -> Prompt:
-        """The next prompt that is not in the batch.
-
-        Raises:
-            DatasetError: every prompt of this source is in the batch.
-        """
+        """The next prompt that is not in the batch."""
         if not self.left:
             self.epoch += 1
             self.left = self._permutation()
-        place = next((n for n, i in enumerate(self.left) if self.prompts[i].id not in batch), None)
-        if place is None:
+        index = next((n for n, i in enumerate(self.left) if self.prompts[i].id not in batch), None)
+        if index is None:
             raise too_few(self.source, len(self.prompts), len(self.prompts) + 1)
-        return self.prompts[self.left.pop(place)]
+        return self.prompts[self.left.pop(index)]
 
     @property
     def taken(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from rlhf_core.data.tool_call_check import read_tools
+from rlhf_core.data.tool_calls import read_tools
 from rlhf_core.data.turns import read_turns
 from rlhf_core.types.errors import DatasetError, did_you_mean
 from rlhf_core.types.messages import Message, Tool
@@ -130,7 +130,7 @@ class RowReader:
         rounds = self.get(record, "history") or ()
         if not all(isinstance(r, (list, tuple)) and len(r) == 2 and all(isinstance(s, str) for s in r) for r in rounds):
             raise DatasetError(
-                "history is no list of [instruction, output]", where=record.where, why=f"got {str(rounds)[:80]}"
+                "history is not a list of [instruction, output]", where=record.where, why=f"got {str(rounds)[:80]}"
             )
         return tuple({"role": role, "content": s} for r in rounds for role, s in zip(("user", "assistant"), r))
 

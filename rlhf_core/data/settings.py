@@ -53,7 +53,7 @@ class CurriculumSettings(Config):
     @model_validator(mode="after")
     def _ends(self) -> CurriculumSettings:
         if self.band is not None and not self.band[0] <= self.band[1]:
-            raise ConfigError(f"curriculum.band {list(self.band)} holds no number", fix="put the lower end first")
+            raise ConfigError(f"curriculum.band {list(self.band)} is empty", fix="put the lower end first")
         return self
 
 
@@ -70,7 +70,7 @@ class DifficultySettings(Config):
     @model_validator(mode="after")
     def _ends(self) -> DifficultySettings:
         if not self.band[0] <= self.band[1]:
-            raise ConfigError(f"difficulty.band {list(self.band)} holds no number", fix="put the lower end first")
+            raise ConfigError(f"difficulty.band {list(self.band)} is empty", fix="put the lower end first")
         return self
 
 

@@ -13,7 +13,7 @@ from rlhf_core.data.held_out import is_held_out, row_key
 from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.data.settings import DatasetSettings, SourceSettings
 from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.component_errors import blamed_on, label_for
+from rlhf_core.plugins.component_errors import component_errors, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.contracts import UNORDERED, check_rows
 from rlhf_core.plugins.protocols import DatasetSource
@@ -43,7 +43,7 @@ class Source:
         check_template(self.label, settings.prompt_template)
         check_pattern(self.label, settings.answer_pattern)
         self.component_label = label_for("dataset", settings.source, ctx.registry)
-        with blamed_on(self.component_label, "build()"):
+        with component_errors(self.component_label, "build()"):
             self.component: DatasetSource = settings.source.build(ctx)
         check_component("dataset", self.component, self.component_label)
         self.reader = RowReader(self.label, settings.columns)
@@ -62,10 +62,10 @@ class Source:
         """
         if heldout_keys is not None:
             rows = [] if split == "heldout" else self._all(kind, "train")
-            kept = [r for r in rows if self.key(r) not in heldout_keys]
-            if len(kept) < len(rows):
-                counts["train_rows_held_out"] += len(rows) - len(kept)
-            rows = kept
+            train_rows = [r for r in rows if self.key(r) not in heldout_keys]
+            if len(train_rows) < len(rows):
+                counts["train_rows_held_out"] += len(rows) - len(train_rows)
+            rows = train_rows
         elif self._all(kind, "heldout"):
             rows = self._all(kind, split)
         else:
@@ -86,7 +86,7 @@ class Source:
         kind = kind if hasattr(self.component, kind) else "rows"
         if (kind, split) not in self._read:
             read = getattr(self.component, kind)
-            with blamed_on(self.component_label, f"{kind}({split!r})"):
+            with component_errors(self.component_label, f"{kind}({split!r})"):
                 answer = read(split)
                 rows = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
             self._read[kind, split] = [
@@ -97,11 +97,11 @@ class Source:
 
     def where(self, split: str, number: int) -> str:
         """Place of a row that was read, for messages. Example: ``prompts.jsonl, line 17``"""
-        place = getattr(self.component, "where", None)
-        if not callable(place):
+        where = getattr(self.component, "where", None)
+        if not callable(where):
             return f"dataset '{self.label}', {split} row {number + 1}"
-        with blamed_on(self.component_label, "where()"):
-            return str(place(split, number))
+        with component_errors(self.component_label, "where()"):
+            return str(where(split, number))
 
     def _held_out(self, record: RawRow) -> bool:
         fraction, by = self.shared.heldout_fraction, self.shared.heldout_by
@@ -118,9 +118,9 @@ class Source:
         A component whose prompts have a template around them says what they ask: ``question(split, number)``.
         """
         question = getattr(self.component, "question", None)
-        with blamed_on(self.component_label, "question()"):
-            asked = str(question(record.split, record.number)) if callable(question) else None
-        return row_key(self.reader, record, asked)
+        with component_errors(self.component_label, "question()"):
+            question_text = str(question(record.split, record.number)) if callable(question) else None
+        return row_key(self.reader, record, question_text)
 
     def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Apply prompt template and system prompt."""
@@ -166,11 +166,7 @@ def default_label(source: ComponentConfig) -> str:
 
 
 def check_template(label: str, template: str | None) -> None:
-    """Refuse a template that would give every row the same prompt.
-
-    Raises:
-        DatasetError: ``{prompt}`` is missing.
-    """
+    """Refuse a template that would give every row the same prompt."""
     if template is not None and "{prompt}" not in template:
         raise DatasetError(
             f"prompt_template of '{label}' has no {{prompt}}",
@@ -180,11 +176,7 @@ def check_template(label: str, template: str | None) -> None:
 
 
 def check_pattern(label: str, pattern: str | None) -> None:
-    """Refuse a pattern that cannot yield an answer.
-
-    Raises:
-        DatasetError: not a regular expression, or without a group.
-    """
+    """Refuse a pattern that cannot yield an answer."""
     if pattern is None:
         return
     try:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.data.tool_call_check import checked
-from rlhf_core.data.tool_call_formats import ToolFormat
+from rlhf_core.data.tool_calls import ToolFormat, checked
 from rlhf_core.types.messages import Message, Tool, ToolCall
 
 ID = re.compile(r"[A-Za-z0-9]{9}\Z")

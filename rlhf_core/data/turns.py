@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.data.strict_json import NotJson, read_whole
-from rlhf_core.data.tool_call_formats import CORE
+from rlhf_core.data.jsonl import NotJson, read_whole
+from rlhf_core.data.tool_calls import CORE
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Message
 
@@ -60,7 +60,7 @@ def _read(turn: Any, where: str) -> list[dict[str, Any]]:
     lost = next((key for key in MEDIA if turn.get(key)), None)
     if lost:
         raise DatasetError(
-            f"a turn has {lost} beside its text, which would be lost", where=where, fix="only text is read"
+            f"a turn has {lost} besides its text, which training cannot read", where=where, fix="only text is read"
         )
     name = str(turn.get("role", turn.get("from", ""))).lower()
     role, content = ROLES.get(name), turn.get("content", turn.get("value"))
@@ -104,14 +104,16 @@ def _blocks(content: list[Any], where: str) -> dict[str, Any]:
             calls += _calls([call], where)
         elif kind == "tool_result":
             inner = block.get("content") or ""
-            told = inner if isinstance(inner, str) else _blocks(inner, where)["text"]
-            results.append({"role": "tool", "content": told, "tool_call_id": str(block.get("tool_use_id") or "")})
+            text_inside = inner if isinstance(inner, str) else _blocks(inner, where)["text"]
+            results.append(
+                {"role": "tool", "content": text_inside, "tool_call_id": str(block.get("tool_use_id") or "")}
+            )
         else:
             raise DatasetError(
-                f"a turn has a block of type {kind!r}, which would be lost",
+                f"a turn has a block of type {kind!r}, which training cannot read",
                 where=where,
                 why=f"got {str(block)[:80]}",
-                fix="read are text, thinking, tool_use and tool_result",
+                fix="use blocks of type text, thinking, tool_use or tool_result",
             )
     return {"text": "".join(text), "reasoning": "\n".join(reasoning), "calls": calls, "results": results}
 
@@ -128,11 +130,11 @@ def _calls(rows: Any, where: str) -> list[dict[str, Any]]:
                 why=f"got {str(row)[:80]}",
                 fix='write {"id": ..., "type": "function", "function": {"name": ..., "arguments": {...}}}',
             )
-        given = function.get("arguments", function.get("parameters"))
-        arguments = _json(given, f"the arguments of a call of '{name}'", where) if given not in (None, "") else {}
+        value = function.get("arguments", function.get("parameters"))
+        arguments = _json(value, f"the arguments of a call of '{name}'", where) if value not in (None, "") else {}
         if not isinstance(arguments, Mapping):
             raise DatasetError(
-                f"the arguments of a call of '{name}' are no object",
+                f"the arguments of a call of '{name}' are not an object",
                 where=where,
                 why=f"got {str(arguments)[:80]}",
                 fix='write {"name of the argument": value}',
@@ -173,7 +175,7 @@ def _from_hermes(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
         rows = [{"name": call.name, "arguments": call.arguments} for call in taken.calls]
         return [{**message, "content": taken.content, "tool_calls": _calls(rows, where)}]
     if role == "tool" and content.lstrip().startswith("<tool_response>"):
-        return [{**message, "content": told} for told in _RESPONSE.findall(content)]
+        return [{**message, "content": text_inside} for text_inside in _RESPONSE.findall(content)]
     return [message]
 
 
@@ -187,8 +189,8 @@ def _paired(messages: list[dict[str, Any]]) -> list[Message]:
             open_calls.append(call)
             number += 1
         if message["role"] == "tool":
-            given = message.get("tool_call_id")
-            call = next((c for c in open_calls if given in (None, "", c["id"])), None)
+            call_id = message.get("tool_call_id")
+            call = next((c for c in open_calls if call_id in (None, "", c["id"])), None)
             if call is not None:
                 open_calls.remove(call)
                 message |= {"tool_call_id": call["id"], "name": message.get("name") or call["function"]["name"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,9 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
-from rlhf_core.distributed.all_to_all import all_to_all_objects
 from rlhf_core.distributed.alone import rank_0_alone
-from rlhf_core.distributed.group import RankGroup
-from rlhf_core.distributed.peers import Peers, waiting
+from rlhf_core.distributed.group import GroupCollectives, RankGroup
+from rlhf_core.distributed.peers import RankMonitor
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.types.errors import RlhfError
 
@@ -37,7 +36,7 @@ def forget_mixed_precision() -> None:
         AcceleratorState._reset_state()
 
 
-class AcceleratedStrategy:
+class AcceleratedStrategy(GroupCollectives):
     """One process, or DDP over every rank that the launcher started; every rank holds everything.
 
     Args:
@@ -47,8 +46,6 @@ class AcceleratedStrategy:
     """
 
     sharded = False
-    peers: Peers | None = None
-    """Where the other ranks are; None for one process."""
 
     def __init__(self, world_size: int, device: str = "auto", timeout_s: float = 600.0) -> None:
         started = int(os.environ.get("WORLD_SIZE", "1"))
@@ -75,7 +72,7 @@ class AcceleratedStrategy:
                 fix="start with rlhf train --nproc N",
             )
 
-        self.peers = Peers.join(self.rank, world_size)
+        self.peers = RankMonitor.join(self.rank, world_size)
 
     @classmethod
     def from_config(cls, config: AutoStrategyConfig, ctx: BuildContext) -> AcceleratedStrategy:
@@ -117,35 +114,6 @@ class AcceleratedStrategy:
         with self._waiting("adding gradients"):  # on a GPU the first number that is read waits for them
             return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
 
-    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Add each value over ranks."""
-        if self.world_size == 1:
-            return [float(v) for v in values]
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
-        with self._waiting("adding numbers"):
-            dist.all_reduce(total)
-            return total.tolist()
-
-    def max_over_ranks(self, value: int) -> int:
-        """Largest value over ranks."""
-        return max(self.gather_objects(value))
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Every rank's plain value, in rank order."""
-        if self.world_size == 1:
-            return [value]
-        rows: list[Any] = [None] * self.world_size
-        with self._waiting("exchanging values"):
-            dist.all_gather_object(rows, value)
-        return rows
-
-    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
-        """What every rank has sent to this one, in rank order."""
-        if self.world_size == 1:
-            return list(outgoing)
-        with self._waiting("sending each rank what it needs"):
-            return all_to_all_objects(outgoing, self.rank, self.device)
-
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Every rank holds the whole state under DDP."""
         return self.unwrap(module).state_dict()
@@ -160,26 +128,9 @@ class AcceleratedStrategy:
         """Restore it."""
         optimizer.load_state_dict(state)
 
-    def barrier(self, what: str) -> None:
-        """Wait for all ranks.
-
-        Raises:
-            DeadlineExceeded: names what was awaited and for how long.
-        """
-        if self.world_size == 1:
-            return
-        with self._waiting(what):
-            if dist.get_backend() == "gloo":
-                dist.monitored_barrier(timeout=timedelta(seconds=self.timeout_s))
-            else:  # NCCL guesses a card by the rank otherwise, which need not be this rank's
-                dist.barrier(device_ids=[self.device.index] if self.device.index is not None else None)
-
     def alone(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Rank 0 works; the others wait for it at the end, however long it takes."""
         return rank_0_alone(what, self.rank, self.peers, self.timeout_s)
-
-    def _waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
-        return waiting(what, self.rank, self.peers, self.timeout_s)
 
     def new_group(self, timeout_s: float) -> Collectives:
         """Collectives of the same ranks for a second thread; all ranks call it together."""

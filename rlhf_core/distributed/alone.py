@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from rlhf_core.distributed.peers import Peers, lost
+from rlhf_core.distributed.peers import RankMonitor, lost
 from rlhf_core.plugins.strategy_protocols import Collectives, LoneWork
 from rlhf_core.types.errors import OtherRankFailed
 
@@ -36,7 +36,7 @@ def alone(strategy: Collectives, what: str) -> contextlib.AbstractContextManager
 
 
 @contextlib.contextmanager
-def rank_0_alone(what: str, rank: int, peers: Peers | None, timeout_s: float) -> Iterator[None]:
+def rank_0_alone(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Iterator[None]:
     """:func:`alone`, over the launcher's store.
 
     Args:
@@ -66,7 +66,7 @@ def rank_0_alone(what: str, rank: int, peers: Peers | None, timeout_s: float) ->
         raise OtherRankFailed(f"rank 0 failed, alone at work ({what}): {error}")
 
 
-def _awaited(work: int, what: str, rank: int, peers: Peers, timeout_s: float) -> str:
+def _awaited(work: int, what: str, rank: int, peers: RankMonitor, timeout_s: float) -> str:
     """What rank 0 says at the end: its error, or nothing."""
     began, pause_s = time.monotonic(), FIRST_LOOK_S
     answered = began
@@ -87,6 +87,3 @@ def _awaited(work: int, what: str, rank: int, peers: Peers, timeout_s: float) ->
             raise lost(what, rank, peers, timeout_s, began, "it says nothing more", [0])
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-
-
-__all__ = ["alone", "rank_0_alone"]

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rlhf_core.plugins.component_errors import blamed_on
+from rlhf_core.plugins.component_errors import component_errors
 from rlhf_core.plugins.contracts import contract_error
 from rlhf_core.plugins.entry_points import CORE
 from rlhf_core.plugins.strategy_protocols import Collectives, GradientSync, ModelSharding, OptimizerSharding
@@ -55,7 +55,7 @@ def checked_strategy(strategy: Any, label: str, world_size: int) -> Any:
 def _call(method: Callable[..., Any], name: str, label: str, strategy: Any) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(*args: Any, **options: Any) -> Any:
-        with blamed_on(label, f"{name}()"):
+        with component_errors(label, f"{name}()"):
             answer = method(*args, **options)
         expected = _expected(name, args, answer, strategy.world_size)
         if expected:
@@ -92,7 +92,7 @@ def _context(method: Callable[..., Any], name: str, label: str) -> Callable[...,
     def context(*args: Any, **options: Any) -> Iterator[Any]:
         inside: BaseException | None = None
         with contextlib.ExitStack() as stack:
-            with blamed_on(label, f"{name}()"):
+            with component_errors(label, f"{name}()"):
                 value = stack.enter_context(method(*args, **options))
             try:
                 yield value
@@ -101,7 +101,7 @@ def _context(method: Callable[..., Any], name: str, label: str) -> Callable[...,
                 raise
             finally:
                 if inside is None:
-                    with blamed_on(label, f"{name}()"):
+                    with component_errors(label, f"{name}()"):
                         stack.close()
 
     return context

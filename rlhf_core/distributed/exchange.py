@@ -3,45 +3,79 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from rlhf_core.plugins.strategy_protocols import Collectives
-from rlhf_core.types.errors import OtherRankFailed
+from rlhf_core.types.errors import EngineUnavailable, OtherRankFailed
 
 T = TypeVar("T")
 
 
-def gather_on_first(ranks: Collectives, value: T) -> list[T]:
-    """Every rank's value in rank order, on rank 0; nothing on the others."""
-    received = ranks.exchange_objects([value if to == 0 else None for to in range(ranks.world_size)])
-    return received if ranks.rank == 0 else []
+class RankZeroSection:
+    """What rank 0 computes for all ranks inside of :meth:`RankZero.section`."""
+
+    values: Sequence[Any] = ()
+    received: Any = None
+    """This rank's value, after the section."""
+
+    def __init__(self, ranks: Collectives) -> None:
+        self.world_size, self.active = ranks.world_size, ranks.rank == 0
+
+    def for_each(self, values: Sequence[Any]) -> None:
+        """Send each rank its own value."""
+        self.values = values
+
+    def for_all(self, value: Any) -> None:
+        """Send every rank the same value."""
+        self.values = [value] * self.world_size
 
 
-def scatter_from_first(ranks: Collectives, compute: Callable[[], Sequence[T]]) -> T:
-    """This rank's of the values that rank 0 computes, one for each; all ranks call it together.
+class RankZero:
+    """Brings every rank's values to rank 0, and to every rank what rank 0 makes of them.
 
     Args:
-        ranks: all.
-        compute: called on rank 0 alone. It may call no collective operation.
+        ranks: all; they make the same calls in the same order.
 
-    Raises:
-        OtherRankFailed: on the other ranks, where ``compute`` raised on rank 0.
+    Example:
+        shards = rank_zero.gather(scores)
+        with rank_zero.section() as section:
+            if section.active:
+                section.for_all(mean_of(shards))
+        mean = section.received
     """
-    outgoing: Sequence[Any] = [None] * ranks.world_size
-    if ranks.rank == 0:
+
+    def __init__(self, ranks: Collectives) -> None:
+        self.ranks = ranks
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value in rank order, on rank 0; nothing on the others."""
+        received = self.ranks.exchange_objects([value if to == 0 else None for to in range(self.ranks.world_size)])
+        return received if self.ranks.rank == 0 else []
+
+    @contextmanager
+    def section(self) -> Iterator[RankZeroSection]:
+        """A section in which rank 0 alone works, without collective operations, and names what it sends.
+
+        Raises:
+            OtherRankFailed: on the other ranks, where rank 0 raised.
+        """
+        ranks, section = self.ranks, RankZeroSection(self.ranks)
+        outgoing: Sequence[Any] = [None] * ranks.world_size
         try:
-            values = compute()
-            outgoing = [values[0], *_pickled(values[1:])]  # what cannot be sent fails here, where others can be told
+            yield section
+            if section.active:  # what cannot be sent fails here, where others can be told
+                outgoing = [section.values[0], *_pickled(section.values[1:])]
         except BaseException as error:
-            failed = pickle.dumps(Failed(f"{type(error).__name__}: {error}"))
-            ranks.exchange_objects([None, *[failed] * (ranks.world_size - 1)])
+            if section.active:
+                failed = pickle.dumps(Failed(f"{type(error).__name__}: {error}"))
+                ranks.exchange_objects([None, *[failed] * (ranks.world_size - 1)])
             raise
-    sent = ranks.exchange_objects(outgoing)[0]
-    value = sent if ranks.rank == 0 else pickle.loads(sent)
-    if isinstance(value, Failed):
-        raise OtherRankFailed(f"rank 0 failed: {value.error}")
-    return value
+        sent = ranks.exchange_objects(outgoing)[0]
+        section.received = sent if section.active else pickle.loads(sent)
+        if isinstance(section.received, Failed):
+            raise OtherRankFailed(f"rank 0 failed: {section.received.error}")
 
 
 def _pickled(values: Sequence[Any]) -> list[bytes]:
@@ -57,22 +91,22 @@ class Failed(NamedTuple):
     error: str
 
 
-def redistribute(ranks: Collectives, held: Mapping[int, T], wanted: Sequence[Collection[int]]) -> dict[int, T]:
-    """What this rank wants, from the ranks that hold it; all ranks call it together.
+def redistribute(ranks: Collectives, held: Mapping[int, T], needed: Sequence[Collection[int]]) -> dict[int, T]:
+    """The values that this rank needs, from the ranks that hold them; all ranks call it together.
 
     Args:
         ranks: all.
-        held: place -> value, of this rank; a place is held by one rank at most.
-        wanted: places that each rank wants, the same on every rank.
+        held: index -> value, of this rank; one rank at most holds an index.
+        needed: indices that each rank needs, the same on every rank.
 
     Returns:
-        Place -> value, of the wanted places that some rank holds.
+        Index -> value, of the needed indices that some rank holds.
     """
-    outgoing = [{place: held[place] for place in places if place in held} for places in wanted]
-    return {place: value for part in ranks.exchange_objects(outgoing) for place, value in part.items()}
+    outgoing = [{index: held[index] for index in indices if index in held} for indices in needed]
+    return {index: value for part in ranks.exchange_objects(outgoing) for index, value in part.items()}
 
 
-def lent(ranks: Collectives, value: T | None, present: Sequence[bool]) -> T | None:
+def borrow_dummy_sample(ranks: Collectives, value: T | None, present: Sequence[bool]) -> T | None:
     """This rank's value, or that of the first rank that has one; None where none has.
 
     Args:
@@ -86,3 +120,43 @@ def lent(ranks: Collectives, value: T | None, present: Sequence[bool]) -> T | No
     lends = ranks.rank == lender
     received = ranks.exchange_objects([value if lends and not has else None for has in present])
     return value if present[ranks.rank] else received[lender]
+
+
+@contextmanager
+def engine_on_every_rank(comm: Collectives) -> Iterator[None]:
+    """A context that all ranks leave with ``EngineUnavailable``, or none does; all enter it together.
+
+    It contains no exchange between ranks but what comes before the engine is asked. Costs one of a number.
+
+    Args:
+        comm: how ranks tell each other.
+
+    Raises:
+        EngineUnavailable: this rank's own, or what another rank's says.
+    """
+    lost: EngineUnavailable | None = None
+    try:
+        yield
+    except EngineUnavailable as error:
+        lost = error
+    if not comm.max_over_ranks(int(lost is not None)):
+        return
+    rows = comm.gather_objects(None if lost is None else (lost.what, lost.where, lost.why, lost.fix))
+    if lost is None:
+        rank, (what, where, why, fix) = next((n, row) for n, row in enumerate(rows) if row is not None)
+        lost = EngineUnavailable(f"rank {rank}: {what}", where=where, why=why, fix=fix)
+    lost.on_every_rank = True
+    raise lost
+
+
+def sampling_on_every_rank(
+    comm: Collectives, whole_weights: Callable[[], AbstractContextManager[None]]
+) -> Callable[[], AbstractContextManager[None]]:
+    """``whole_weights``, left as :func:`engine_on_every_rank` is."""
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        with engine_on_every_rank(comm), whole_weights():
+            yield
+
+    return entered

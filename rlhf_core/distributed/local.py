@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from rlhf_core.distributed.group import RankGroup
+from rlhf_core.distributed.group import GroupCollectives, RankGroup
 from rlhf_core.plugins.strategy_protocols import Collectives
 
 
-class LocalStrategy:
+class LocalStrategy(GroupCollectives):
     """One process, no communication."""
 
     rank = 0
@@ -47,22 +47,6 @@ class LocalStrategy:
         """Clip the global norm; returns the norm before clipping."""
         return float(torch.nn.utils.clip_grad_norm_([p for p in module.parameters() if p.grad is not None], max_norm))
 
-    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """The values themselves."""
-        return [float(v) for v in values]
-
-    def max_over_ranks(self, value: int) -> int:
-        """The value itself."""
-        return value
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """A list of one."""
-        return [value]
-
-    def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
-        """What is for this rank."""
-        return list(outgoing)
-
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """The state dict."""
         return module.state_dict()
@@ -76,9 +60,6 @@ class LocalStrategy:
     ) -> None:
         """Restore it."""
         optimizer.load_state_dict(state)
-
-    def barrier(self, what: str) -> None:
-        """No other rank to wait for."""
 
     def new_group(self, timeout_s: float) -> Collectives:
         """No other rank to exchange values with."""

@@ -18,8 +18,7 @@ from rlhf_core.types.errors import PluginError
 from rlhf_core.types.tree import Stored
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.optimizer_plan import NormPart, OptimizerPlan
-    from rlhf_core.plugins.strategy_protocols import RunOptimizer, Strategy
+    from rlhf_core.plugins.strategy_protocols import NormPart, OptimizerPlan, RunOptimizer, Strategy
 
 
 def fuses(groups: Sequence[Mapping[str, Any]]) -> bool:
@@ -88,7 +87,7 @@ def read_moments(state: dict[str, Any], like: Sequence[torch.Tensor]) -> dict[st
     laid = {t: like[i] for i, row in state["state"].items() for t in row.values() if isinstance(t, Stored)}
     if not laid:
         return state
-    from rlhf_core.distributed.sharded_tensors import read_stored
+    from rlhf_core.distributed.whole_weights import read_stored
 
     return read_stored(state, laid.__getitem__)
 

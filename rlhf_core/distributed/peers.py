@@ -48,7 +48,7 @@ LOST = ("timed out", "timeout", "connection", "gloo", "nccl", "socket", "peer")
 """Words of a backend's error about another rank; others (out of memory, say) are this rank's own."""
 
 
-class Heard(NamedTuple):
+class Heartbeat(NamedTuple):
     """The last word of another rank."""
 
     beat: int
@@ -62,7 +62,7 @@ class Heard(NamedTuple):
     """:func:`this_process` of that rank; empty if it is not known."""
 
 
-class Awaited(NamedTuple):
+class Wait(NamedTuple):
     """A wait for the other ranks."""
 
     what: str
@@ -70,7 +70,7 @@ class Awaited(NamedTuple):
     timeout_s: float
 
 
-class Peers:
+class RankMonitor:
     """Tells the other ranks where this one is, and remembers what they said last.
 
     Args:
@@ -86,19 +86,21 @@ class Peers:
         self.store, self.rank, self.world_size = store, rank, world_size
         self._lone_works, self._alone = 0, f"rlhf/alone/{ATTEMPT}/{number}"
         began = time.monotonic()
-        self.heard = {other: Heard(0, "not heard of yet", 0.0, began) for other in range(world_size) if other != rank}
+        self.heard = {
+            other: Heartbeat(0, "not heard of yet", 0.0, began) for other in range(world_size) if other != rank
+        }
         self._warned: set[int] = set()
         self._stacks: dict[int, str] = {}
         self.ended_at_deadline = dist.is_initialized() and dist.get_backend() == "nccl"
         """A collective that is late ends this process, without an error that could say anything: NCCL's watchdog."""
-        self._awaited: Awaited | None = None
-        self._told: Awaited | None = None
+        self._awaited: Wait | None = None
+        self._told: Wait | None = None
         self._over, self._asking, self._wake = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._exchange, name=NAME, daemon=True)
         self._thread.start()
 
     @classmethod
-    def join(cls, rank: int, world_size: int) -> Peers | None:
+    def join(cls, rank: int, world_size: int) -> RankMonitor | None:
         """Through the launcher's store; None where there is no such store (what started the ranks is unknown)."""
         host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
         if world_size == 1 or not host or not port:
@@ -178,7 +180,7 @@ class Peers:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._awaited = Awaited(what, time.monotonic(), timeout_s)
+        self._awaited = Wait(what, time.monotonic(), timeout_s)
         try:
             yield
         finally:
@@ -212,7 +214,7 @@ class Peers:
         if self.store.check([key]):
             said = json.loads(self.store.get(key))
             if said["beat"] != last.beat:
-                self.heard[other] = Heard(**said, since=time.monotonic())
+                self.heard[other] = Heartbeat(**said, since=time.monotonic())
                 self._warned.discard(other)
                 return
         silent_s = time.monotonic() - last.since
@@ -269,7 +271,7 @@ def stacks_here() -> str:
 
 
 @contextlib.contextmanager
-def waiting(what: str, rank: int, peers: Peers | None, timeout_s: float) -> Iterator[None]:
+def waiting(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Iterator[None]:
     """A wait for the other ranks.
 
     Raises:
@@ -288,7 +290,7 @@ def waiting(what: str, rank: int, peers: Peers | None, timeout_s: float) -> Iter
 def lost(
     what: str,
     rank: int,
-    peers: Peers | None,
+    peers: RankMonitor | None,
     timeout_s: float,
     began: float,
     cause: str,

@@ -37,7 +37,7 @@ def for_ranks(ranks: Sequence[Mapping[str, Any]], world_size: int) -> list[Mappi
     if differing:
         raise RunDirError(
             f"{len(ranks)} processes kept different states of {', '.join(differing)}, which {world_size} cannot share",
-            why="what it counted or sampled belongs to one process",
+            why="what a component counted or sampled belongs to one process",
             fix=f"--nproc {len(ranks)}, or a launcher with {len(ranks)} processes in all",
         )
     return [first] * world_size

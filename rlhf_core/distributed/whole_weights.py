@@ -7,15 +7,129 @@ one tensor, unless the code that writes keeps what it got.
 from __future__ import annotations
 
 import contextlib
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+from torch.distributed.checkpoint.state_dict_saver import save as save_parts
+from torch.distributed.tensor import DTensor
 
 from rlhf_core.distributed.alone import alone
-from rlhf_core.models.weights_on_demand import Weights, WeightsOnDemand
+from rlhf_core.models.tensor_files import Weights, WeightsOnDemand
 from rlhf_core.plugins.strategy_protocols import Collectives, Strategy, TensorGathering
 from rlhf_core.types.errors import OtherRankFailed
+from rlhf_core.types.tree import Stored
+
+
+def decoder_layers(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """Every layer of every transformer in a module (policy and critic, say), outermost ones only.
+
+    transformers' models name the classes of modules that are not to be split; those in a list are the layers. Embedding
+    and head are left to the root: the head runs on chunks of tokens, whose number differs between ranks. So is a layer
+    that shares a weight with another module: a weight is gathered with one unit only.
+    """
+    classes: set[str] = set()
+    owners: Counter[int] = Counter()
+    for part in module.modules():
+        classes |= set(getattr(part, "_no_split_modules", None) or ())
+        owners.update(id(p) for p in part.parameters(recurse=False))
+    return [layer for layer in _outermost(module, classes) if not _shares(layer, owners)]
+
+
+def _outermost(module: torch.nn.Module, classes: set[str]) -> Iterator[torch.nn.Module]:
+    listed = isinstance(module, torch.nn.ModuleList)
+    for child in module.children():
+        if listed and type(child).__name__ in classes and next(child.parameters(), None) is not None:
+            yield child
+        else:
+            yield from _outermost(child, classes)
+
+
+def _shares(layer: torch.nn.Module, owners: Counter[int]) -> bool:
+    """Whether one of its weights belongs to a module outside of it, too."""
+    inside = Counter(id(p) for part in layer.modules() for p in part.parameters(recurse=False))
+    return any(owners[place] != count for place, count in inside.items())
+
+
+def take_out(tree: Any) -> tuple[Any, dict[str, DTensor]]:
+    """A state without its DTensors, which are returned by the place where they stood."""
+    tensors: dict[str, DTensor] = {}
+
+    def walk(value: Any, place: str) -> Any:
+        if isinstance(value, DTensor):
+            tensors[place] = value
+            return Stored(place)
+        if isinstance(value, dict):
+            return {k: walk(v, f"{place}/{k}" if place else str(k)) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(walk(v, f"{place}/{i}") for i, v in enumerate(value))
+        return value
+
+    return walk(tree, ""), tensors
+
+
+def write_sharded(folder: Path, tensors: Mapping[str, DTensor]) -> None:
+    """Write every rank's parts into one folder, which all ranks see; all ranks call it.
+
+    Raises:
+        OSError: a rank could not; every rank raises it.
+    """
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    with _one_process(), _failures(f"writing into {folder}"):
+        save_parts(dict(tensors), storage_writer=writer, no_dist=not dist.is_initialized())
+
+
+def read_stored(tree: Any, like: Callable[[Stored], torch.Tensor]) -> Any:
+    """A state with its tensors; all ranks call it.
+
+    Args:
+        tree: with :class:`Stored` in it.
+        like: a tensor that is laid as the one which is read is to be: of the whole shape, or a DTensor.
+    """
+    wanted: dict[Path, dict[str, torch.Tensor]] = {}
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, Stored):
+            assert value.folder is not None
+            return wanted.setdefault(value.folder, {}).setdefault(value.name, torch.empty_like(like(value)).detach())
+        if isinstance(value, dict):
+            return {k: walk(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(walk, value))
+        return value
+
+    filled = walk(tree)
+    for folder, tensors in wanted.items():
+        reader = HuggingFaceStorageReader(str(folder))
+        with _one_process(), _failures(f"reading {folder}"):
+            load_parts(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+    return filled
+
+
+@contextlib.contextmanager
+def _one_process() -> Iterator[None]:
+    """torch warns that it writes from one process, or reads in one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+@contextlib.contextmanager
+def _failures(what: str) -> Iterator[None]:
+    """torch collects every rank's errors in one that is no ``Exception``."""
+    try:
+        yield
+    except CheckpointException as error:
+        ranks = "; ".join(f"rank {r}: {type(e).__name__}: {e}" for r, (e, _) in sorted(error.failures.items()))
+        raise OSError(f"{what} failed ({ranks})") from error
+
 
 WORK = "using the whole weights"
 """What rank 0 does alone, for messages."""

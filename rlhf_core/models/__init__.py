@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.data.tool_call_formats import Taken as Taken
-    from rlhf_core.data.tool_call_formats import WrittenCall as WrittenCall
+    from rlhf_core.data.tool_calls import ParsedToolCalls as ParsedToolCalls
+    from rlhf_core.data.tool_calls import RawToolCall as RawToolCall
     from rlhf_core.models.config import ModelConfig as ModelConfig
-    from rlhf_core.models.layers.agreement import rounding_tolerance as rounding_tolerance
     from rlhf_core.models.layers.last_token import can_pack as can_pack
     from rlhf_core.models.layers.last_token import last_token_hidden as last_token_hidden
     from rlhf_core.models.layers.matmul import use_matmul_backend as use_matmul_backend
     from rlhf_core.models.layers.padded import pad_rows as pad_rows
-    from rlhf_core.models.layers.padded import pad_values as pad_values
-    from rlhf_core.models.layers.padded import predicting as predicting
-    from rlhf_core.models.layers.split import has_linear_head as has_linear_head
     from rlhf_core.models.layers.trunk_and_head import base_model as base_model
+    from rlhf_core.models.layers.trunk_and_head import has_linear_head as has_linear_head
+    from rlhf_core.models.layers.trunk_and_head import rounding_tolerance as rounding_tolerance
     from rlhf_core.models.layers.trunk_and_head import take_apart as take_apart
     from rlhf_core.models.load import LoadedModel as LoadedModel
     from rlhf_core.models.load import clear_quantization_config as clear_quantization_config
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from rlhf_core.models.random_state import preserved_rng as preserved_rng
     from rlhf_core.models.random_state import seed_everything as seed_everything
     from rlhf_core.models.reference import Reference as Reference
-    from rlhf_core.models.save import load_weights as load_weights
-    from rlhf_core.models.save import save_model as save_model
     from rlhf_core.models.save import write_transformer as write_transformer
     from rlhf_core.models.slices import ValuesForAdapters as ValuesForAdapters
     from rlhf_core.models.slices import has_no_weights as has_no_weights

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from rlhf_core.models.template_writer import TemplateWriter
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
 
-if TYPE_CHECKING:
-    from rlhf_core.models.prompt_format import Formatter
-
-ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|call|>", "<|return|>")
-"""Special tokens that end a turn in templates that do not end all turns alike."""
 _THOUGHT = re.compile(r"</?think>")
 
 
@@ -39,20 +35,6 @@ class Cut(NamedTuple):
     """From the mark that ends the turn on."""
 
 
-def bridge(formatter: Formatter, previous: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool]) -> Bridge:
-    """See :meth:`Formatter.bridge`."""
-    answer = max((n for n, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
-    if answer < 0:
-        raise ValueError("bridge needs the turn that was sampled among the messages")
-    messages = (*messages[: answer + 1], *in_order(messages[answer], messages[answer + 1 :]))
-    cut = _cut(formatter, messages, answer, tools)
-    if cut is None:
-        return Bridge(formatter.encode(messages, tools), new_segment=True)
-    ids = formatter.encode_rest(cut.after)
-    ended = bool(previous) and previous[-1] == ids[0] if ids else True
-    return Bridge(ids[1:] if ended else ids, new_segment=False)
-
-
 def in_order(answer: Message, results: Sequence[Message]) -> list[Message]:
     """Results in the order of their calls, whichever came first; what answers no call keeps its place."""
     order = {call.get("id"): n for n, call in enumerate(answer.get("tool_calls") or ())}
@@ -61,21 +43,21 @@ def in_order(answer: Message, results: Sequence[Message]) -> list[Message]:
     return [next(ranked) if n in places else m for n, m in enumerate(results)]
 
 
-def _cut(formatter: Formatter, messages: Sequence[Message], answer: int, tools: Sequence[Tool]) -> Cut | None:
+def cut_sampled(writer: TemplateWriter, messages: Sequence[Message], answer: int, tools: Sequence[Tool]) -> Cut | None:
     """The sampled turn in the whole conversation; None if the template wrote anything up to it otherwise before."""
-    opening = formatter.render(messages[:answer], tools, add_generation_prompt=True)
+    opening = writer.render(messages[:answer], tools, add_generation_prompt=True)
     try:
-        whole = formatter.render(messages, tools, add_generation_prompt=True)
+        whole = writer.render(messages, tools, add_generation_prompt=True)
     except ModelError:
         stand_in = _stand_in(messages, answer)
         if stand_in is None:
             raise
-        whole = formatter.render(stand_in, tools, add_generation_prompt=True)
-        return cut_turn(formatter, whole.removeprefix(opening), None) if whole.startswith(opening) else None
+        whole = writer.render(stand_in, tools, add_generation_prompt=True)
+        return cut_turn(writer, whole.removeprefix(opening), None) if whole.startswith(opening) else None
     if not whole.startswith(opening):
         return None
-    cut = cut_turn(formatter, whole[len(opening) :], messages[answer])
-    return cut if keeps(formatter, cut.body, messages[answer]) else None
+    cut = cut_turn(writer, whole[len(opening) :], messages[answer])
+    return cut if keeps(writer, cut.body, messages[answer]) else None
 
 
 def _stand_in(messages: Sequence[Message], answer: int) -> list[Message] | None:
@@ -94,54 +76,54 @@ def _stand_in(messages: Sequence[Message], answer: int) -> list[Message] | None:
     return [*messages[:answer], {"role": "assistant", "content": "", "tool_calls": calls}, *messages[answer + 1 :]]
 
 
-def cut_turn(formatter: Formatter, text: str, turn: Message | None) -> Cut:
+def cut_turn(writer: TemplateWriter, text: str, turn: Message | None) -> Cut:
     """Cut a filled template, from where a turn begins, at the mark that ends the turn.
 
     Raises:
         ModelError: the template has no such mark, and the turn is not a text alone.
     """
-    place = min((p for end in formatter.turn_ends if (p := text.find(end)) >= 0), default=-1)
+    place = min((p for end in writer.turn_ends if (p := text.find(end)) >= 0), default=-1)
     if place < 0 and turn is not None and not turn.get("tool_calls"):
-        content = formatter.guard(content_of(turn))
+        content = writer.guard(content_of(turn))
         start = text.find(content)
         place = start + len(content) if start >= 0 else -1
     if place < 0:
         raise ModelError(
-            "the chat template does not mark where a turn of the assistant ends",
-            why=f"it goes on with {formatter.shown(text)[:80]!r}",
+            "the chat template does not mark the end of an assistant's turn",
+            why=f"it goes on with {writer.shown(text)[:80]!r}",
             fix="use a template that writes the tokenizer's EOS after an answer",
         )
     return Cut(text[:place], text[place:])
 
 
-def keeps(formatter: Formatter, body: str, turn: Message) -> bool:
+def keeps(writer: TemplateWriter, body: str, turn: Message) -> bool:
     """Whether all text of a turn stands in what the template makes of it."""
     texts = [*_THOUGHT.split(content_of(turn)), turn.get("reasoning") or ""]
-    return all(formatter.guard(text.strip()) in body for text in texts)
+    return all(writer.guard(text.strip()) in body for text in texts)
 
 
-def reply(formatter: Formatter, prompt: Sequence[Message], turn: Message, tools: Sequence[Tool]) -> tuple[int, ...]:
-    """See :meth:`Formatter.encode_reply`."""
-    opening = formatter.render(prompt, tools, add_generation_prompt=True)
-    whole = formatter.render([*prompt, turn], tools, add_generation_prompt=False)
+def reply(writer: TemplateWriter, prompt: Sequence[Message], turn: Message, tools: Sequence[Tool]) -> tuple[int, ...]:
+    """See :meth:`rlhf_core.models.prompt_format.Formatter.encode_reply`."""
+    opening = writer.render(prompt, tools, add_generation_prompt=True)
+    whole = writer.render([*prompt, turn], tools, add_generation_prompt=False)
     if not whole.startswith(opening):
         raise _unwritable(turn, "it writes the conversation otherwise once the turn is there")
-    body, after = cut_turn(formatter, whole[len(opening) :], turn)
-    if not keeps(formatter, body, turn):
+    body, after = cut_turn(writer, whole[len(opening) :], turn)
+    if not keeps(writer, body, turn):
         raise _unwritable(turn, "it leaves out the turn's text or its reasoning")
     calls: Sequence[Message] = turn.get("tool_calls") or ()
-    lost = [call["function"]["name"] for call in calls if formatter.guard(call["function"]["name"]) not in body]
+    lost = [call["function"]["name"] for call in calls if writer.guard(call["function"]["name"]) not in body]
     if lost:
         raise _unwritable(turn, f"it leaves out the call of {lost[0]!r}")
-    return (*formatter.encode_rest(body), *(formatter.encode_rest(after)[:1] or formatter.closing[:1]))
+    return (*writer.encode_rest(body), *(writer.encode_rest(after)[:1] or writer.closing[:1]))
 
 
 def _unwritable(turn: Message, why: str) -> ModelError:
     calls: Sequence[Message] = turn.get("tool_calls") or ()
     what = ", ".join(f"a call of {call['function']['name']}" for call in calls) or "reasoning"
     return ModelError(
-        "the chat template cannot write a turn that is to be learned",
+        "the chat template cannot render a turn that the run trains on",
         where=f"the turn: {content_of(turn)[:60]!r} with {what}",
         why=why,
-        fix="use a template that writes such turns, --set model.chat_template=hermes, or remove that row",
+        fix="use a template that renders such turns, --set model.chat_template=hermes, or remove that row",
     )

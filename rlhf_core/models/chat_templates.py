@@ -112,6 +112,6 @@ def apply_template(tokenizer: Any, value: str) -> None:
     if mark not in text:
         raise ModelError(
             "model.chat_template leaves out what a user says",
-            why=f"of one turn it makes {text[:80]!r}",
+            why=f"it renders one turn as {text[:80]!r}",
             fix="write message['content'] of every turn",
         )

@@ -72,7 +72,7 @@ class ModelConfig(Config):
     @field_validator("tool_format")
     @classmethod
     def _known_format(cls, value: str) -> str:
-        from rlhf_core.models.tool_call_format import check_format
+        from rlhf_core.models.tool_templates import check_format
 
         return check_format(value)
 

@@ -76,7 +76,7 @@ def inspect_model(config: ModelConfig, *, generates: bool = True) -> ModelFacts:
     context = context_length(model, config)
     weights_seen = _check_shapes(model, config, source)
     if config.lora is not None:
-        from rlhf_core.models.lora import add_lora
+        from rlhf_core.models.save import add_lora
 
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an earlier name
@@ -117,7 +117,7 @@ def _check_shapes(model: Any, config: ModelConfig, source: Source) -> bool:
                         f"'{config.path}': weight {name} has shape {list(shape)}, but config.json describes "
                         f"{list(expected[name])}",
                         where=str(file),
-                        why="config.json and weights are not of the same model",
+                        why="config.json and weights belong to different models",
                         fix="copy or download the folder again",
                     )
     return bool(files)

@@ -13,10 +13,9 @@ from typing import Any
 
 from rlhf_core.data.manifest import verify_files
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.hub import hub_reachable, local_copy
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality
 from rlhf_core.models.places import FORMS, near_names
-from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, resolve_model
+from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, hub_reachable, local_copy, resolve_model
 from rlhf_core.types.errors import ModelError
 
 log = logging.getLogger("rlhf.models")
@@ -39,6 +38,28 @@ class LoadedModel:
     """The path as the user wrote it."""
     context: int
     """Prompt + completion tokens that the model (or ``model.max_context``) allows."""
+
+    def save(self, folder: Path, weights: Mapping[str, Any] | None = None, *, merge: bool = False) -> None:
+        """Write weights, config and tokenizer; see :func:`rlhf_core.models.save.save_model`.
+
+        Args:
+            folder: made if it is not there.
+            weights: the model's whole state dict; None takes the model's own.
+            merge: fold adapters into the weights; the adapter itself then lies in ``adapter/``.
+        """
+        from rlhf_core.models.save import save_model
+
+        save_model(self.model, self.tokenizer, folder, weights, merge=merge)
+
+    def load_weights(self, folder: Path) -> None:
+        """Load a checkpoint's weights into the model, bit for bit.
+
+        Raises:
+            ModelError: names are missing or unexpected.
+        """
+        from rlhf_core.models.save import load_weights
+
+        load_weights(self.model, folder)
 
 
 def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
@@ -64,7 +85,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.lora is not None:
-        from rlhf_core.models.lora import add_lora
+        from rlhf_core.models.save import add_lora
         from rlhf_core.models.slices import ValuesForAdapters
 
         with ValuesForAdapters(model):
@@ -160,7 +181,7 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
 
 def _with_adapter(model: Any, adapter: str) -> Any:
     """The model with a LoRA adapter's weights added, as ``final/`` of its run holds them."""
-    from rlhf_core.models.lora import merge_adapter
+    from rlhf_core.models.save import merge_adapter
 
     verify_files(adapter)
     return merge_adapter(model, adapter)
@@ -188,7 +209,7 @@ def _check_weights(found: Mapping[str, Any], path: str) -> None:
     if missing:
         raise ModelError(
             f"'{path}' lacks {len(missing)} of its model's weights: {', '.join(missing[:3])}",
-            why="they would be drawn at random; config.json does not describe these weights, or they are not whole",
+            why="they would be random; config.json does not describe these weights, or files are missing",
             fix="copy or download the folder again",
         )
     if left_over:
@@ -208,12 +229,12 @@ def check_causal(model: Any, path: str) -> None:
     Raises:
         ModelError: it is an encoder.
     """
-    from rlhf_core.models.layers.look_ahead import looks_ahead
+    from rlhf_core.models.layers.trunk_and_head import looks_ahead
 
     if looks_ahead(model):
         raise ModelError(
             f"'{path}' holds a {type(model).__name__}, an encoder: the output at a token depends on those after it",
-            why="a policy predicts every token from those before it alone",
+            why="a policy predicts each token from the tokens before it",
             fix="give a causal language model; an encoder serves as a reward model only",
         )
 
@@ -235,12 +256,12 @@ def context_length(model: Any, config: ModelConfig) -> int:
     """Tokens that fit: the model's own limit, or ``config.max_context`` if that is lower.
 
     Where rotary frequencies change with the length beyond some length, that is the limit
-    (:mod:`rlhf_core.models.layers.rotary`).
+    (:mod:`rlhf_core.models.layers.trunk_and_head`).
 
     Raises:
         ModelError: ``config.max_context`` goes beyond that length.
     """
-    from rlhf_core.models.layers.rotary import length_limit, rope_type
+    from rlhf_core.models.layers.trunk_and_head import length_limit, rope_type
 
     text = model.config.get_text_config()
     model_limit = getattr(text, "max_position_embeddings", None) or 1 << 30
@@ -298,7 +319,7 @@ def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
     if len(tokenizer) > rows:
         raise ModelError(
             f"the tokenizer of '{path}' has {len(tokenizer)} tokens but the model embeds only {rows}",
-            why="tokenizer and weights are not of the same model",
+            why="tokenizer and weights belong to different models",
             fix="copy the tokenizer files that belong to these weights into the folder",
         )
 

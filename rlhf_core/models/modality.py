@@ -89,7 +89,7 @@ def _find(file: Path) -> Any:
     points = {entry.name: entry.point for entry in entries_of(GROUP, "modality")}
     if name not in points:
         raise ModelError(
-            f"the model speaks in modality '{name}', which no installed plugin knows",
+            f"the model needs modality '{name}', which no installed plugin has",
             where=str(file),
             why=f"installed: {', '.join(sorted(points)) or 'none'}",
             fix=f"{did_you_mean(str(name), points)} pip install rlhf-plugin-tts brings some".strip(),

@@ -80,8 +80,8 @@ def no_final_model(run: Path) -> ModelError:
     newest = f"name its newest checkpoint, {checkpoints[-1]}, or " if checkpoints else ""
     return ModelError(
         f"run '{run}' has no final model",
-        why="it was stopped, has failed, or is still going on",
-        fix=f"{newest}go on with it: rlhf train --resume {run}",
+        why="it was stopped, failed, or still runs",
+        fix=f"{newest}resume it: rlhf train --resume {run}",
     )
 
 

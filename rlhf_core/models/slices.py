@@ -98,7 +98,7 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
                 raise ModelError(
                     f"the weight '{name}' does not fit the model",
                     where=stored[name].file,
-                    why=f"it has the shape {list(stored[name].shape)}, and the model wants {list(parameter.shape)}",
+                    why=f"it has the shape {list(stored[name].shape)}, and the model needs {list(parameter.shape)}",
                     fix="use the files that belong to the model's config.json",
                 )
             placed[id(parameter)] = stored[name]
@@ -129,6 +129,32 @@ def load_named(module: torch.nn.Module, file: Path) -> None:
         remember(module, stored_in([file]))
     else:
         module.load_state_dict(load_file(str(file)), strict=False)
+
+
+def load_whole(module: torch.nn.Module, file: Path, names: set[str], what: str, fix: str) -> None:
+    """:func:`load_named`, from a file of a checkpoint that must hold these names and no others.
+
+    Args:
+        module: its other parameters stay.
+        file: in the folder of the checkpoint.
+        names: of the parameters.
+        what: the file holds, for the error.
+        fix: where there is no such file.
+
+    Raises:
+        ModelError: there is none, or it holds other names.
+    """
+    checkpoint = file.parent
+    if not file.is_file():
+        raise ModelError(f"checkpoint '{checkpoint}' holds no {what}", where=str(file), fix=fix)
+    stored = stored_in([file]).keys()
+    if stored != names:
+        raise ModelError(
+            f"checkpoint '{checkpoint}' does not fit the {what}",
+            why=f"they differ in {sorted(stored ^ names)[:3]}",
+            fix="resume with the model and the settings it was made with",
+        )
+    load_named(module, file)
 
 
 def read_weights(module: torch.nn.Module, device: torch.device) -> None:
@@ -189,7 +215,7 @@ def _replace(module: torch.nn.Module, make: Callable[[torch.nn.Parameter, Stored
         if id(parameter) not in values:
             raise ModelError(
                 f"no file holds the weight '{leaf}' of a {type(owner).__name__}",
-                why="it was made without memory, and nothing says what it is",
+                why="it was created without memory, and no checkpoint has its values",
                 fix="use a strategy that loads the model whole, such as ddp, and report this",
             )
         if id(parameter) not in new:
@@ -224,8 +250,7 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
     from accelerate import init_empty_weights
     from transformers import AutoConfig, DynamicCache, GenerationConfig
 
-    from rlhf_core.models.layers.caches import keys_and_values_only
-    from rlhf_core.models.layers.trunk_and_head import take_apart
+    from rlhf_core.models.layers.trunk_and_head import keys_and_values_only, take_apart
     from rlhf_core.models.random_state import preserved_rng
 
     described: Any = AutoConfig.from_pretrained(str(place), **options)

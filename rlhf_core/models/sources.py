@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,49 @@ from rlhf_core.data.manifest import MANIFEST, truncation
 from rlhf_core.models.modality import embedded_model
 from rlhf_core.models.places import is_run, model_place, no_final_model, nothing_there, planned_model
 from rlhf_core.types.errors import ModelError
+
+WAIT_S = 5.0
+
+
+def hub_reachable() -> bool:
+    """False where nothing answers, not even with an error, or ``HF_HUB_OFFLINE`` is set.
+
+    Without a network, libraries ask the hub six times for each of a model's files, 23 seconds a file, before they
+    take the local copy or find that there is none.
+    """
+    from huggingface_hub import constants
+
+    return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
+
+
+def local_copy(model: str, options: Mapping[str, Any]) -> Path:
+    """The folder of a hub model's files in the local cache, fetched first where they are not there.
+
+    Weights in other forms, which many models have beside their safetensors, are left out.
+
+    Args:
+        model: hub id.
+        options: of ``from_pretrained``.
+    """
+    from huggingface_hub import snapshot_download
+
+    files = ["model.safetensors", "model-*.safetensors", "*.json", "*.py"]
+    offline = bool(options.get("local_files_only"))
+    return Path(
+        snapshot_download(model, revision=options.get("revision"), local_files_only=offline, allow_patterns=files)
+    )
+
+
+@cache
+def _answers(address: str) -> bool:
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(address, timeout=WAIT_S)
+    except Exception:  # of whichever HTTP library is below; whatever it is, nobody answered
+        return False
+    return True
+
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
@@ -205,3 +249,52 @@ def weight_file_bytes(path: str) -> int | None:
     if source.gguf:
         return 8 * (place / source.gguf).stat().st_size
     return sum(file.stat().st_size for file in place.glob("*.safetensors")) or None
+
+
+SHAPE = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+)
+"""Keys of ``config.json`` in which a fine-tuned model does not differ from what it was made of."""
+
+
+EMBEDDED = ("pocket", "pocket-tools")
+"""Models of the core for which algorithms have recipes."""
+
+
+def embedded_of(path: str, names: Collection[str] = EMBEDDED) -> str | None:
+    """The embedded model that a path names, or of which a local model has shape and vocabulary; None for others.
+
+    Of a path that cannot be read the answer is None: what is wrong with it is said where it is loaded.
+
+    Args:
+        path: of a model.
+        names: embedded models to compare it with.
+    """
+    if path in names:
+        return path
+    return next((name for name in EMBEDDED if name in names and _is_made_of(path, name)), None)
+
+
+def _is_made_of(path: str, name: str) -> bool:
+    try:
+        source, shipped = resolve_model(path), Path(resolve_model(name).place)
+        folder = Path(source.place)
+        if not source.local or source.gguf or _shape(folder) != _shape(shipped):
+            return False
+        return _vocabulary(folder) == _vocabulary(shipped)
+    except (ModelError, OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _shape(folder: Path) -> dict[str, Any]:
+    config = json.loads((folder / "config.json").read_text())
+    return {key: config.get(key) for key in SHAPE}
+
+
+def _vocabulary(folder: Path) -> dict[str, int]:
+    return json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]

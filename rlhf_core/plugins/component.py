@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rlhf_core.plugins.construct import construct
-from rlhf_core.types.errors import ConfigError
+from rlhf_core.plugins.entry_points import distribution_of
+from rlhf_core.plugins.validation import explain_invalid
+from rlhf_core.types.errors import ConfigError, PluginError, RlhfError
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.types.rollouts import Prompt
 
 
 class Config(BaseModel):
@@ -21,6 +25,24 @@ class Config(BaseModel):
 
     no_effect: ClassVar[Mapping[str, str]] = {}
     """Settings of related components that would have no effect here -> why; they are refused with that reason."""
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], where: str = "", registry: Any = None) -> Self:
+        """Build from plain values.
+
+        Args:
+            settings: by name.
+            where: what they are of, for the error.
+            registry: where names of components are looked up; None for settings that hold none.
+
+        Raises:
+            ConfigError: keys or values cannot be used; lists all of them, each with its dotted key.
+            RlhfError: the first error of the toolkit's own that was raised inside.
+        """
+        try:
+            return cls.model_validate(dict(settings), context=None if registry is None else {"registry": registry})
+        except ValidationError as error:
+            raise explain_invalid(error, cls, where=where) from error
 
     @model_validator(mode="before")
     @classmethod
@@ -147,7 +169,8 @@ class ComponentConfig(Config):
         """
         if not self.component:
             raise TypeError(f"{type(self).__name__} has neither a component string nor a build(self, ctx)")
-        return construct(self, ctx)
+        target = import_component(type(self))
+        return target(*arguments(target, self, ctx))
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check everything that can be checked cheaply (files, columns, ranges) before any expensive work.
@@ -157,3 +180,144 @@ class ComponentConfig(Config):
         Raises:
             UserError: the input cannot work; says what to change.
         """
+
+
+def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
+    """The class or function that ``cls.component`` names.
+
+    Raises:
+        PluginError: it is not of the form ``module:name``, does not import, does not exist or cannot be called; names
+            distribution, version, value and cause.
+    """
+    value = cls.component
+    module, _, attributes = value.partition(":")
+    if not module or not attributes:
+        raise _broken(cls, "it is not of the form module:name", "write it as package.module:Class")
+    try:
+        target: Any = importlib.import_module(module)
+        for attribute in attributes.split("."):
+            target = getattr(target, attribute)
+    except RlhfError:
+        raise
+    except Exception as error:
+        raise _broken(cls, f"{type(error).__name__}: {error}", "install what is missing, or correct the string") from (
+            error
+        )
+    if not callable(target):
+        raise _broken(cls, f"it is a {type(target).__name__}", "name a class, or a function that returns the component")
+    return target
+
+
+def arguments(target: Callable[..., Any], config: ComponentConfig, ctx: Any) -> tuple[Any, ...]:
+    """What a component is made of; nothing only where there are no settings that would then have no effect."""
+    if takes_nothing(target) and set(type(config).model_fields) <= {"name"}:
+        return ()
+    return (config, ctx) if takes_context(target) else (config,)
+
+
+def takes_nothing(target: Callable[..., Any]) -> bool:
+    """Whether it has no parameters at all, as a class without settings.
+
+    Example:
+        >>> takes_nothing(lambda: None), takes_nothing(lambda config=None: None)
+        (True, False)
+    """
+    try:
+        return not inspect.signature(target).parameters
+    except ValueError:  # some classes written in C have no signature
+        return False
+
+
+def takes_context(target: Callable[..., Any]) -> bool:
+    """Whether the context is passed: the second parameter is required, or is called ``ctx``.
+
+    Other optional parameters keep their defaults, so that a class may have some for its tests.
+
+    Example:
+        >>> takes_context(lambda config, ctx: None), takes_context(lambda config, clock=None: None)
+        (True, False)
+    """
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except ValueError:  # some classes written in C have no signature
+        return False
+    if len(parameters) < 2:
+        return False
+    second = parameters[1]
+    if second.kind not in (second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD):
+        return False
+    return second.default is second.empty or second.name == "ctx"
+
+
+def _broken(cls: type[ComponentConfig], why: str, fix: str) -> PluginError:
+    origin = distribution_of(cls.__module__, cls.__qualname__)
+    return PluginError(
+        f"the component of {cls.__qualname__} cannot be loaded: {cls.component!r}",
+        where=f"{origin or cls.__module__}, {cls.__module__}:{cls.__qualname__}.component",
+        why=why,
+        fix=fix,
+    )
+
+
+class VerifierConfig(ComponentConfig):
+    """Base of a verifier's Config. It is built in a worker process: the context has a registry, no run config."""
+
+    needs_answer: ClassVar[bool] = True
+    """Whether the verdict compares with ``Prompt.answer``; if so, a dataset without answers is refused."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """Why no completion of this prompt could be judged (for example a reference answer that does not parse); None
+        if it can. Called for every row when the dataset loads, so it must be quick; the error names file and line.
+        """
+        return None
+
+    @property
+    def asked_form(self) -> tuple[str, ...]:
+        """Strings that no completion brings unless its prompt asks for them, such as ``<answer>``, and without which
+        every verdict is 0. A run whose prompts do not hold them is refused.
+        """
+        return ()
+
+    @property
+    def seconds(self) -> float:
+        """The longest that a verdict takes with these settings, by the verifier's own deadlines; 0 if it has none."""
+        return 0.0
+
+    @property
+    def busy_seconds(self) -> float:
+        """The longest that a verdict takes on a machine that is busy with other things; the worker's deadline unless
+        the user sets one.
+        """
+        return self.seconds
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Environment variables with keys or tokens that its worker needs, which gets no others of that kind."""
+        return ()
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+HOUR, DAY = 3600.0, 86400.0
+
+
+class DeadlineSettings(Config):
+    """Longest time for each stage, in seconds. What takes longer is taken to hang: the run ends with exit code 1 and
+    says which component it was, in which step, and at which line; the last complete checkpoint stays.
+    """
+
+    build_s: Seconds = DAY
+    """Loading models and data, building components (training an ensemble of reward models included)."""
+    rollout_s: Seconds = 4 * HOUR
+    """One call of the agent or the rollout engine."""
+    reward_s: Seconds = HOUR
+    """One call of a reward, of a batch's completions or of one rank's share."""
+    update_s: Seconds = DAY
+    """One whole step."""
+    evaluation_s: Seconds = DAY
+    """One evaluation, benchmarks included."""
+    checkpoint_s: Seconds = HOUR
+    """Writing a checkpoint or the final model."""
+    listener_s: Seconds = HOUR
+    """One call of a hook, a monitor or a tracker."""
+    close_s: Seconds = 600.0
+    """Closing one component at the end of the run (a tracker may have to send what it holds)."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlhf_core.types.errors import ComponentError, RlhfError, StopRun
 
@@ -14,14 +13,14 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.component import ComponentConfig
     from rlhf_core.plugins.registry import Registry
 
-_labels: dict[int, tuple[weakref.ref[Any], str]] = {}
+LABEL = "_rlhf_label"
+"""Attribute of a component that was built: how it is named to people."""
 
 
-def remember_label(component: object, label: str) -> None:
-    """Keep how a component is named to people for as long as it lives, so that whoever calls it can name it."""
-    key = id(component)
-    with contextlib.suppress(TypeError):  # what cannot be referenced weakly is named after its class
-        _labels[key] = (weakref.ref(component, lambda _: _labels.pop(key, None)), label)
+def set_label(component: object, label: str) -> None:
+    """Keep on a component how it is named to people, so that whoever calls it can name it."""
+    with contextlib.suppress(AttributeError, TypeError):  # one without attributes is named after its class
+        object.__setattr__(component, LABEL, label)
 
 
 def label_of(component: object, kind: str = "") -> str:
@@ -30,8 +29,7 @@ def label_of(component: object, kind: str = "") -> str:
     Example:
         "reward 'judge' (acme-judge 1.2)"
     """
-    row = _labels.get(id(component))
-    return row[1] if row is not None and row[0]() is component else f"{kind} {type(component).__name__}".strip()
+    return getattr(component, "__dict__", {}).get(LABEL) or f"{kind} {type(component).__name__}".strip()
 
 
 def label_for(kind: str, chosen: ComponentConfig, registry: Registry | None, role: str = "") -> str:
@@ -49,11 +47,11 @@ def label_for(kind: str, chosen: ComponentConfig, registry: Registry | None, rol
 
 
 @contextlib.contextmanager
-def blamed_on(label: str, method: str) -> Iterator[None]:
+def component_errors(label: str, method: str) -> Iterator[None]:
     """Name the component that raises inside.
 
     Example:
-        with blamed_on("advantage 'acme' (acme-adv 1.2)", "estimate()"):
+        with component_errors("advantage 'acme' (acme-adv 1.2)", "estimate()"):
             estimate = estimator.estimate(rollouts, scores, group_ids)
 
     Args:
@@ -75,9 +73,9 @@ def blamed_on(label: str, method: str) -> Iterator[None]:
 def component_error(label: str, method: str, error: Exception) -> ComponentError:
     """The error for a component that raised."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
+    line = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
     return ComponentError(
         f"{method} of {label} raised {type(error).__name__}: {error}",
-        where=place,
+        where=line,
         fix="fix the plugin, or choose another; `rlhf --debug ...` and failure.json of the run show the traceback",
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.component import ComponentConfig
     from rlhf_core.plugins.registry import Registry
 
 
@@ -43,6 +46,43 @@ class BuildContext:
     """Nothing is to be run: a ``preflight`` downloads and trains nothing, and leaves out what would need it."""
     report: dict[str, Any] = field(default_factory=dict)
     """Facts a component wants in ``summary.json`` (for example an ensemble's held-out accuracy)."""
+
+    def build(self, kind: str, config: ComponentConfig) -> Any:
+        """Build a component of the run: named in errors, its state in every checkpoint, closed when the run ends.
+
+        Args:
+            kind: for example ``reward``.
+            config: the component's.
+
+        Raises:
+            PluginError: a method of its kind is missing.
+        """
+        return self.session.components.build(kind, config, self)
+
+    @contextmanager
+    def open(self, kind: str, config: ComponentConfig) -> Iterator[Any]:
+        """Build a component outside a run, checked against its protocol; it is closed at the end.
+
+        Args:
+            kind: for example ``reward``.
+            config: the component's.
+
+        Raises:
+            PluginError: what was built is no such component.
+        """
+        from rlhf_core.plugins.component_errors import component_errors, label_for, set_label
+        from rlhf_core.plugins.registry import check_component
+
+        label = label_for(kind, config, self.registry)
+        with component_errors(label, "build()"):
+            built = config.build(self)
+        try:
+            check_component(kind, built, label)
+            set_label(built, label)
+            yield built
+        finally:
+            if callable(close := getattr(built, "close", None)):
+                close()
 
     def with_(self, **changes: Any) -> BuildContext:
         """Return a copy with the given fields replaced. ``report`` stays shared."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.plugins.component_errors import blamed_on, label_of
+from rlhf_core.plugins.component_errors import component_errors, label_of
 from rlhf_core.plugins.protocols import RewardModel, RolloutEngine, TurnStream
-from rlhf_core.plugins.time_limit import watched
+from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.types.errors import PluginError
+from rlhf_core.types.frozen import frozen
 from rlhf_core.types.rollouts import (
     Advantages,
     MalformedRollout,
@@ -23,12 +25,13 @@ from rlhf_core.types.rollouts import (
     SamplingParams,
     Score,
     ScoreStatus,
+    TokenValues,
 )
 
 UNORDERED = (str, bytes, Set, Mapping)
 """What can be iterated over, but is no list with one value per sample."""
-Label = Callable[[object], str]
-"""Component -> how it is named in errors."""
+OnEnded = Callable[[int], None]
+"""Called with how many more completions have ended."""
 
 
 def contract_error(component: str, returned: str, expected: str) -> PluginError:
@@ -46,43 +49,94 @@ def contract_error(component: str, returned: str, expected: str) -> PluginError:
     )
 
 
-def place_of(error: BaseException) -> str:
+def raising_line(error: BaseException) -> str:
     """The line that raised. Example: `` (rewards.py, line 8)``"""
     frames = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
-def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "") -> Sequence[Score]:
-    """Score samples; an exception becomes status ``error`` for each sample, never 0.0.
+class CheckedReward:
+    """A reward whose every answer is checked; an exception becomes status ``error`` for each sample, never 0.0.
 
     Args:
         reward: what scores.
-        samples: what is scored.
-        label: names the reward in errors; "" takes what it was built as.
-
-    Raises:
-        PluginError: it returned something else than one ``Score`` per sample.
-        DeadlineExceeded: it hangs; in a run only, see `DeadlineSettings`.
+        label: names it in errors; "" takes what it was built as.
     """
-    label = label or label_of(reward)
-    with watched("reward", f"score() of {label} for {len(samples)} completions"):
-        try:
-            answer: Any = reward.score(list(samples))
-            scores = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}{place_of(error)}"
-            return [Score.failed(ScoreStatus.ERROR, text)] * len(samples)
-    if not isinstance(scores, list):
-        raise contract_error(label, f"{scores!r:.80}", f"a list of {len(samples)} Scores")
-    if len(scores) != len(samples):
-        raise contract_error(
-            label, f"{len(scores)} scores for {len(samples)} samples", "one Score per sample, in order"
-        )
-    for sample, score in zip(samples, scores):
-        if not isinstance(score, Score):
-            raise contract_error(label, f"{type(score).__name__} {score!r:.80} for '{sample.prompt.id}'", "a Score")
-    return scores
+
+    def __init__(self, reward: RewardModel, label: str = "") -> None:
+        self.reward, self.label = reward, label or label_of(reward)
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One score per sample, in order.
+
+        Raises:
+            PluginError: it returned something else than one ``Score`` per sample.
+            DeadlineExceeded: it hangs; in a run only, see `DeadlineSettings`.
+        """
+        with time_limit("reward", f"score() of {self.label} for {len(samples)} completions"):
+            try:
+                answer: Any = self.reward.score(list(samples))
+                scores = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}{raising_line(error)}"
+                return [Score.failed(ScoreStatus.ERROR, text)] * len(samples)
+        if not isinstance(scores, list):
+            raise contract_error(self.label, f"{scores!r:.80}", f"a list of {len(samples)} Scores")
+        if len(scores) != len(samples):
+            raise contract_error(
+                self.label, f"{len(scores)} scores for {len(samples)} samples", "one Score per sample, in order"
+            )
+        for sample, score in zip(samples, scores):
+            if not isinstance(score, Score):
+                returned = f"{type(score).__name__} {score!r:.80} for '{sample.prompt.id}'"
+                raise contract_error(self.label, returned, "a Score")
+        return scores
+
+
+def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "") -> Sequence[Score]:
+    """Score samples with a reward, its answer checked; see :class:`CheckedReward`."""
+    return CheckedReward(reward, label).score(samples)
+
+
+class CheckedAdvantage:
+    """An estimator that sees read-only copies, and whose every answer is checked.
+
+    Args:
+        estimator: the run's advantage.
+        label: names it in errors; "" takes what it was built as.
+    """
+
+    def __init__(self, estimator: Any, label: str = "") -> None:
+        self.estimator, self.label = estimator, label or label_of(estimator)
+
+    def estimate(
+        self,
+        rollouts: Sequence[Rollout],
+        scores: Sequence[Score],
+        group_ids: Sequence[int],
+        values: Sequence[TokenValues] | None,
+    ) -> Advantages:
+        """One advantage per rollout; the estimator is not called for none.
+
+        Args:
+            rollouts: of all ranks.
+            scores: one per rollout.
+            group_ids: the group of each.
+            values: the critic's; None without one.
+
+        Raises:
+            PluginError: it returned something else.
+            ComponentError: it raised.
+        """
+        if not rollouts:
+            return Advantages([])
+        critic_values = () if values is None else (list(map(frozen, values)),)
+        arguments = (list(map(frozen, rollouts)), list(map(frozen, scores)), list(group_ids), *critic_values)
+        with component_errors(self.label, "estimate()"):
+            answer = self.estimator.estimate(*arguments)
+        advantages = check_advantages(answer, rollouts, self.label)
+        return advantages if values is None else check_returns(advantages, rollouts, self.label)
 
 
 def check_advantages(estimate: Any, rollouts: Sequence[Rollout], label: str) -> Advantages:
@@ -187,14 +241,19 @@ def requested(groups: Sequence[PromptGroup]) -> list[tuple[str, int]]:
     return [(g.prompt.id, i) for g in groups for i in range(g.group_size)]
 
 
-class ValidatedEngine:
-    """A rollout engine whose every answer is checked; everything else is the engine's own."""
+class CheckedEngine:
+    """What an agent samples with: a rollout engine whose every answer is checked.
 
-    def __init__(self, engine: RolloutEngine, label: str) -> None:
-        self.engine, self.label = engine, label
+    Args:
+        engine: the run's.
+        label: names it in errors; "" takes what it was built as.
+        on_ended: told how many more completions have ended; None where nobody wants to know.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+    def __init__(self, engine: RolloutEngine, label: str = "", on_ended: OnEnded | None = None) -> None:
+        self.engine, self.label, self.on_ended = engine, label or label_of(engine), on_ended
+        reports = on_ended is not None and "on_ended" in inspect.signature(engine.generate).parameters
+        self._options: Any = {"on_ended": on_ended} if reports else {}
 
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
@@ -205,15 +264,15 @@ class ValidatedEngine:
             PluginError: the engine returned something else.
             ComponentError: it raised.
         """
-        with blamed_on(self.label, "generate()"):
+        with component_errors(self.label, "generate()"):
             try:
-                answer: Any = self.engine.generate(requests, sampling, policy_version)
+                answer: Any = self.engine.generate(requests, sampling, policy_version, **self._options)
             except MalformedRollout as error:
                 raise contract_error(self.label, f"a {error}", "one log-probability per sampled token") from error
         check_answers(answer, requests, sampling, self.label)
         return list(answer)
 
-    def open_stream(self, sampling: SamplingParams, policy_version: int) -> ValidatedStream | None:
+    def open_stream(self, sampling: SamplingParams, policy_version: int) -> CheckedStream | None:
         """The engine's stream of turns; None where it has none.
 
         Raises:
@@ -223,7 +282,7 @@ class ValidatedEngine:
         opens = getattr(self.engine, "open_stream", None)
         if opens is None:
             return None
-        with blamed_on(self.label, "open_stream()"):
+        with component_errors(self.label, "open_stream()"):
             stream: Any = opens(sampling, policy_version)
         if stream is None:
             return None
@@ -232,10 +291,10 @@ class ValidatedEngine:
             raise contract_error(
                 self.label, f"{type(stream).__name__} without {', '.join(missing)}", "a TurnStream, or None"
             )
-        return ValidatedStream(stream, sampling, self.label)
+        return CheckedStream(stream, sampling, self.label)
 
 
-class ValidatedStream:
+class CheckedStream:
     """A stream of turns whose every turn is checked."""
 
     def __init__(self, stream: TurnStream, sampling: SamplingParams, label: str) -> None:
@@ -251,7 +310,7 @@ class ValidatedStream:
         """Add a turn of an episode that has none under way."""
         if episode in self._under_way:
             raise ValueError(f"{request.prompt_id}#{request.group_index} has a turn under way already")
-        with blamed_on(self.label, "submit() of the stream"):
+        with component_errors(self.label, "submit() of the stream"):
             self.stream.submit(episode, request)
         self._under_way[episode] = request
 
@@ -263,7 +322,7 @@ class ValidatedStream:
                 waited for.
             ComponentError: the stream raised.
         """
-        with blamed_on(self.label, "take() of the stream"):
+        with component_errors(self.label, "take() of the stream"):
             try:
                 answer: Any = self.stream.take(steps)
             except MalformedRollout as error:
@@ -285,7 +344,7 @@ class ValidatedStream:
 
     def forget(self, episode: Hashable) -> None:
         """The episode has no further turn."""
-        with blamed_on(self.label, "forget() of the stream"):
+        with component_errors(self.label, "forget() of the stream"):
             self.stream.forget(episode)
 
     def close(self) -> None:

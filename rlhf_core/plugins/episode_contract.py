@@ -68,4 +68,4 @@ def _check_turn(role: str, span: tuple[int, int], message: Any, mask_T: Any, nam
     try:
         json.dumps(message, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise contract_error(label, f"a message in {name} that is no JSON: {error}", "JSON values only") from error
+        raise contract_error(label, f"a message in {name} that is not JSON: {error}", "JSON values only") from error

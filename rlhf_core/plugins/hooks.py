@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import pluggy
 
-from rlhf_core.plugins.disabled import normalise
-from rlhf_core.plugins.entry_points import scan
+from rlhf_core.plugins.entry_points import Entry, check_core_range, normalise, scan
 from rlhf_core.plugins.hook_events import BatchReady as BatchReady
 from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
 from rlhf_core.plugins.hook_events import EvalEnd as EvalEnd
@@ -26,8 +25,7 @@ from rlhf_core.plugins.hook_events import RunClosed as RunClosed
 from rlhf_core.plugins.hook_events import RunEnd as RunEnd
 from rlhf_core.plugins.hook_events import RunStart as RunStart
 from rlhf_core.plugins.hook_events import StepEnd as StepEnd
-from rlhf_core.plugins.registry import Entry, check_core_range
-from rlhf_core.plugins.time_limit import watched
+from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.types.errors import PluginError, RlhfError, StopRun, UserError
 from rlhf_core.types.frozen import frozen
 
@@ -167,7 +165,7 @@ class HookBus:
             PluginError: it raised, and the bus is strict.
             DeadlineExceeded: it hangs; in a run only.
         """
-        with watched("listener", listener):
+        with time_limit("listener", listener):
             try:
                 return function()
             except StopRun as stop:

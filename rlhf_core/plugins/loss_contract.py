@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from rlhf_core.plugins.component_errors import blamed_on
+from rlhf_core.plugins.component_errors import component_errors, label_of
 from rlhf_core.plugins.contracts import contract_error
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.types.batches import LossOutput, PairBatch, UnpairedBatch
@@ -17,53 +17,59 @@ CORE_METRICS = frozenset({"loss", "grad_norm", "critic_grad_norm", "learning_rat
 """What the core measures under these names is no loss's to say."""
 
 
+LossTerm = Callable[[LossOutput, Any], LossOutput]
+"""(What the loss returned, its batch) -> the same with a further term; unreduced, as the loss is."""
+
+
 class CheckedLoss:
     """A loss whose every answer is checked before terms are added to it.
 
     Args:
         loss: a component.
-        label: names it in errors.
+        label: names it in errors; "" takes what it was built as.
+        terms: added one after the other.
     """
 
-    def __init__(self, loss: Loss, label: str) -> None:
-        self.loss, self.label = loss, label
+    def __init__(self, loss: Loss, label: str = "", terms: Sequence[LossTerm] = ()) -> None:
+        self.loss, self.label, self.terms = loss, label or label_of(loss, "loss"), tuple(terms)
 
     def __call__(self, batch: Any) -> LossOutput:
-        """The loss's answer.
+        """The loss's answer, with the terms.
+
+        In-place operations are seen by the count that torch keeps of them for autograd: nothing is copied or compared.
 
         Raises:
-            PluginError: it does not fit the batch, or the loss has changed the batch.
+            PluginError: the answer does not fit the batch, or the loss has changed the batch, which the core and the
+                terms use next.
+            ComponentError: the loss raised.
         """
-        return call_loss(self.loss, batch, self.label)
+        tensors = {name: tensor for name, tensor in _fields(batch).items() if isinstance(tensor, torch.Tensor)}
+        before = {name: t._version for name, t in tensors.items() if not t.is_inference()}
+        with component_errors(self.label, "__call__()"):
+            try:
+                answer = self.loss(batch)
+            except RuntimeError as error:
+                if "in-place operation" not in str(error):
+                    raise
+                expected = "a new tensor; a loss changes nothing in place"
+                raise contract_error(self.label, f"no loss: {error}", expected) from error
+        changed = [name for name, version in before.items() if tensors[name]._version != version]
+        replaced = [name for name, tensor in tensors.items() if getattr(batch, name) is not tensor]
+        if changed or replaced:
+            raise contract_error(
+                self.label,
+                f"its loss after changing {', '.join([*changed, *replaced])} of the batch",
+                "a batch left as it was: no in-place operations (mul_, masked_fill_, zero_) on it or on views of it",
+            )
+        out = check_loss(answer, batch, self.label)
+        for term in self.terms:
+            out = term(out, batch)
+        return out
 
 
-def call_loss(loss: Loss, batch: Any, label: str) -> LossOutput:
-    """Call a loss, and check its answer and that it has left the batch alone: the core and other terms use it next.
-
-    In-place operations are seen by the count that torch keeps of them for autograd: nothing is copied or compared.
-
-    Raises:
-        PluginError: names the tensor that was changed, or what came and what was expected.
-        ComponentError: the loss raised.
-    """
-    tensors = {name: tensor for name, tensor in _fields(batch).items() if isinstance(tensor, torch.Tensor)}
-    before = {name: t._version for name, t in tensors.items() if not t.is_inference()}
-    with blamed_on(label, "__call__()"):
-        try:
-            answer = loss(batch)
-        except RuntimeError as error:
-            if "in-place operation" not in str(error):
-                raise
-            raise contract_error(label, f"no loss: {error}", "a new tensor; a loss changes nothing in place") from error
-    changed = [name for name, version in before.items() if tensors[name]._version != version]
-    replaced = [name for name, tensor in tensors.items() if getattr(batch, name) is not tensor]
-    if changed or replaced:
-        raise contract_error(
-            label,
-            f"its loss after changing {', '.join([*changed, *replaced])} of the batch",
-            "a batch left as it was: no in-place operations (mul_, masked_fill_, zero_) on it or on views of it",
-        )
-    return check_loss(answer, batch, label)
+def checked_loss(loss: Loss) -> CheckedLoss:
+    """The loss, checked once."""
+    return loss if isinstance(loss, CheckedLoss) else CheckedLoss(loss)
 
 
 def _fields(batch: Any) -> dict[str, Any]:
@@ -72,7 +78,7 @@ def _fields(batch: Any) -> dict[str, Any]:
     return dict(vars(batch)) if hasattr(batch, "__dict__") else {}
 
 
-def wanted_shape(batch: Any) -> tuple[int, ...] | None:
+def expected_shape(batch: Any) -> tuple[int, ...] | None:
     """Shape of an unreduced loss: that of the mask, or one value per row; None for a batch of a trainer's own kind
     that has no mask."""
     mask_BT = getattr(batch, "mask_BT", None)
@@ -99,12 +105,12 @@ def check_loss(answer: Any, batch: Any, label: str) -> LossOutput:
     if not (isinstance(answer.loss, torch.Tensor) and isinstance(answer.metrics, Mapping)):
         came = f"LossOutput({type(answer.loss).__name__}, {type(answer.metrics).__name__})"
         raise contract_error(label, came, "LossOutput of a tensor, and a mapping of metrics")
-    shape, wanted = tuple(answer.loss.shape), wanted_shape(batch)
-    if wanted is None and len(shape) != 1:
+    shape, expected = tuple(answer.loss.shape), expected_shape(batch)
+    if expected is None and len(shape) != 1:
         raise contract_error(label, f"a loss of shape {shape}", f"one value per row of {type(batch).__name__}")
-    if wanted is not None and shape != wanted:
-        unit = "token, masked and averaged by the core" if len(wanted) == 2 else "row, averaged by the core"
-        raise contract_error(label, f"a loss of shape {shape}", f"shape {wanted}: one value per {unit}")
+    if expected is not None and shape != expected:
+        unit = "token, masked and averaged by the core" if len(expected) == 2 else "row, averaged by the core"
+        raise contract_error(label, f"a loss of shape {shape}", f"shape {expected}: one value per {unit}")
     if torch.is_grad_enabled() and not answer.loss.requires_grad:
         raise contract_error(
             label, "a loss without a gradient", "one that the policy's logprobs were not detached from"

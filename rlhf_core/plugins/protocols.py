@@ -10,20 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rlhf_core.plugins.strategy_protocols import (
-    Collectives,
-    GradientSync,
-    GroupFactory,
-    LoneWork,
-    ModelSharding,
-    ModuleRelease,
-    OptimizerOwner,
-    OptimizerSharding,
-    RunOptimizer,
-    ShardedForward,
-    ShardedLoading,
-    Strategy,
-)
+from rlhf_core.plugins.strategy_protocols import Strategy as Strategy
 from rlhf_core.types.rollouts import (
     Advantages,
     JudgeReply,
@@ -351,41 +338,3 @@ class Closeable(Protocol):
     def close(self) -> None:
         """Release them; idempotent."""
         ...
-
-
-__all__ = [
-    "Advantage",
-    "Agent",
-    "Benchmark",
-    "Closeable",
-    "Collectives",
-    "CriticAdvantage",
-    "DatasetSource",
-    "Environment",
-    "GoldScorer",
-    "GradientSync",
-    "GroupFactory",
-    "Judge",
-    "LoneWork",
-    "Loss",
-    "MemoryReleaser",
-    "ModelSharding",
-    "ModuleRelease",
-    "Monitor",
-    "OptimizerOwner",
-    "OptimizerSharding",
-    "RewardModel",
-    "RolloutEngine",
-    "RunOptimizer",
-    "ShardedForward",
-    "ShardedLoading",
-    "Stateful",
-    "Strategy",
-    "StreamingEngine",
-    "Tool",
-    "Tracker",
-    "Trainer",
-    "TurnStream",
-    "Verifier",
-    "WeightReceiver",
-]

@@ -6,20 +6,71 @@ import inspect
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlhf_core.plugins.disabled import disabled_distributions, normalise
-from rlhf_core.plugins.entry_points import CORE as CORE
-from rlhf_core.plugins.entry_points import Entry as Entry
-from rlhf_core.plugins.entry_points import check_core_range as check_core_range
-from rlhf_core.plugins.entry_points import core_requirement as core_requirement
-from rlhf_core.plugins.entry_points import required_distributions as required_distributions
-from rlhf_core.plugins.entry_points import scan as scan
-from rlhf_core.plugins.kinds import KINDS, METHODS
+from rlhf_core.plugins.entry_points import (
+    CORE,
+    Entry,
+    check_core_range,
+    disabled_distributions,
+    normalise,
+    required_distributions,
+    scan,
+)
 from rlhf_core.types.errors import PluginError, did_you_mean
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.component import ComponentConfig
+
+
+class Kind(NamedTuple):
+    """One kind; its entry-point group is ``rlhf.NAME``."""
+
+    name: str
+    methods: tuple[str, ...]
+    """What a built component must have; checked once, at build."""
+    protocol: str = ""
+    """Its protocol in ``rlhf_core.plugins.protocols``; "" if it has none."""
+    field: str = ""
+    """The configuration field that holds one component of this kind; "" if none does."""
+    list_field: str = ""
+    """The configuration field that holds several."""
+
+
+TABLE: tuple[Kind, ...] = (
+    Kind("trainer", ("run",), "Trainer", "trainer"),
+    Kind("loss", ("__call__",), "Loss", "loss"),
+    Kind("advantage", ("estimate",), "Advantage", "advantage"),
+    Kind("reward", ("score",), "RewardModel", "reward", "rewards"),
+    Kind("verifier", ("verify",), "Verifier", "verifier"),
+    Kind("judge", ("ask",), "Judge"),
+    Kind("agent", ("play",), "Agent", "agent"),
+    Kind("environment", ("reset", "step", "score"), "Environment", "environment"),
+    Kind("tool", ("call",), "Tool", "", "tools"),
+    Kind("rollout", ("generate",), "RolloutEngine", "rollout"),
+    Kind("strategy", ("prepare", "backward", "clip_grad_norm"), "Strategy", "strategy"),
+    Kind("dataset", ("rows",), "DatasetSource", "source"),
+    Kind("benchmark", ("evaluate",), "Benchmark", "", "benchmarks"),
+    Kind("monitor", ("observe",), "Monitor", "", "monitors"),
+    Kind("tracker", ("log", "close"), "Tracker", "", "trackers"),
+    Kind("study", ("run", "table"), "Study"),
+)
+
+KINDS: tuple[str, ...] = tuple(kind.name for kind in TABLE)
+
+METHODS: Mapping[str, tuple[str, ...]] = {kind.name: kind.methods for kind in TABLE}
+"""Kind -> methods a built component must have."""
+
+PROTOCOLS: Mapping[str, str] = {kind.name: kind.protocol for kind in TABLE if kind.protocol}
+"""Kind -> name of its protocol."""
+
+KIND_OF_FIELD: Mapping[str, str] = {
+    field: kind.name for kind in TABLE for field in (kind.field, kind.list_field) if field
+}
+"""Configuration field -> kind of the components that it holds."""
+
+SHORT_FIELDS: frozenset[str] = frozenset({"dataset", *(kind.field for kind in TABLE if kind.field == kind.name)})
+"""Configuration fields in which a bare name stands for ``{name: NAME}`` before layers are merged."""
 
 
 class Registry:
@@ -157,6 +208,21 @@ class Registry:
             fix=hint or f"pip install the plugin that provides it; rlhf plugins list --kind {kind}",
         )
 
+    def config(self, kind: str, name: str, settings: Mapping[str, Any] | None = None) -> ComponentConfig:
+        """A component's Config.
+
+        Args:
+            kind: for example ``reward``.
+            name: the component.
+            settings: its settings by name.
+
+        Raises:
+            PluginError: there is no such component.
+            ConfigError: a setting does not exist or has a value that cannot be used.
+        """
+        cls = self.load(kind, name)
+        return cls.from_settings({**(settings or {}), "name": self.find(kind, name).name}, f"{kind} '{name}'", self)
+
     def load(self, kind: str, name: str) -> type[ComponentConfig]:
         """Import the Config class that an entry names.
 
@@ -212,8 +278,3 @@ def check_component(kind: str, component: object, label: str) -> None:
             f"without {', '.join(missing)}()",
             fix=f"see rlhf_core.plugins.protocols for what a {kind} must have",
         )
-
-
-def describe_all(entries: Iterable[Entry]) -> list[Mapping[str, str]]:
-    """Rows for ``rlhf plugins list --json``."""
-    return [e.describe() for e in entries]

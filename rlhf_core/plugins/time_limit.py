@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlhf_core.types.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.deadlines import DeadlineSettings
+    from rlhf_core.plugins.component import DeadlineSettings
 
 StageName = Literal["build", "rollout", "reward", "update", "evaluation", "checkpoint", "listener", "close"]
 FRAMES = 30
@@ -156,11 +156,11 @@ _watchdog: Watchdog | None = None
 """Process-wide, as signals are."""
 
 
-def watched(name: StageName, what: str) -> contextlib.AbstractContextManager[Any]:
+def time_limit(name: StageName, what: str) -> contextlib.AbstractContextManager[Any]:
     """A stage of the run that is active in this process; nothing is watched without one, or in another thread.
 
     Example:
-        with watched("reward", "reward 'judge' (acme-judge 1.2), 16 completions"):
+        with time_limit("reward", "reward 'judge' (acme-judge 1.2), 16 completions"):
             scores = reward.score(samples)
 
     Args:

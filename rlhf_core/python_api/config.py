@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rlhf_core.plugins.component import ComponentConfig
+from rlhf_core.python_api.object_registry import find_object
 from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,23 +26,13 @@ class PythonObjectConfig(ComponentConfig):
     reproducible_from_file: bool = False
     """Always false: the plan does not hold the object."""
 
-    def held_object(self) -> Any:
-        """The object itself.
-
-        Raises:
-            ConfigError: it was not passed in, or it is another one.
-        """
-        from rlhf_core.python_api.held import held_object
-
-        return held_object(self.slot, self.description, self.digest)
-
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a run whose object is not there, or whose processes it cannot reach."""
-        self.held_object()
+        find_object(self.slot, self.description, self.digest)
         if ctx.world_size > 1:
             raise ConfigError(
                 f"{self.slot} is a Python object, and the run has {ctx.world_size} processes",
-                why="it cannot be sent to the others",
+                why="it cannot be sent to the other processes",
                 fix=f"make it a plugin (rlhf plugins new NAME --kind {self.slot}), or train with nproc=1",
             )
 

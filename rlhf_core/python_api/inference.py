@@ -48,20 +48,20 @@ def generate(
         ModelError: the model cannot be loaded.
     """
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.generate import sample_completions
+    from rlhf_core.cli.episodes import play_prompts
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
-    from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.python_api.launching import unchanged_process
 
-    given = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
+    all_prompts = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
     if n < 1:
         raise ConfigError(f"n is {n}", fix="ask for at least one completion")
     params, config = _sampling(sampling), _model_config(model, prompt_format)
     with unchanged_process():
         quiet_libraries()
         use_matmul_backend("auto")
-        rollouts = sample_completions(load_policy(config), given, params, n, seed, config.prompt_format)
-    return [rollouts[i * n : i * n + n] for i in range(len(given))]
+        rollouts = play_prompts(load_policy(config), config, all_prompts, params, n, seed)
+    return [rollouts[i * n : i * n + n] for i in range(len(all_prompts))]
 
 
 def score(
@@ -94,14 +94,10 @@ def score(
     import json
     import tempfile
 
-    from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.components import open_component, open_registry
-    from rlhf_core.cli.scoring import scoring_context
-    from rlhf_core.data.completions import cut_at, read_completions
-    from rlhf_core.models.layers.matmul import use_matmul_backend
-    from rlhf_core.plugins.contracts import score_samples
-    from rlhf_core.python_api.held import held, rows_of
-    from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.cli.common import open_registry, quiet_libraries
+    from rlhf_core.cli.scoring import score_completions
+    from rlhf_core.python_api.launching import unchanged_process
+    from rlhf_core.python_api.object_registry import registered, rows_of
 
     with tempfile.TemporaryDirectory() as folder, unchanged_process():
         file = str(samples)
@@ -110,27 +106,22 @@ def score(
             rows = rows_of(samples, "samples")
             Path(file).write_text("".join(json.dumps(row, default=_plain) + "\n" for row in rows))
         is_function = not isinstance(reward, str | Path | ComponentConfig | Run)
-        with held({"reward": reward}) if is_function else nullcontext():
+        with registered({"reward": reward}) if is_function else nullcontext():
             registry = open_registry()
             chosen = _chosen_reward(registry, reward, settings)
-            completions = cut_at(read_completions(file), _strings(stop), keep=keep_stop)
-            ctx = scoring_context(registry, file, completions, chosen, seed)
-            chosen.preflight(ctx)
+            strings = _strings(stop)
             quiet_libraries()
-            use_matmul_backend("auto")
-            with open_component("reward", chosen, ctx) as one:
-                return list(score_samples(one, completions.samples, f"reward '{chosen.name}'"))
+            return list(score_completions(registry, chosen, file, strings, keep_stop=keep_stop, seed=seed)[2])
 
 
 def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:
-    from rlhf_core.cli.components import component_of
     from rlhf_core.cli.scoring import chosen_reward
     from rlhf_core.models.places import model_place
     from rlhf_core.python_api.objects import config_of
 
     folder = reward.model_path if isinstance(reward, Run) else Path(model_place(str(reward))).expanduser()
     if isinstance(reward, str | Path) and not folder.is_dir():
-        return component_of(registry, "reward", str(reward), settings)
+        return registry.config("reward", str(reward), settings)
     _refuse_settings(settings, "reward")
     if isinstance(reward, ComponentConfig):
         return reward
@@ -160,9 +151,8 @@ def evaluate(
         PluginError: there is no such benchmark.
         UserError: model and benchmark do not fit, or rows are missing.
     """
-    from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.components import component_of, context_of, load_sampler, open_component, open_registry
-    from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.cli.common import context_of, load_sampler, open_registry, quiet_libraries
+    from rlhf_core.python_api.launching import unchanged_process
 
     with unchanged_process():
         registry = open_registry()
@@ -170,11 +160,11 @@ def evaluate(
             _refuse_settings(settings, "benchmark")
             chosen = benchmark
         else:
-            chosen = component_of(registry, "benchmark", benchmark, settings)
+            chosen = registry.config("benchmark", benchmark, settings)
         chosen.preflight(context_of(registry, seed=seed))
         quiet_libraries()
         policy, engine = load_sampler(registry, _model_config(model))
-        with open_component("benchmark", chosen, context_of(registry, seed=seed, policy=policy)) as one:
+        with context_of(registry, seed=seed, policy=policy).open("benchmark", chosen) as one:
             return dict(one.evaluate(engine, 0))
 
 
@@ -201,17 +191,11 @@ def _refuse_settings(settings: Mapping[str, Any] | None, what: str) -> None:
         )
 
 
-def _sampling(given: Mapping[str, Any]) -> SamplingParams:
+def _sampling(values: Mapping[str, Any]) -> SamplingParams:
     """Checked as the same settings of a run are."""
-    from pydantic import ValidationError
-
-    from rlhf_core.plugins.validation import explain_invalid
     from rlhf_core.training.config import SamplingSettings
 
-    try:
-        settings = SamplingSettings.model_validate({**given, "stop": _strings(given.get("stop", ()))})
-    except ValidationError as error:
-        raise explain_invalid(error, SamplingSettings, "generate()") from error
+    settings = SamplingSettings.from_settings({**values, "stop": _strings(values.get("stop", ()))}, "generate()")
     return settings.params()
 
 
@@ -225,15 +209,15 @@ def _strings(stop: Any) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-def _prompts(given: Sequence[Any]) -> list[Prompt]:
+def _prompts(values: Sequence[Any]) -> list[Prompt]:
     from rlhf_core.data.schema import RawRow, RowReader
     from rlhf_core.types.rollouts import Prompt
 
-    if not given:
+    if not values:
         raise ConfigError("there is no prompt", fix='generate(model, ["What is 2 + 3?"])')
     reader = RowReader("prompts", {}, mapped=False)
     prompts: list[Prompt] = []
-    for i, one in enumerate(given):
+    for i, one in enumerate(values):
         if isinstance(one, Prompt):
             prompts.append(one)
         elif isinstance(one, str):

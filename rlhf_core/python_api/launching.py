@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import logging
+import os
+import random
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +19,110 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.hooks import HookBus
     from rlhf_core.plugins.registry import Registry
 
+
+@contextlib.contextmanager
+def unchanged_process() -> Iterator[None]:
+    """Leave the caller's torch settings, random states, logging, signals and environment as they were."""
+    with contextlib.ExitStack() as stack:
+        for keep in (_torch, _random_states, _logging, _signals, _variables, _accelerate):
+            stack.enter_context(keep())
+        yield
+
+
+@contextlib.contextmanager
+def _torch() -> Iterator[None]:
+    import torch
+
+    from rlhf_core.models.layers import matmul
+
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fill: Any = torch.utils.deterministic
+    filled, grad, replaced = fill.fill_uninitialized_memory, torch.is_grad_enabled(), matmul.replaced()
+    torch.set_grad_enabled(True)
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        fill.fill_uninitialized_memory = filled
+        matmul.use_matmul_backend("onednn" if replaced else "torch")
+
+
+@contextlib.contextmanager
+def _random_states() -> Iterator[None]:
+    import numpy as np
+    import torch
+
+    plain, arrays, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(arrays)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
+    from transformers.utils import logging as of_transformers
+
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    verbosity, bars = of_transformers.get_verbosity(), of_transformers.is_progress_bar_enabled()
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        of_transformers.set_verbosity(verbosity)
+        (of_transformers.enable_progress_bar if bars else of_transformers.disable_progress_bar)()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # not in the main thread, which alone may set them
+            for number, handler in before.items():
+                if signal.getsignal(number) is not handler and handler is not None:
+                    signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _variables() -> Iterator[None]:
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+@contextlib.contextmanager
+def _accelerate() -> Iterator[None]:
+    """accelerate keeps one state per process, with its device and precision; a fresh one stays fresh."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    shared: list[Any] = [PartialState._shared_state, AcceleratorState._shared_state, GradientState._shared_state]
+    before = [dict(state) for state in shared]
+    try:
+        yield
+    finally:
+        for state, earlier in zip(shared, before):
+            state.clear()
+            state.update(earlier)
+
+
 SLOTS = ("reward", "loss", "dataset")
 """Arguments that may be plain Python objects."""
 
@@ -24,13 +133,12 @@ def resume(
     """Go on with a run; see :meth:`~rlhf_core.python_api.run.Run.resume`."""
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
-    from rlhf_core.python_api.held import held, read_once
-    from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.python_api.object_registry import read_once, registered
     from rlhf_core.runs.launch.run import planned_resume
 
     if unknown := set(objects) - set(SLOTS):
         raise ConfigError(f"resume() takes no '{min(unknown)}'", why=f"only {', '.join(SLOTS)}", fix="leave it out")
-    with unchanged_process(), held(read_once(objects)):
+    with unchanged_process(), registered(read_once(objects)):
         registry, hooks = open_plugins()
 
         def changed(base: Mapping[str, Any]) -> RunConfig:
@@ -57,33 +165,19 @@ def launch_in_process(
         RlhfError: it failed.
     """
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.progress import StepPrinter
-    from rlhf_core.runs.launch.run import launch, preflight, with_rows
-    from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
+    from rlhf_core.cli.progress import launch_shown
+    from rlhf_core.runs.launch.run import preflight, with_rows
 
+    quiet_libraries()
     preflight(registry, config, plan.world_size)
     plan = plan if resuming else with_rows(plan, registry, config)
-    folder = Path(run_dir).expanduser() if run_dir is not None else default_run_dir(config.trainer.name)
-    if not resuming:
-        check_free(RunDir(folder))
-    quiet_libraries()
-    with StepPrinter(config, folder, quiet=not progress) as printer:
-        try:
-            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
-            launch(plan, config, registry, hooks, folder, resume=resuming, **shown)
-        finally:
-            for note in hooks.notes:
-                printer.say(note)
-    return folder
+    folder = Path(run_dir).expanduser() if run_dir is not None else None
+    return launch_shown(plan, config, registry, hooks, folder, resume=resuming, quiet=not progress)[0]
 
 
 def with_dotted_keys(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections with dotted settings put into them.
-
-    Raises:
-        ConfigError: a key that is no text.
-    """
-    from rlhf_core.config.layers import merge_settings
+    """Sections with dotted settings put into them."""
+    from rlhf_core.config.recipe import merge_settings
 
     out = dict(sections)
     for key, value in settings.items():

@@ -12,19 +12,14 @@ from typing import Any
 
 from rlhf_core.plugins.contracts import UNORDERED
 from rlhf_core.python_api.config import PythonDatasetConfig, PythonLossConfig, PythonObjectConfig, PythonRewardConfig
-from rlhf_core.python_api.held import Row, describe, digest_of, splits_of
+from rlhf_core.python_api.object_registry import Row, describe, digest_of, find_object, splits_of
 from rlhf_core.types.batches import LossOutput
 from rlhf_core.types.errors import ConfigError
 from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
 
 
 def config_of(slot: str, value: Any) -> PythonObjectConfig:
-    """What a plan says of an object.
-
-    Raises:
-        ConfigError: the object cannot serve there.
-        DatasetError: rows that are no rows.
-    """
+    """What a plan says of an object."""
     classes = {"reward": PythonRewardConfig, "loss": PythonLossConfig, "dataset": PythonDatasetConfig}
     if slot != "dataset" and not callable(value) and not hasattr(value, "score"):
         raise ConfigError(f"{slot} is a {type(value).__name__}", fix=f"pass a name, a Config, or a function as {slot}")
@@ -39,7 +34,8 @@ class PythonReward:
     """
 
     def __init__(self, config: PythonRewardConfig) -> None:
-        self.function: Callable[[Sequence[Sample]], Any] = _method(config.held_object(), "score")
+        reward = find_object(config.slot, config.description, config.digest)
+        self.function: Callable[[Sequence[Sample]], Any] = getattr(reward, "score", reward)
 
     def score(self, samples: Sequence[Sample]) -> Any:
         """One score per sample; a None or a number that is not finite is a missing score, never 0.0. What is neither a
@@ -72,7 +68,7 @@ class PythonLoss:
     """
 
     def __init__(self, config: PythonLossConfig) -> None:
-        self.function: Callable[[Any], Any] = config.held_object()
+        self.function: Callable[[Any], Any] = find_object(config.slot, config.description, config.digest)
 
     def __call__(self, batch: Any) -> LossOutput:
         """The loss, as the core takes it: a tensor ``[B, T]`` or ``[B]``, or a LossOutput."""
@@ -88,7 +84,7 @@ class PythonDataset:
     """
 
     def __init__(self, config: PythonDatasetConfig) -> None:
-        self.splits = splits_of(config.held_object())
+        self.splits = splits_of(find_object(config.slot, config.description, config.digest))
 
     def rows(self, split: str) -> Sequence[Row]:
         """Rows of ``train`` or ``heldout``."""
@@ -97,7 +93,3 @@ class PythonDataset:
     def where(self, split: str, number: int) -> str:
         """How a row is named in errors."""
         return f"dataset passed in, {split} row {number + 1}"
-
-
-def _method(value: Any, name: str) -> Callable[..., Any]:
-    return getattr(value, name, value)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.runs.read import StoredRun, find_run, read_run
+from rlhf_core.runs.read import StoredRun, read_run
 from rlhf_core.types.errors import RunDirError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Run:
         self._check_there()
         if not folder.is_dir():
             raise RunDirError(
-                f"run '{self.path}' has no final model", why=f"it is {self.status}", fix="go on with it: run.resume()"
+                f"run '{self.path}' has no final model", why=f"it is {self.status}", fix="resume it: run.resume()"
             )
         return folder
 
@@ -97,7 +97,10 @@ class Run:
             RunDirError: there is none.
             ModelError: it cannot be loaded.
         """
-        return self._loaded().model.eval()
+        from rlhf_core.models.config import ModelConfig
+        from rlhf_core.models.load import load_policy
+
+        return load_policy(ModelConfig(path=str(self.model_path))).model.eval()
 
     def tokenizer(self) -> Any:
         """The final model's tokenizer.
@@ -136,12 +139,6 @@ class Run:
         """Read the folder anew, for a run that is still going on."""
         return Run(read_run(self.path))
 
-    def _loaded(self) -> Any:
-        from rlhf_core.models.config import ModelConfig
-        from rlhf_core.models.load import load_policy
-
-        return load_policy(ModelConfig(path=str(self.model_path)))
-
     def _check_there(self) -> None:
         if not self.path.is_dir():
             raise RunDirError(
@@ -170,4 +167,4 @@ def load_run(path: str | Path) -> Run:
     Raises:
         RunDirError: there is none, or it is damaged.
     """
-    return Run(find_run(str(path)))
+    return Run(StoredRun.find(str(path)))

@@ -61,15 +61,14 @@ def train(
     """
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
-    from rlhf_core.config.precision import with_precision
-    from rlhf_core.python_api.held import held, read_once
+    from rlhf_core.python_api.launching import unchanged_process
+    from rlhf_core.python_api.object_registry import read_once, registered
     from rlhf_core.python_api.objects import config_of
-    from rlhf_core.python_api.side_effects import unchanged_process
     from rlhf_core.runs.launch.run import plan_run
 
-    given = {"reward": reward, "loss": loss, "dataset": dataset}
-    objects = read_once({slot: value for slot, value in given.items() if _is_object(value)})
-    named = {slot: config_of(slot, objects[slot]) if slot in objects else given[slot] for slot in SLOTS}
+    values = {"reward": reward, "loss": loss, "dataset": dataset}
+    objects = read_once({slot: value for slot, value in values.items() if _is_object(value)})
+    named = {slot: config_of(slot, objects[slot]) if slot in objects else values[slot] for slot in SLOTS}
     sections = {
         "trainer": _section(algo),
         "model": _model(model),
@@ -78,10 +77,10 @@ def train(
     }
     chosen = {slot: section for slot, section in sections.items() if section is not None}
     chosen |= {} if seed is None else {"seed": seed}
-    with unchanged_process(), held(objects):
+    with unchanged_process(), registered(objects):
         registry, hooks = open_plugins()
         files = [] if config is None else [config]
-        resolved = with_precision(resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {})))
+        resolved = resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {})).with_precision()
         plan = plan_run(registry, hooks, resolved, nproc)
         folder = launch_in_process(plan, resolved, registry, hooks, run_dir, resuming=False, progress=progress)
     return load_run(folder)

@@ -5,26 +5,27 @@ Suffix: ``_T`` completion tokens of one rollout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhf_core.distributed.exchange import gather_on_first, scatter_from_first
-from rlhf_core.plugins.component_errors import blamed_on
-from rlhf_core.plugins.contracts import check_advantages, check_returns
-from rlhf_core.plugins.protocols import Stateful, Strategy
-from rlhf_core.rl.config import KLSettings, OnlineTrainerConfig, OverlongSettings
-from rlhf_core.training.functional.kl import kl_value
-from rlhf_core.training.micro_batches import MicroBatcher
-from rlhf_core.training.no_grad_forward import NoGradForward
-from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
-from rlhf_core.training.rollout_batch import RolloutBatch
-from rlhf_core.training.training_sample import Floats, TrainingSample, by_group
-from rlhf_core.types.frozen import frozen
-from rlhf_core.types.rollouts import Advantages, Rollout, Score, TokenValues
+from rlhf_core.distributed.exchange import RankZero
+from rlhf_core.plugins.contracts import CheckedAdvantage
+from rlhf_core.plugins.protocols import Stateful
+from rlhf_core.plugins.strategy_protocols import Strategy
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.settings import KLSettings, OverlongSettings
+from rlhf_core.training.functional import kl_value
+from rlhf_core.training.generation import rollout_metrics
+from rlhf_core.training.micro_batches import MicroBatcher, NoGradForward
+from rlhf_core.training.policy_module import Measure, PolicyModule, ReferencePolicy
+from rlhf_core.training.rollout_batch import Floats, RolloutBatch, TrainingSample, by_group
+from rlhf_core.types.rollouts import Advantages, FinishReason, Rollout, Score, TokenValues
 
 
 @dataclass(frozen=True)
@@ -37,27 +38,58 @@ class ForwardResults:
     """The critic's; None without one."""
 
 
+class Shard(NamedTuple):
+    """What rank 0 is sent of each rank's completions."""
+
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+    """Penalties subtracted."""
+    values: Sequence[TokenValues] | None
+    kl: tuple[float, float]
+    """See :func:`measure_kl`."""
+
+
 @dataclass(frozen=True)
 class ScoredRollouts:
-    """Scores of all ranks' completions, penalties subtracted. What they are scores of is on rank 0 alone, which calls
-    the estimator and writes the trace."""
+    """Scores of all ranks' completions, penalties subtracted; the completions themselves are on rank 0 alone."""
 
     scores: Sequence[Score]
-    filtered_scores: Sequence[Score]
-    rollouts: Sequence[Sequence[Rollout]]
+    set_aside_scores: Sequence[Score]
+    shards: Sequence[Shard]
     """Of each rank, on rank 0; empty on the others."""
-    values: Sequence[TokenValues] | None
-    """Of all ranks' completions, on rank 0; None elsewhere, and without a critic."""
 
     @property
-    def every_score(self) -> list[Score]:
-        """Those of filtered groups too."""
-        return [*self.scores, *self.filtered_scores]
+    def all_scores(self) -> list[Score]:
+        """Those of set-aside groups too."""
+        return [*self.scores, *self.set_aside_scores]
 
     @property
-    def every_rollout(self) -> list[Rollout]:
+    def rollouts(self) -> list[Rollout]:
         """Those of all ranks, on rank 0."""
-        return [r for shard in self.rollouts for r in shard]
+        return [r for shard in self.shards for r in shard.rollouts]
+
+    @property
+    def values(self) -> list[TokenValues] | None:
+        """The critic's of all ranks' completions, on rank 0; None elsewhere, and without a critic."""
+        if not self.shards or self.shards[0].values is None:
+            return None
+        return [v for shard in self.shards for v in shard.values or ()]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Advantages, and what rank 0 counts and measures over the completions of all ranks."""
+
+    advantages: Advantages
+    """Of this rank's completions; on rank 0 those of the other ranks follow."""
+    metrics: Mapping[str, float]
+    """Of all completions."""
+    truncated: Mapping[str, int]
+    """Completions that are left out of the loss."""
+    without_signal: Mapping[str, int]
+    """Groups without a signal, see :func:`group_counts`."""
+    kl: Mapping[str, float]
+    """From the reference policy, per token; empty without one."""
 
 
 class AdvantageStep:
@@ -65,7 +97,6 @@ class AdvantageStep:
 
     Args:
         estimator: the run's advantage.
-        label: names it in errors.
         reference: None where nothing asks for it.
         module: the policy, with the critic if the estimator has one.
         micro_batcher: cuts the forwards without gradient.
@@ -77,7 +108,6 @@ class AdvantageStep:
     def __init__(
         self,
         estimator: Any,
-        label: str,
         reference: ReferencePolicy | None,
         module: PolicyModule,
         micro_batcher: MicroBatcher,
@@ -85,9 +115,9 @@ class AdvantageStep:
         strategy: Strategy,
         config: OnlineTrainerConfig,
     ) -> None:
-        self.estimator, self.label, self.reference, self.module = estimator, label, reference, module
-        self.micro_batcher, self.no_grad, self.strategy = micro_batcher, no_grad, strategy
-        self.config = config
+        self.estimator, self.reference, self.module = CheckedAdvantage(estimator), reference, module
+        self.micro_batcher, self.no_grad, self.config = micro_batcher, no_grad, config
+        self.rank_zero = RankZero(strategy)
 
     def forward(self, samples: Sequence[TrainingSample]) -> ForwardResults:
         """Reference logprobs and critic values of this rank's completions."""
@@ -96,9 +126,10 @@ class AdvantageStep:
             references = self.reference.logprobs(samples, self.module, self.micro_batcher)
         if self.module.critic is None:
             return ForwardResults(references, None)
-        values = self.no_grad.rows(samples, self.micro_batcher, lambda module, micro: module.values_micro(micro))
-        rows = references if references is not None else [None] * len(values)
-        return ForwardResults(references, [TokenValues(row, ref) for row, ref in zip(values, rows)])
+        want: frozenset[Measure] = frozenset({"values"})
+        measured = self.no_grad.rows(samples, self.micro_batcher, partial(PolicyModule.measure, want=want))
+        rows = references if references is not None else [None] * len(measured)
+        return ForwardResults(references, [TokenValues(row.values_T1, ref) for row, ref in zip(measured, rows)])
 
     def score(self, batch: RolloutBatch, forward: ForwardResults) -> ScoredRollouts:
         """Subtract the penalties, and bring every rank's completions to rank 0, and all scores to every rank. An
@@ -108,71 +139,84 @@ class AdvantageStep:
         if penalised and forward.references is not None and forward.values is None:
             rows = zip(scores, batch.rollouts, forward.references)
             scores = [apply_kl_penalty(score, rollout, ref_T, config.kl) for score, rollout, ref_T in rows]
-        scores = self._without_overlong(scores, batch.rollouts)
-        shards = gather_on_first(self.strategy, (batch.rollouts, scores, forward.values))
-        every_score, filtered_scores = scatter_from_first(
-            self.strategy,
-            lambda: (
-                [
-                    (
-                        [s for shard in shards for s in shard[1]],
-                        self._without_overlong(batch.filtered_scores, batch.filtered_rollouts),
-                    )
-                ]
-                * self.strategy.world_size
-            ),
-        )
-        values = None if forward.values is None or not shards else [v for shard in shards for v in shard[2] or ()]
-        return ScoredRollouts(every_score, filtered_scores, [shard[0] for shard in shards], values)
+        scores = self._less_overlong(scores, batch.rollouts)
+        kl = measure_kl(batch.rollouts, forward.references) if forward.references is not None else (0.0, 0.0)
+        shards = self.rank_zero.gather(Shard(batch.rollouts, scores, forward.values, kl))
+        with self.rank_zero.section() as section:
+            if section.active:
+                all_scores = [score for shard in shards for score in shard.scores]
+                section.for_all((all_scores, self._less_overlong(batch.set_aside_scores, batch.set_aside_rollouts)))
+        all_scores, set_aside_scores = section.received
+        return ScoredRollouts(all_scores, set_aside_scores, shards)
 
-    def _without_overlong(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> list[Score]:
+    def _less_overlong(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> list[Score]:
         limit, settings = self.config.sampling.max_tokens, self.config.overlong
         if not settings.cache:
             return list(scores)
         return [apply_overlong_penalty(score, rollout, limit, settings) for score, rollout in zip(scores, rollouts)]
 
-    def estimate(self, scored: ScoredRollouts, group_ids: Sequence[int]) -> Advantages:
-        """One advantage per completion of this rank; on rank 0 those of the other ranks follow.
-
-        Rank 0 calls the estimator, and the others take over its state where it has one.
+    def estimate(self, scored: ScoredRollouts, batch: RolloutBatch) -> Estimate:
+        """Call the estimator on rank 0; the others take over its state where it has one.
 
         Raises:
             PluginError: the estimator returned something else.
             ComponentError: it raised.
             OtherRankFailed: on the other ranks, where it raised on rank 0.
         """
-        advantages, state = scatter_from_first(self.strategy, lambda: self._for_each_rank(scored, group_ids))
+        estimator = self.estimator.estimator
+        with self.rank_zero.section() as section:
+            if section.active:
+                arguments = (scored.rollouts, scored.scores, batch.group_ids, scored.values)
+                estimate = measure(self.estimator.estimate(*arguments), scored, batch, self.config.mask_truncated)
+                several = len(scored.shards) > 1
+                state = estimator.state_dict() if several and isinstance(estimator, Stateful) else None
+                section.for_each(divided(estimate, scored, state))
+        estimate, state = section.received
         if state is not None:
-            self.estimator.load_state_dict(state)
-        return advantages
-
-    def _for_each_rank(
-        self, scored: ScoredRollouts, group_ids: Sequence[int]
-    ) -> list[tuple[Advantages, dict[str, Any] | None]]:
-        """What rank 0 sends to each rank: all advantages to itself, to the others their own, and the new state."""
-        every = self._of_all_ranks(scored, group_ids)
-        several = len(scored.rollouts) > 1
-        state = self.estimator.state_dict() if several and isinstance(self.estimator, Stateful) else None
-        ends = np.cumsum([len(shard) for shard in scored.rollouts]).tolist()
-        return [(every, None), *((_part(every, start, end), state) for start, end in pairwise(ends))]
-
-    def _of_all_ranks(self, scored: ScoredRollouts, group_ids: Sequence[int]) -> Advantages:
-        """The estimator, not called for no completions, sees read-only copies."""
-        rollouts = scored.every_rollout
-        if not rollouts:
-            return Advantages([])
-        values = () if scored.values is None else ([frozen(v) for v in scored.values],)
-        arguments = ([frozen(r) for r in rollouts], [frozen(s) for s in scored.scores], list(group_ids), *values)
-        with blamed_on(self.label, "estimate()"):
-            answer = self.estimator.estimate(*arguments)
-        advantages = check_advantages(answer, rollouts, self.label)
-        return advantages if scored.values is None else check_returns(advantages, rollouts, self.label)
+            estimator.load_state_dict(state)
+        return estimate
 
 
-def _part(every: Advantages, start: int, end: int) -> Advantages:
-    """The advantages of some neighbours, with the metrics of all."""
-    returns = None if every.returns is None else list(every.returns[start:end])
-    return Advantages(list(every.values[start:end]), dict(every.metrics), returns)
+def measure(advantages: Advantages, scored: ScoredRollouts, batch: RolloutBatch, mask_truncated: bool) -> Estimate:
+    """Advantages of all ranks' completions, with counts and metrics of them."""
+    rollouts, scores_ok = scored.rollouts, [s.ok for s in scored.scores]
+    truncated = sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)
+    kl, tokens = (sum(shard.kl[n] for shard in scored.shards) for n in (0, 1))
+    return Estimate(
+        advantages,
+        rollout_metrics([*rollouts, *batch.set_aside_rollouts]),
+        {"truncated_masked": truncated} if mask_truncated else {},
+        group_counts(advantages.values, scores_ok, batch.group_ids),
+        {"kl": kl / tokens} if tokens else {},
+    )
+
+
+def divided(
+    estimate: Estimate, scored: ScoredRollouts, state: dict[str, Any] | None
+) -> list[tuple[Estimate, dict[str, Any] | None]]:
+    """What rank 0 sends to each rank: all advantages to itself, to the others their own, and the estimator's state."""
+    ends, every = np.cumsum([len(shard.rollouts) for shard in scored.shards]).tolist(), estimate.advantages
+    parts: list[tuple[Estimate, dict[str, Any] | None]] = [(estimate, None)]
+    for start, end in pairwise(ends):
+        returns = None if every.returns is None else list(every.returns[start:end])
+        own = Advantages(list(every.values[start:end]), dict(every.metrics), returns)
+        parts.append((replace(estimate, advantages=own), state))
+    return parts
+
+
+def group_counts(values: Sequence[Any], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
+    """Count groups that teach nothing: equal scores, or (under another name) too few scores to compare.
+
+    Args:
+        values: advantages of the completions of all ranks, None where there is none.
+        scores_ok: whether each has a score.
+        group_ids: the group of each.
+    """
+    alive = {g for g, v in zip(group_ids, values) if v is not None and np.any(v)}
+    size, scored = Counter(group_ids), Counter(g for g, ok in zip(group_ids, scores_ok) if ok)
+    without_signal = [g for g in size if g not in alive]
+    unscored = sum(scored[g] < min(2, size[g]) for g in without_signal)
+    return {"constant_groups": len(without_signal) - unscored, "unscored_groups": unscored}
 
 
 def with_advantages(

@@ -1,4 +1,4 @@
-"""Builds the parts of an on-policy run, each with what it needs and nothing else."""
+"""Builds the parts of a run that samples from its policy, each with what it needs and nothing else."""
 
 from __future__ import annotations
 
@@ -10,55 +10,80 @@ from typing import Any
 
 import torch
 
-from rlhf_core.distributed.engine_loss import engine_on_every_rank, sampling_on_every_rank
+from rlhf_core.distributed.exchange import engine_on_every_rank, sampling_on_every_rank
 from rlhf_core.distributed.group import new_group
-from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
+from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.slices import has_no_weights, read_weights
-from rlhf_core.plugins.component_errors import label_of, remember_label
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.loss_contract import CheckedLoss
-from rlhf_core.plugins.protocols import Collectives, CriticAdvantage, Loss, RolloutEngine, RunOptimizer, Strategy
+from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
+from rlhf_core.plugins.protocols import CriticAdvantage, Loss
 from rlhf_core.rl.advantages import AdvantageStep
 from rlhf_core.rl.checkpoint import OnlineCheckpoint, PolicyWeights
-from rlhf_core.rl.collector import CollectorSettings, RolloutCollector, collect_now, publish
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
+from rlhf_core.rl.dynamic_collector import DynamicCollector
 from rlhf_core.rl.inputs import OnlineInputs
-from rlhf_core.rl.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
 from rlhf_core.rl.rollout_worker import RolloutWorker
-from rlhf_core.rl.scheduler import RolloutBuffer, RolloutScheduler
-from rlhf_core.rl.sharded_trial import tried_options
-from rlhf_core.rl.update import UpdateStep
-from rlhf_core.runs.checkpoint_manager import Checkpoint
-from rlhf_core.runs.events import EventSink
-from rlhf_core.training.forward_check import ForwardCheck
-from rlhf_core.training.generation import RolloutGenerator
+from rlhf_core.rl.scheduler import BufferedSource, RolloutBuffer
+from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollector, RolloutSource
+from rlhf_core.rl.update import PolicyTerms, UpdateStep
+from rlhf_core.runs.checkpoint import Checkpoint
+from rlhf_core.training.forward_check import ForwardCheck, probe_forward_options
+from rlhf_core.training.generation import RewardManager, RolloutGenerator
 from rlhf_core.training.learner import Learner
-from rlhf_core.training.micro_batches import PolicyMicroBatcher
+from rlhf_core.training.micro_batches import MicroBatcher
 from rlhf_core.training.optimizer import prepare_to_learn
 from rlhf_core.training.policy_evaluator import PolicyEvaluator
-from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
-from rlhf_core.training.rewards import RewardManager
-from rlhf_core.training.rollout_batch import RolloutBatch
-from rlhf_core.training.structure import base_model
-from rlhf_core.training.timer import Timer
-from rlhf_core.training.weight_sync import WeightSync, keeps_own_weights, weights_to_sample
-from rlhf_core.workers.reward_workers import RewardWorkers
+from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule, ReferencePolicy
+from rlhf_core.training.weight_sync import (
+    SamplerPolicy,
+    WeightSync,
+    keeps_own_weights,
+    trained_names,
+    weights_to_sample,
+)
+from rlhf_core.workers.pool import RewardWorkers
 
 
 @dataclass(frozen=True)
-class OnlineParts:
-    """The stages of a step, in order, and what stands around them."""
+class TrainedModule:
+    """What a trainer learns with: a module around the policy, and the loss on the batches that it returns."""
 
-    scheduler: RolloutScheduler
+    module: torch.nn.Module
+    """``module(samples)`` returns the batch that the loss consumes; its part ``model`` is the policy."""
+    loss: Loss
+    total_updates: int
+    """For the learning-rate schedule."""
+    critic: CriticAdvantage | None = None
+    critic_updates: int = 0
+    """The first of them, in which only the critic learns."""
+    micro_batcher: MicroBatcher | None = None
+    """None takes ``trainer.micro_batch_size`` samples each, in order."""
+    estimator: Any = None
+    """The run's advantage, where there is one."""
+
+
+@dataclass(frozen=True)
+class RolloutParts:
+    """What a trainer needs to learn from rollouts of its policy."""
+
+    source: RolloutSource
     rewards: RewardManager
-    advantages: AdvantageStep
-    forward_check: ForwardCheck
-    update: UpdateStep
     learner: Learner
     """Owns the optimizer and the policy version."""
     reference: ReferencePolicy | None
     evaluator: PolicyEvaluator
     checkpoint: OnlineCheckpoint
+    forward_check: ForwardCheck | None
+    """Of a :class:`PolicyModule`; None for another module."""
+    trained: TrainedModule
+
+
+@dataclass(frozen=True)
+class OnlineParts(RolloutParts):
+    """The stages of an on-policy step, and what stands around them."""
+
+    advantages: AdvantageStep
+    update: UpdateStep
     critic_warmup_steps: int
     """Steps in which only the critic learns."""
 
@@ -66,146 +91,77 @@ class OnlineParts:
 def build_online(
     config: OnlineTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, checkpoint: Checkpoint | None
 ) -> OnlineParts:
-    """Build engine, rewards, advantage, loss and optimizer, and load the checkpoint's weights.
+    """The parts of the on-policy trainer; arguments as of :func:`build_rollout_parts`."""
+    session, strategy = ctx.session, ctx.strategy
+    parts = build_rollout_parts(config, ctx, inputs, checkpoint, partial(policy_to_train, config, inputs))
+    learner, trained = parts.learner, parts.trained
+    module, micro_batcher = trained.module, trained.micro_batcher
+    assert isinstance(module, PolicyModule)
+    assert isinstance(micro_batcher, PolicyMicroBatcher)
+    return OnlineParts(
+        **vars(parts),
+        advantages=AdvantageStep(
+            trained.estimator, parts.reference, module, micro_batcher, learner.no_grad, strategy, config
+        ),
+        update=UpdateStep(learner, module, micro_batcher, strategy, config, session, ctx.seed),
+        critic_warmup_steps=trained.critic.warmup_steps if trained.critic else 0,
+    )
+
+
+def build_rollout_parts(
+    config: RolloutTrainerConfig,
+    ctx: BuildContext,
+    inputs: OnlineInputs,
+    checkpoint: Checkpoint | None,
+    make_trained: Callable[[BuildContext], TrainedModule],
+) -> RolloutParts:
+    """Build engine, rewards, loss and optimizer, and load the checkpoint's weights.
 
     Args:
         config: the trainer's settings.
         ctx: strategy and session are set.
         inputs: data and policy.
-        checkpoint: to go on from; the parts' states are loaded by the caller.
+        checkpoint: to go on from; the caller loads the parts' states.
+        make_trained: called with the context of components once engine and rewards are there.
     """
     ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     session, strategy, model = ctx.session, ctx.strategy, inputs.policy.model
-    names = trained_names(model)
-    copied = config.batches_ahead and not keeps_own_weights(ctx.config.rollout)
-    sampler = SamplerPolicy(model) if copied else None
-    engine = build_engine(ctx, inputs, sampler)
-    generator, rewards = build_sampling(config, ctx, inputs, engine)
-    estimator = build(ctx, "advantage")
-    critic = estimator if isinstance(estimator, CriticAdvantage) else None
-    loss = policy_loss(build_loss(ctx), config)
-    module = PolicyModule(model, config.sampling.temperature, inputs.options)
-    if critic is not None:
-        loss = critic.with_value_loss(loss)
-        module.critic, module.on_policy_trunk = critic.critic, critic.on_policy_trunk
-    weights = PolicyWeights(inputs.policy, module.critic, inputs.reference if config.kl.sync_every else None)
+    sampler = _sampler(config, ctx, inputs)
+    weight_names = trained_names(model)
+    engine_policy = inputs.policy if sampler is None else replace(inputs.policy, model=sampler.model)
+    engine = build(ctx.with_(policy=engine_policy), "rollout")
+    generator = RolloutGenerator(build(ctx, "agent"), engine, ctx.seed)
+    rewards = _rewards(config, ctx, inputs)
+    trained = make_trained(ctx)
+    critic = None if trained.critic is None else trained.critic.critic
+    weights = PolicyWeights(inputs.policy, critic, inputs.reference if config.kl.sync_every else None)
     if checkpoint is not None:
         weights.load(checkpoint)
-    if sampler is not None and has_no_weights(sampler.model):
-        read_weights(sampler.model, strategy.device)
-        sampler.model.to(strategy.device)  # adapters and buffers, which have values
-    prepared, optimizer = _prepare(config, strategy, module, critic, inputs.policy.source)
+    if sampler is not None:
+        _read_sampler_weights(sampler, strategy.device)
+    prepared, learner = _learner(config, ctx, inputs, trained)
     whole_weights = partial(strategy.gathered, prepared)
-    width = int(base_model(model).config.get_text_config().hidden_size)
-    micro_batcher = PolicyMicroBatcher(module, config.micro_batch_size, config.micro_batch_tokens, width)
-    warmup_steps = critic.warmup_steps if critic else 0
-    updates, each = config.steps * config.updates_per_step, config.updates_per_step
-    learner = Learner(
-        prepared, loss, strategy, config, updates, module.critic,
-        micro_batcher=micro_batcher, critic_updates=warmup_steps * each, optimizer=optimizer,
-    )  # fmt: skip
-    to_sample = weights_to_sample(engine, whole_weights)
-    evaluator = build_evaluator(config, ctx, inputs, generator, rewards, to_sample)
+    evaluator = _evaluator(config, ctx, inputs, generator, rewards, weights_to_sample(engine, whole_weights))
     session.counts.update({} if checkpoint else inputs.datasets.counts)
-    reference = reference_policy(config, inputs, prepared, strategy)
-    forward_check = ForwardCheck(module, strategy, prepared, session.counts, done=not config.self_check)
-    label = session.components.label(estimator)
-    return OnlineParts(
-        scheduler=_build_scheduler(config, ctx, inputs, generator, rewards, whole_weights, sampler, names),
+    reference = None
+    if inputs.reference is not None:
+        reference = ReferencePolicy(inputs.reference, model, prepared, strategy, config.kl.sync_every)
+    forward_check = None
+    if isinstance(trained.module, PolicyModule) and isinstance(config, OnlineTrainerConfig):
+        done = not config.self_check
+        forward_check = ForwardCheck(trained.module, strategy, prepared, session.counts, done=done)
+    weight_sync = WeightSync(model, whole_weights, sampler, engine, weight_names, strategy)
+    return RolloutParts(
+        source=_source(config, ctx, inputs, generator, rewards, weight_sync),
         rewards=rewards,
-        advantages=AdvantageStep(estimator, label, reference, module, micro_batcher, learner.no_grad, strategy, config),
-        forward_check=forward_check,
-        update=UpdateStep(learner, module, micro_batcher, strategy, config, session, ctx.seed),
         learner=learner,
         reference=reference,
         evaluator=evaluator,
         checkpoint=OnlineCheckpoint(
             session.checkpoints, strategy, weights, learner, inputs.prompts, inputs.held, forward_check
         ),
-        critic_warmup_steps=warmup_steps,
-    )
-
-
-@dataclass(frozen=True)
-class RolloutTrainingParts:
-    """What a trainer with a loss of its own kind (pairs, say) needs to learn from rollouts of its policy."""
-
-    collector: RolloutCollector
-    rewards: RewardManager
-    learner: Learner
-    reference: ReferencePolicy | None
-    evaluator: PolicyEvaluator
-    checkpoint: OnlineCheckpoint
-    whole_weights: Callable[[], AbstractContextManager[None]]
-    weight_sync: WeightSync
-    strategy: Collectives
-
-    def sync(self, version: int) -> None:
-        """Let what samples have the policy as it is now, before it is evaluated; all ranks call it together.
-
-        Raises:
-            EngineUnavailable: on every rank, if the engine of one is gone.
-        """
-        publish(self.weight_sync, version, self.strategy)
-
-    def collect(self, number: int, version: int, events: EventSink, timer: Timer) -> RolloutBatch:
-        """Sample with the policy as it is now, and score; all ranks call it together, first of all in a step.
-
-        Arguments as of :meth:`~rlhf_core.rl.collector.RolloutCollector.collect`.
-
-        Raises:
-            ScoreError: too many scores are missing.
-            EngineUnavailable: on every rank, if the engine of one is gone.
-        """
-        return collect_now(self.collector, self.weight_sync, self.strategy, number, version, events, timer)
-
-
-def build_rollout_training(
-    config: RolloutTrainerConfig,
-    ctx: BuildContext,
-    inputs: OnlineInputs,
-    checkpoint: Checkpoint | None,
-    *,
-    module: torch.nn.Module,
-    total_updates: int,
-    wrap_loss: Callable[[Loss], Loss] = lambda loss: loss,
-) -> RolloutTrainingParts:
-    """Build engine, rewards, loss and optimizer around a module of the caller, and load the checkpoint's weights.
-
-    Args:
-        config: the trainer's settings.
-        ctx: strategy and session are set.
-        inputs: data and policy.
-        checkpoint: to go on from; the parts' states are loaded by the caller.
-        module: ``module(items)`` returns the batch that the loss consumes; its part ``model`` is the policy.
-        total_updates: for the learning-rate schedule.
-        wrap_loss: adds terms to the run's loss.
-    """
-    ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
-    session, strategy = ctx.session, ctx.strategy
-    names = trained_names(inputs.policy.model)
-    generator, rewards = build_sampling(config, ctx, inputs, build_engine(ctx, inputs))
-    loss = wrap_loss(build_loss(ctx))
-    weights = PolicyWeights(inputs.policy, None, inputs.reference if config.kl.sync_every else None)
-    if checkpoint is not None:
-        weights.load(checkpoint)
-    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer)
-    whole_weights = partial(strategy.gathered, prepared)
-    learner = Learner(prepared, loss, strategy, config, total_updates, optimizer=optimizer)
-    to_sample = weights_to_sample(generator.engine, whole_weights)
-    evaluator = build_evaluator(config, ctx, inputs, generator, rewards, to_sample)
-    session.counts.update({} if checkpoint else inputs.datasets.counts)
-    settings, together = collector_settings(config, inputs), sampling_on_every_rank(strategy, to_sample)
-    return RolloutTrainingParts(
-        collector=RolloutCollector(inputs.prompts, generator, rewards, strategy, settings, together),
-        rewards=rewards,
-        learner=learner,
-        reference=reference_policy(config, inputs, prepared, strategy),
-        evaluator=evaluator,
-        checkpoint=OnlineCheckpoint(session.checkpoints, strategy, weights, learner, inputs.prompts, inputs.held),
-        whole_weights=whole_weights,
-        weight_sync=WeightSync(inputs.policy.model, whole_weights, None, generator.engine, names, strategy),
-        strategy=strategy,
+        forward_check=forward_check,
+        trained=trained,
     )
 
 
@@ -214,31 +170,71 @@ def build(ctx: BuildContext, kind: str) -> Any:
     return ctx.session.components.build(kind, getattr(ctx.config, kind), ctx)
 
 
-def build_loss(ctx: BuildContext) -> Loss:
+def build_loss(ctx: BuildContext, terms: Sequence[LossTerm] = ()) -> CheckedLoss:
     """The run's loss, every answer checked before terms are added to it."""
-    loss = build(ctx, "loss")
-    return CheckedLoss(loss, ctx.session.components.label(loss))
+    return CheckedLoss(build(ctx, "loss"), terms=terms)
 
 
-def build_engine(ctx: BuildContext, inputs: OnlineInputs, sampler: SamplerPolicy | None = None) -> RolloutEngine:
-    """The rollout engine, over the policy itself or over a copy of it."""
-    policy = inputs.policy if sampler is None else replace(inputs.policy, model=sampler.model)
-    return build(ctx.with_(policy=policy), "rollout")
+def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: BuildContext) -> TrainedModule:
+    """The policy's module, and its loss with the terms that the settings and a critic add.
+
+    Args:
+        config: the trainer's settings.
+        inputs: data and policy.
+        ctx: of components.
+    """
+    estimator = build(ctx, "advantage")
+    loss: Loss = build_loss(ctx, [policy_terms(config)])
+    module = PolicyModule(inputs.policy.model, config.sampling.temperature, inputs.options)
+    critic = estimator if isinstance(estimator, CriticAdvantage) else None
+    if critic is not None:
+        loss = critic.with_value_loss(loss)
+        module.critic, module.on_policy_trunk = critic.critic, critic.on_policy_trunk
+    width = int(base_model(inputs.policy.model).config.get_text_config().hidden_size)
+    return TrainedModule(
+        module,
+        loss,
+        total_updates=config.steps * config.updates_per_step,
+        critic=critic,
+        critic_updates=critic.warmup_steps * config.updates_per_step if critic else 0,
+        micro_batcher=PolicyMicroBatcher(module, config.micro_batch_size, config.micro_batch_tokens, width),
+        estimator=estimator,
+    )
 
 
-def build_sampling(
-    config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, engine: RolloutEngine
-) -> tuple[RolloutGenerator, RewardManager]:
-    """What samples completions, and what scores them."""
-    components = ctx.session.components
-    generator = RolloutGenerator(build(ctx, "agent"), engine, ctx.seed, components.label)
-    default = build_reward(config, ctx, ctx.config.reward)
+def policy_terms(config: OnlineTrainerConfig) -> PolicyTerms:
+    """The terms that the settings add to the policy's loss."""
+    return PolicyTerms(
+        kl_coefficient=config.kl.coefficient if config.kl.where == "loss" else 0.0,
+        kl_estimator=config.kl.estimator,
+        stale=config.rollouts.max_staleness > 0,
+        entropy_coefficient=config.entropy_coefficient,
+        correction=config.correction,
+        importance=config.importance,
+    )
+
+
+def _sampler(config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs) -> SamplerPolicy | None:
+    """A copy of the policy that is sampled from while the policy learns, where that is asked for."""
+    ahead = isinstance(config, OnlineTrainerConfig) and config.batches_ahead
+    return SamplerPolicy(inputs.policy.model) if ahead and not keeps_own_weights(ctx.config.rollout) else None
+
+
+def _read_sampler_weights(sampler: SamplerPolicy, device: torch.device) -> None:
+    if has_no_weights(sampler.model):
+        read_weights(sampler.model, device)
+        sampler.model.to(device)  # adapters and buffers, which have values
+
+
+def _rewards(config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs) -> RewardManager:
+    """The run's reward, and those of sources that have their own."""
+    default = _reward(config, ctx, ctx.config.reward)
     source_rewards = inputs.datasets.own_rewards()
-    by_source = {label: build_reward(config, ctx, chosen, label) for label, chosen in source_rewards.items()}
-    return generator, RewardManager(default, by_source, config.max_missing_fraction, components.label)
+    by_source = {label: _reward(config, ctx, chosen, label) for label, chosen in source_rewards.items()}
+    return RewardManager(default, by_source, config.max_missing_fraction)
 
 
-def build_reward(config: RolloutTrainerConfig, ctx: BuildContext, chosen: Any, source: str = "") -> Any:
+def _reward(config: RolloutTrainerConfig, ctx: BuildContext, chosen: Any, source: str = "") -> Any:
     """A reward in this process, or in worker processes; that of a verifier has its own."""
     components = ctx.session.components
     if not config.reward_workers or chosen.has_workers:
@@ -247,7 +243,34 @@ def build_reward(config: RolloutTrainerConfig, ctx: BuildContext, chosen: Any, s
     return components.add("reward", workers, chosen, ctx, source)
 
 
-def build_evaluator(
+def _learner(
+    config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, trained: TrainedModule
+) -> tuple[torch.nn.Module, Learner]:
+    """The module, prepared by the strategy, and its learner; a model that has weights only now is probed."""
+    strategy, module = ctx.strategy, trained.module
+    critic = None if trained.critic is None else trained.critic.critic
+    rate = None if trained.critic is None else trained.critic.learning_rate
+    loaded_later = has_no_weights(inputs.policy.model)
+    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, critic, rate)
+    if loaded_later and isinstance(module, PolicyModule) and isinstance(config, OnlineTrainerConfig):
+        module.options = probe_forward_options(
+            strategy, prepared, inputs.policy.source, packing_required=config.packing == "on"
+        )
+    learner = Learner(
+        prepared,
+        trained.loss,
+        strategy,
+        config,
+        trained.total_updates,
+        critic,
+        micro_batcher=trained.micro_batcher,
+        critic_updates=trained.critic_updates,
+        optimizer=optimizer,
+    )
+    return prepared, learner
+
+
+def _evaluator(
     config: RolloutTrainerConfig,
     ctx: BuildContext,
     inputs: OnlineInputs,
@@ -270,88 +293,39 @@ def build_evaluator(
     )
 
 
-def reference_policy(
-    config: RolloutTrainerConfig, inputs: OnlineInputs, trained: torch.nn.Module, strategy: Strategy
-) -> ReferencePolicy | None:
-    """The reference policy, if the run keeps one; after its weights were loaded. All ranks call it."""
-    if inputs.reference is None:
-        return None
-    return ReferencePolicy(inputs.reference, inputs.policy.model, trained, strategy, config.kl.sync_every)
-
-
-def collector_settings(config: RolloutTrainerConfig, inputs: OnlineInputs) -> CollectorSettings:
-    """Sizes and rules of the run's rollout batches."""
-    return CollectorSettings(
+def _source(
+    config: RolloutTrainerConfig,
+    ctx: BuildContext,
+    inputs: OnlineInputs,
+    generator: RolloutGenerator,
+    rewards: RewardManager,
+    weight_sync: WeightSync,
+) -> RolloutSource:
+    """Sampling and learning in turn, or sampling ahead in a thread that has its own way to the other ranks."""
+    settings = CollectorSettings(
         prompts_per_step=config.prompts_per_step,
         sampling=config.sampling.params(),
         dynamic=config.dynamic_sampling,
         adaptive=config.adaptive_sampling,
         observe_rates=inputs.datasets.settings.difficulty is not None,
     )
-
-
-def policy_loss(loss: Loss, config: OnlineTrainerConfig) -> Loss:
-    """The algorithm's loss with the terms that the settings add to it, named in errors as the algorithm's."""
-    label = label_of(loss.loss if isinstance(loss, CheckedLoss) else loss, "loss")
-    if config.correction != "off":
-        loss = ImportanceCorrection(loss, config.importance, config.correction)
-    if config.kl.coefficient > 0 and config.kl.where == "loss":
-        loss = KLTerm(loss, config.kl.coefficient, config.kl.estimator, stale=config.rollouts.max_staleness > 0)
-    if config.entropy_coefficient > 0:
-        loss = EntropyBonus(loss, config.entropy_coefficient)
-    remember_label(loss, label)
-    return loss
-
-
-def _prepare(
-    config: OnlineTrainerConfig,
-    strategy: Strategy,
-    module: PolicyModule,
-    critic: CriticAdvantage | None,
-    path: str,
-) -> tuple[torch.nn.Module, RunOptimizer]:
-    """Let the strategy prepare the policy's module and make its optimizer; a model that has weights only now is tried.
-
-    Args:
-        config: the trainer's settings.
-        strategy: shards the module, or not.
-        module: policy and critic.
-        critic: None trains none.
-        path: of the model, as the user wrote it.
-    """
-    untried = has_no_weights(module.model)
-    rate = None if critic is None else critic.learning_rate
-    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, module.critic, rate)
-    if untried:
-        module.options = tried_options(config, strategy, prepared, path)
-    return prepared, optimizer
-
-
-def _build_scheduler(
-    config: OnlineTrainerConfig,
-    ctx: BuildContext,
-    inputs: OnlineInputs,
-    generator: RolloutGenerator,
-    rewards: RewardManager,
-    whole_weights: Callable[[], AbstractContextManager[None]],
-    sampler: SamplerPolicy | None,
-    names: Sequence[str],
-) -> RolloutScheduler:
-    """Sampling and learning in turn, or sampling ahead in a thread that has its own way to the other ranks."""
-    settings, session = collector_settings(config, inputs), ctx.session
-    engine = generator.engine
-    weight_sync = WeightSync(inputs.policy.model, whole_weights, sampler, engine, names, ctx.strategy)
-    buffer = RolloutBuffer(config.rollouts, config.batches_ahead)
-    if not config.batches_ahead:
-        together = sampling_on_every_rank(ctx.strategy, weights_to_sample(engine, whole_weights))
-        collector = RolloutCollector(inputs.prompts, generator, rewards, ctx.strategy, settings, together)
-        return RolloutScheduler(collector, buffer, None, weight_sync, session, config.steps)
-    timeout = config.rollouts.timeout_s
-    exchanges = settings.shares_groups or weight_sync.needs_ranks
-    comm = new_group(ctx.strategy, timeout, exchanges)
-    on_every_rank = partial(engine_on_every_rank, comm) if exchanges else nullcontext
-    collector = RolloutCollector(inputs.prompts, generator, rewards, comm, settings, on_every_rank)
-    model = None if sampler is None else sampler.model
-    worker = RolloutWorker(collector.collect, weight_sync, model, timeout, comm, on_every_rank)
-    session.components.attach("the rollout worker", worker)
-    return RolloutScheduler(collector, buffer, worker, weight_sync, session, config.steps)
+    kind = DynamicCollector if settings.shares_groups else RolloutCollector
+    rollouts = config.rollouts if isinstance(config, OnlineTrainerConfig) else None
+    batches_ahead = config.batches_ahead if isinstance(config, OnlineTrainerConfig) else 0
+    comm, on_every_rank = ctx.strategy, nullcontext
+    if batches_ahead and rollouts is not None:
+        exchanges = settings.shares_groups or weight_sync.needs_ranks
+        comm = new_group(ctx.strategy, rollouts.timeout_s, exchanges)
+        on_every_rank = together = partial(engine_on_every_rank, comm) if exchanges else nullcontext
+    else:
+        together = sampling_on_every_rank(comm, weights_to_sample(weight_sync.engine, weight_sync.whole_weights))
+    collector = kind(inputs.prompts, generator, rewards, comm, settings, together)
+    inline = InlineSource(collector, weight_sync, ctx.session)
+    if rollouts is None or not rollouts.max_staleness:
+        return inline
+    worker = None
+    if batches_ahead:
+        copied = None if weight_sync.sampler is None else weight_sync.sampler.model
+        worker = RolloutWorker(collector.collect, weight_sync, copied, rollouts.timeout_s, comm, on_every_rank)
+        ctx.session.components.attach("the rollout worker", worker)
+    return BufferedSource(inline, RolloutBuffer(rollouts, batches_ahead), worker, config.steps)

@@ -8,18 +8,29 @@ from typing import Any
 
 import torch
 
-from rlhf_core.data.mixture import check_fingerprint, fingerprint
+from rlhf_core.data.order import check_fingerprint, fingerprint
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.save import load_weights, save_model
-from rlhf_core.plugins.protocols import Strategy
-from rlhf_core.rl.critic_weights import load_critic, save_critic
-from rlhf_core.rl.prompts import PromptLoader
-from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager, WriteModel
+from rlhf_core.models.slices import load_whole
+from rlhf_core.models.tensor_files import save_named
+from rlhf_core.plugins.strategy_protocols import Strategy
+from rlhf_core.rl.sources import PromptLoader
+from rlhf_core.runs.checkpoint import Checkpoint, CheckpointManager, WriteModel
+from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.forward_check import ForwardCheck
-from rlhf_core.training.forward_options import ForwardOptions
 from rlhf_core.training.learner import Learner
 from rlhf_core.types.rollouts import Prompt
+
+CRITIC_FILE = "critic.safetensors"
+
+
+def save_critic(critic: torch.nn.Module, weights: Mapping[str, Any], folder: Path) -> None:
+    """Write the weights that learn; the rest (the base under its adapters) is where the policy came from."""
+    save_named(weights, _learning(critic), folder / CRITIC_FILE)
+
+
+def _learning(critic: torch.nn.Module) -> list[str]:
+    return [name for name, parameter in critic.named_parameters() if parameter.requires_grad]
 
 
 class PolicyWeights:
@@ -36,15 +47,16 @@ class PolicyWeights:
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Read a checkpoint's, bit for bit; before the strategy prepares the module."""
-        load_weights(self.policy.model, checkpoint.model)
+        self.policy.load_weights(checkpoint.model)
         if self.critic is not None:
-            load_critic(self.critic, checkpoint.path)
+            fix = "resume with the advantage that the run was started with"
+            load_whole(self.critic, checkpoint.path / CRITIC_FILE, set(_learning(self.critic)), "critic", fix)
         if self.synced_reference is not None:
             self.synced_reference.load(checkpoint.path)
 
     def write_policy(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write a checkpoint's weights (adapters, with LoRA) and tokenizer."""
-        save_model(self.policy.model, self.policy.tokenizer, folder, weights)
+        self.policy.save(folder, weights)
 
     @property
     def beside(self) -> list[tuple[torch.nn.Module, WriteModel]]:
@@ -59,7 +71,7 @@ class PolicyWeights:
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the final model in plain Hugging Face form, adapters merged."""
-        save_model(self.policy.model, self.policy.tokenizer, folder, weights, merge=True)
+        self.policy.save(folder, weights, merge=True)
 
 
 class OnlineCheckpoint:

@@ -1,97 +1,31 @@
-"""Settings of trainers that sample from their policy. An algorithm subclasses one and changes defaults."""
+"""Settings of trainers that sample from their policy, and what is checked of them before anything is loaded.
+
+An algorithm subclasses one and changes defaults.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rlhf_core.plugins.component import Config
-from rlhf_core.rl.importance import ImportanceSettings
-from rlhf_core.rl.rollout_config import RolloutSettings
+from rlhf_core.rl.settings import (
+    AdaptiveSampling,
+    DynamicSampling,
+    ImportanceSettings,
+    KLSettings,
+    OverlongSettings,
+    ReferenceSettings,
+    RolloutSettings,
+)
 from rlhf_core.training.config import ModelLoopSettings, SamplingSettings
 from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.context import BuildContext
 
-
-class ReferenceSettings(Config):
-    """The reference policy: the policy before training, or as it was when last synced."""
-
-    track: bool = True
-    """Report the KL from it even where nothing else uses it (one more forward without gradient). The metric ``kl`` is
-    k3 per token over all completions of the step, of the policy that sampled them, whatever ``estimator`` says."""
-    sync_every: int = Field(default=0, ge=0)
-    """Steps after which the policy as it then is becomes the reference; 0 keeps the one before training. A penalty then
-    limits the speed of the policy, not its distance. Not with LoRA, whose reference is the adapter off."""
-
-
-class KLSettings(ReferenceSettings):
-    """KL divergence from the reference policy (Schulman 2020, "Approximating KL divergence")."""
-
-    coefficient: float = Field(default=0.0, ge=0)
-    estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Of the KL's value. In the loss the gradient is that of the KL with each; in the reward only k1 gives that."""
-    where: Literal["loss", "reward"] = "loss"
-
-
-class OverlongSettings(Config):
-    """Soft penalty for long completions (Yu et al. 2025, DAPO, eq. 13)."""
-
-    cache: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Length of the interval before ``sampling.max_tokens`` over which the penalty grows from 0 to ``weight``, in
-    tokens; below 1 a share of ``max_tokens`` (the paper: 4096 of 20480, 0.2). 0 switches it off."""
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """Taken off the score of a completion of ``max_tokens`` tokens."""
-
-    def tokens(self, max_tokens: int) -> float:
-        """The interval's length."""
-        return self.cache * max_tokens if self.cache < 1 else self.cache
-
-
-class DynamicSampling(Config):
-    """Fill the rollout batch with groups that teach something (Yu et al. 2025, DAPO, section 3.2)."""
-
-    max_rounds: int = Field(default=10, ge=1)
-    """Rounds of sampling in one step, the first included; then the step trains on the groups there are."""
-    keep: Literal["non_constant"] = "non_constant"
-    """Groups whose scores are all equal, or of which fewer than two exist, are set aside and replaced by others."""
-
-
-class AdaptiveSampling(Config):
-    """Sample a prompt until it has successes and failures; easy to judge prompts cost little, hard ones get more."""
-
-    k_success: int = Field(default=1, ge=1)
-    """Scores above ``threshold`` that end a prompt's sampling, together with ``k_failure`` others."""
-    k_failure: int = Field(default=1, ge=1)
-    """Scores not above ``threshold``."""
-    max_completions: int = Field(default=32, ge=2)
-    """A prompt gets no more than these."""
-    chunk_size: int = Field(default=4, ge=1)
-    """Completions drawn of each unfinished prompt at a time."""
-    threshold: float = Field(default=0.5, allow_inf_nan=False)
-
-    @model_validator(mode="after")
-    def _reachable(self) -> AdaptiveSampling:
-        if self.k_success + self.k_failure > self.max_completions:
-            raise ConfigError(
-                f"max_completions {self.max_completions} cannot hold {self.k_success} successes and "
-                f"{self.k_failure} failures",
-                fix="raise it, or lower k_success or k_failure",
-            )
-        if self.chunk_size > self.max_completions:
-            raise ConfigError(
-                f"chunk_size {self.chunk_size} is more than max_completions {self.max_completions}",
-                fix="lower chunk_size or raise max_completions",
-            )
-        return self
-
-    @property
-    def smallest_group(self) -> int:
-        """Completions of a prompt that has enough as early as possible."""
-        chunks = -(-(self.k_success + self.k_failure) // self.chunk_size)
-        return min(chunks * self.chunk_size, self.max_completions)
+log = logging.getLogger("rlhf")
 
 
 class RolloutTrainerConfig(ModelLoopSettings):
@@ -150,6 +84,29 @@ class RolloutTrainerConfig(ModelLoopSettings):
     def prompts_per_step(self) -> int:
         """Prompts in one rollout batch."""
         return self.rollout_batch_size // self.group_size
+
+    def check_rollouts(self, ctx: BuildContext) -> None:
+        """Refuse a reference policy that cannot be renewed or that nothing uses, and prompts that ranks cannot share.
+
+        Raises:
+            ConfigError: with the setting to change.
+        """
+        if self.kl.sync_every and ctx.config.model.lora is not None:
+            raise ConfigError(
+                f"trainer.kl.sync_every {self.kl.sync_every} cannot be combined with model.lora",
+                why="with LoRA the reference policy is the model without its adapter, which cannot be replaced",
+                fix="leave one of them out",
+            )
+        if self.kl.sync_every and getattr(self.kl, "coefficient", 0) == 0 and not self.kl.track:
+            raise ConfigError(
+                "trainer.kl.sync_every has no effect: nothing uses the reference policy",
+                fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
+            )
+        if self.prompts_per_step % ctx.world_size:
+            raise ConfigError(
+                f"{self.prompts_per_step} prompts per step cannot be divided among {ctx.world_size} processes",
+                fix=f"make rollout_batch_size a multiple of {self.group_size * ctx.world_size}",
+            )
 
 
 class OnlineTrainerConfig(RolloutTrainerConfig):
@@ -241,6 +198,103 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""
-        from rlhf_core.rl.preflight import check_online
-
         check_online(self, ctx)
+
+
+def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
+    """Refuse combinations that cannot learn or would learn the wrong thing.
+
+    Raises:
+        ConfigError: with the setting to change.
+    """
+    run = ctx.config
+    for slot in ("loss", "advantage", "reward"):
+        if getattr(run, slot) is None:
+            raise ConfigError(
+                f"algorithm '{config.name}' needs a {slot}",
+                fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}",
+            )
+    check_groups(config, ctx)
+    warn_of_kl(config)
+    config.micro_batches(ctx.world_size)
+    if config.target_kl is not None and config.updates_per_step == 1:
+        raise ConfigError(
+            f"target_kl {config.target_kl} would have no effect: each rollout batch makes one update",
+            fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out",
+        )
+    if run.dataset.curriculum is not None:
+        from rlhf_core.data.curriculum import read_values
+
+        read_values(run.dataset.curriculum)
+    config.check_precision(ctx)
+    check_sampling(config)
+    config.check_rollouts(ctx)
+    check_update_shares(config, ctx.world_size)
+
+
+def check_groups(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
+    """Groups are large enough for what compares their completions."""
+    advantage = ctx.config.advantage
+    assert advantage is not None
+    least = advantage.least_group_size
+    adaptive = config.adaptive_sampling
+    size = config.group_size if adaptive is None else adaptive.smallest_group
+    if size < least:
+        raise ConfigError(
+            f"group size {size} is too small: advantage '{advantage.name}' compares at least {least} "
+            "completions of a prompt",
+            why="with fewer every advantage is zero and nothing is learned",
+            fix=f"--set trainer.group_size={max(least, 8)}"
+            if adaptive is None
+            else f"--set trainer.adaptive_sampling.chunk_size={least}",
+        )
+    if config.dynamic_sampling is not None and size < 2:
+        raise ConfigError(
+            "dynamic_sampling compares the completions of a prompt, but trainer.group_size is 1",
+            why="every group would be set aside and nothing learned",
+            fix="--set trainer.group_size=4, or leave out trainer.dynamic_sampling",
+        )
+    if config.dynamic_sampling is not None and least < 2:
+        raise ConfigError(
+            f"dynamic_sampling replaces groups of equal scores, but advantage '{advantage.name}' learns from them too",
+            why="it does not compare a prompt's completions with each other",
+            fix="--set advantage.name=group_norm, or leave out trainer.dynamic_sampling",
+        )
+
+
+def check_sampling(config: OnlineTrainerConfig) -> None:
+    """What is sampled has the probabilities that the trainer computes."""
+    sampling = config.sampling
+    if sampling.temperature == 0:
+        raise ConfigError(
+            "temperature 0 samples the same completion for the whole group",
+            fix="--set trainer.sampling.temperature=1.0",
+        )
+    if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:
+        raise ConfigError(
+            "truncated sampling (top_p, top_k or min_p) cannot be combined with importance ratios",
+            why="the behaviour policy's renormalised probabilities differ from the trained policy's full ones",
+            fix="set top_p=1, top_k=0, min_p=0 for training; eval_sampling may truncate",
+        )
+
+
+def warn_of_kl(config: OnlineTrainerConfig) -> None:
+    """Say it where the KL in the reward does not pull towards the reference policy."""
+    kl = config.kl
+    if kl.where == "reward" and kl.coefficient > 0 and kl.estimator != "k1":
+        log.warning(
+            "trainer.kl.estimator %s in the reward: a policy gradient on it is not the KL's "
+            "(only k1 is right there: --set trainer.kl.estimator=k1; in the loss each is: --set trainer.kl.where=loss)",
+            kl.estimator,
+        )
+
+
+def check_update_shares(config: OnlineTrainerConfig, world_size: int) -> None:
+    """Every process gets as many whole groups of an update."""
+    size = config.sequences_per_update()
+    if size % (config.group_size * world_size):
+        raise ConfigError(
+            f"train_batch_size {size} cannot be divided among {world_size} processes in whole groups of "
+            f"{config.group_size}",
+            fix=f"make train_batch_size a multiple of {config.group_size * world_size}",
+        )

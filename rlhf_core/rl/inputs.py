@@ -6,12 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlhf_core.config.precision import precision_of
-from rlhf_core.data.curriculum import apply_curriculum
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.data.difficulty import DifficultyOrder
-from rlhf_core.data.length_filter import admit
-from rlhf_core.data.mixture import interleave
+from rlhf_core.config.run import precision_of
+from rlhf_core.data.curriculum import DifficultyOrder, apply_curriculum
+from rlhf_core.data.datasets import Datasets, admit
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
@@ -20,11 +17,11 @@ from rlhf_core.models.random_state import seed_everything
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.protocols import ShardedLoading
+from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
-from rlhf_core.rl.prompts import PromptLoader
+from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.component_set import register_sources
-from rlhf_core.training.forward_options import ForwardOptions, allowed
+from rlhf_core.training.forward import ForwardOptions, allowed
 from rlhf_core.types.rollouts import Prompt
 
 log = logging.getLogger("rlhf.models")
@@ -86,7 +83,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
         reference=reference,
         options=options,
         prompts=PromptLoader(order, encode, config.group_size),
-        held=[held[i] for i in interleave([p.source for p in held], datasets.weights)],
+        held=datasets.interleaved(held),
         has_gold=bool(held) and datasets.has_gold(held[0]),
     )
 

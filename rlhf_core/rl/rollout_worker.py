@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rlhf_core.plugins.protocols import Collectives
+from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.plugins.time_limit import thread_stack
 from rlhf_core.runs.events import EventLog, EventSink
 from rlhf_core.training.rollout_batch import RolloutBatch
-from rlhf_core.training.timer import Timer
+from rlhf_core.training.trace import Timer
 from rlhf_core.training.weight_sync import Snapshot, WeightSync
 from rlhf_core.types.errors import DeadlineExceeded
 
@@ -48,7 +48,7 @@ class RolloutWorker:
 
     Everything that sampling changes (data order, difficulty, a stateful reward) is changed by this thread alone, batch
     after batch, so it is the same in every run. The other side may only touch it once
-    :meth:`rlhf_core.rl.scheduler.RolloutScheduler.drain` has waited for every request.
+    :meth:`rlhf_core.rl.scheduler.BufferedSource.drain` has waited for every request.
 
     Args:
         collect: makes one batch.

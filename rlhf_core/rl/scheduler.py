@@ -1,28 +1,92 @@
 """Which rollout batch is sampled with which policy version, and learned from in which step (ADR 0009).
 
 Everything is decided by counts, nothing by the clock; but for an engine that takes weights while it samples (ADR 0020).
+In a checkpoint prompts are named by source and id, and found again in the run's dataset.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from rlhf_core.distributed.engine_loss import engine_on_every_rank
-from rlhf_core.rl.collector import RolloutCollector, collect_now, publish
-from rlhf_core.rl.rollout_batch_state import batch_state, read_batch
-from rlhf_core.rl.rollout_config import RolloutSettings
+from rlhf_core.distributed.exchange import engine_on_every_rank
 from rlhf_core.rl.rollout_worker import RolloutWorker
-from rlhf_core.rl.shares import divide_anew
-from rlhf_core.runs.events import replay
-from rlhf_core.runs.session import RunSession
-from rlhf_core.training.rollout_batch import RolloutBatch
-from rlhf_core.training.timer import Timer
-from rlhf_core.training.weight_sync import Snapshot, WeightSync
+from rlhf_core.rl.settings import RolloutSettings
+from rlhf_core.rl.sources import InlineSource, SourceBatch
+from rlhf_core.runs.dataclass_codec import decode, encode
+from rlhf_core.runs.events import RECORDS, Event, LiveEvents, replay
+from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
+from rlhf_core.training.trace import Timer
+from rlhf_core.training.weight_sync import Snapshot, sync_weights
 from rlhf_core.types.errors import EngineUnavailable
-from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout
+from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
+from rlhf_core.types.turns import Segment, Turn, TurnStatus, VersionSpan
+
+FindPrompt = Callable[[str, str], Prompt]
+"""(Source, prompt id) -> prompt."""
+CLASSES = (
+    RolloutBatch,
+    RolloutGroup,
+    PromptGroup,
+    Rollout,
+    Segment,
+    VersionSpan,
+    Turn,
+    Score,
+    FinishReason,
+    ScoreStatus,
+    TurnStatus,
+)
+
+
+def batch_state(batch: RolloutBatch) -> dict[str, Any]:
+    """A batch as a tree that :mod:`rlhf_core.types.tree` can save."""
+    return encode(batch, {Prompt: lambda prompt: (prompt.source, prompt.id)}, CLASSES)
+
+
+def read_batch(state: Mapping[str, Any], find: FindPrompt) -> RolloutBatch:
+    """The batch that :func:`batch_state` wrote.
+
+    Args:
+        state: as it was read back.
+        find: gives the prompts; the run's dataset has been compared with the checkpoint's.
+    """
+    return decode(state, CLASSES, {"Prompt": lambda name: find(*name)})
+
+
+def reshard_batch(parts: Sequence[RolloutBatch], rank: int, world_size: int) -> RolloutBatch:
+    """This rank's share of a batch, as if so many ranks had sampled it.
+
+    Args:
+        parts: what each of the ranks that sampled it has, in their order.
+        rank: this one.
+        world_size: ranks now.
+    """
+    groups = parts[0].groups
+    sampled = [group for part in parts for group in cut_groups(part.own_groups, part.rollouts, part.scores)]
+    bounds = share_bounds(len(groups), world_size)
+    batch = batch_of(groups, sampled[bounds[rank] : bounds[rank + 1]], parts[0].version, rank, world_size)
+    events = _events([part.events for part in parts], batch, rank, world_size)
+    return replace(batch, set_aside=parts[0].set_aside, metrics=parts[0].metrics, events=events)
+
+
+def _events(events_of_ranks: Sequence[Sequence[Event]], batch: RolloutBatch, rank: int, world_size: int) -> list[Event]:
+    """Records, which all ranks have alike, and the hook events of this rank: of its own groups, and of its share of the
+    prompts that were set aside."""
+    rows_by_hook: dict[str, list[Any]] = {}
+    for method, arguments in (event for events in events_of_ranks for event in events if event[0] not in RECORDS):
+        rows_by_hook.setdefault(method, []).extend(zip(*arguments))
+    trained, own = ({g.prompt.id for g in groups} for groups in (batch.groups, batch.own_groups))
+    hook_events = []
+    for method, rows in rows_by_hook.items():
+        set_aside = list(dict.fromkeys(row[0].prompt_id for row in rows if row[0].prompt_id not in trained))
+        bounds = share_bounds(len(set_aside), world_size)
+        own_prompts = own.union(set_aside[bounds[rank] : bounds[rank + 1]])
+        if own_rows := [row for row in rows if row[0].prompt_id in own_prompts]:
+            hook_events.append((method, tuple(map(list, zip(*own_rows)))))
+    return [*hook_events, *(event for event in events_of_ranks[0] if event[0] in RECORDS)]
 
 
 @dataclass(frozen=True)
@@ -97,9 +161,9 @@ class RolloutBuffer:
 
     def deliver(self, number: int, batch: RolloutBatch) -> BufferEntry:
         """Put a finished batch in its entry; return the entry."""
-        place = next(n for n, entry in enumerate(self.entries) if entry.number == number)
-        self.entries[place] = replace(self.entries[place], batch=batch)
-        return self.entries[place]
+        index = next(n for n, entry in enumerate(self.entries) if entry.number == number)
+        self.entries[index] = replace(self.entries[index], batch=batch)
+        return self.entries[index]
 
     def read(self) -> BufferEntry:
         """The oldest entry, counted as read once more: what to learn from next."""
@@ -122,60 +186,29 @@ class RolloutBuffer:
         return [e for e in self.entries if e.reads < self.max_reads]
 
 
-class ScheduledBatch(NamedTuple):
-    """What a step learns from."""
-
-    batch: RolloutBatch
-    first_read: bool
-    """No earlier step has learned from it; what was sampled and scored is counted once."""
-    metrics: dict[str, float]
-    """How stale it is, and what waits; empty for a synchronous run."""
-
-
-class RolloutScheduler:
-    """Decides what is sampled ahead, and what is learned from.
+class BufferedSource:
+    """Decides what is sampled ahead, and which step learns from it; see :class:`RolloutSource`.
 
     The schedule moves at one point only, the beginning of a step: what has been read or become too stale leaves the
     buffer, and what there is room for is requested with the weights as they are then. With room for C batches beside
     the one that is learned from, batch k is sampled with the weights of the end of step k - 1 - C. How long anything
-    takes decides nothing, so two runs are equal, and a run without room is the synchronous one.
+    takes decides nothing, so two runs are equal.
 
     Args:
-        collector: makes batches.
+        inline: makes a batch when it is needed, where there is no worker.
         buffer: those that wait.
         worker: makes them ahead, in a thread; None makes each when it is needed.
-        weight_sync: brings the policy's weights to what samples.
-        session: counts, trace, hooks and ranks.
         steps: of the run.
     """
 
-    def __init__(
-        self,
-        collector: RolloutCollector,
-        buffer: RolloutBuffer,
-        worker: RolloutWorker | None,
-        weight_sync: WeightSync,
-        session: RunSession,
-        steps: int,
-    ) -> None:
-        self.collector, self.buffer, self.worker, self.weight_sync = collector, buffer, worker, weight_sync
-        self.session, self.steps = session, steps
-        self._lost: EngineUnavailable | None = None
+    def __init__(self, inline: InlineSource, buffer: RolloutBuffer, worker: RolloutWorker | None, steps: int) -> None:
+        self.inline, self.buffer, self.worker, self.steps = inline, buffer, worker, steps
+        self.prompts, self.weight_sync, self.session = inline.collector.prompts, inline.weight_sync, inline.session
+        self._engine_error: EngineUnavailable | None = None
         """Why nothing is sampled any more; all ranks know it."""
 
-    def next(self, step: int, version: int, timer: Timer) -> ScheduledBatch:
-        """The batch that this step learns from; all ranks call it together.
-
-        Args:
-            step: about to be made.
-            version: of the policy now.
-            timer: adds to the step's times.
-
-        Raises:
-            DeadlineExceeded: it was not there in time.
-            ScoreError: too many scores are missing.
-            EngineUnavailable: nothing is left to sample with.
-        """
+    def next_batch(self, step: int, version: int, timer: Timer) -> SourceBatch:
+        """See :meth:`RolloutSource.next_batch`."""
         evicted_prompts = self._evict(step, version)
         self._request(step, version, timer)
         entry = self.buffer.read()
@@ -183,8 +216,9 @@ class RolloutScheduler:
             entry = self._finished(entry)
         assert entry.batch is not None
         if entry.reads == 1:
-            replay(entry.batch.events, self.session.rollout_events(step))
-        return ScheduledBatch(entry.batch, entry.reads == 1, self._metrics(entry, version, evicted_prompts))
+            replay(entry.batch.events, LiveEvents(self.session, step))
+            timer.seconds |= entry.batch.seconds
+        return SourceBatch(entry.batch, entry.reads == 1, self._metrics(entry, version, evicted_prompts))
 
     def _request(self, step: int, version: int, timer: Timer) -> None:
         """Ask for as many batches as there is room for; without a worker they are made here."""
@@ -200,18 +234,17 @@ class RolloutScheduler:
             if self.worker is not None:
                 self.worker.request(number, version, weights)
             else:
-                self.buffer.deliver(number, self._made_here(number, step, version, timer))
+                self.buffer.deliver(number, self._collect_inline(number, step, version, timer))
 
     @property
     def in_flight(self) -> bool:
         """New weights reach what is being sampled: they are published at once, not with a batch."""
         return self.worker is not None and self.weight_sync.in_flight
 
-    def _made_here(self, number: int, step: int, version: int, timer: Timer) -> RolloutBatch:
+    def _collect_inline(self, number: int, step: int, version: int, timer: Timer) -> RolloutBatch:
         """A batch, sampled now; one that cannot be is not counted as requested."""
-        events, comm = self.session.rollout_events(step), self.session.strategy
         try:
-            return collect_now(self.collector, self.weight_sync, comm, number, version, events, timer)
+            return self.inline.next_batch(step, version, timer, number).batch
         except EngineUnavailable:
             self.buffer.cancel(number)
             raise
@@ -227,9 +260,9 @@ class RolloutScheduler:
         batches = [entry.batch for entry in evicted.unread if entry.batch is not None]
         groups = [group for batch in batches for group in _all_groups(batch)]
         if groups:
-            self.collector.prompts.put_back(groups)
+            self.prompts.put_back(groups)
         for batch in batches:
-            replay(batch.events, self.session.rollout_events(step), hooks=False)  # nobody will train on its rollouts
+            replay(batch.events, LiveEvents(self.session, step), hooks=False)  # nobody will train on its rollouts
             missing = [s.status.value for s in batch.scores if not s.ok]
             for rank in self.session.strategy.gather_objects(missing):
                 self.session.counts.update(f"evicted_score_{status}" for status in rank)
@@ -245,7 +278,7 @@ class RolloutScheduler:
             with engine_on_every_rank(self.session.strategy):
                 batch = self.worker.wait(entry.number, entry.version)
         except EngineUnavailable as error:
-            self._lost = error
+            self._engine_error = error
             raise
         return self.buffer.deliver(entry.number, batch)
 
@@ -255,20 +288,20 @@ class RolloutScheduler:
         Raises:
             EngineUnavailable: nothing is left to sample with, now or when it was last waited.
         """
-        if self._lost is not None:
-            raise self._lost
+        if self._engine_error is not None:
+            raise self._engine_error
         for entry in self.buffer.unfinished():
             self._finished(entry)
 
     def release_memory(self) -> None:
-        """Nothing is sampled until the next step: the engine may give memory back, unless it samples ahead."""
+        """See :meth:`RolloutSource.release_memory`."""
         if self.worker is None:
             self.weight_sync.release_memory()
 
     def sync_policy(self, version: int) -> None:
-        """Let what samples next in this thread (an evaluation) have the policy as it is now."""
+        """See :meth:`RolloutSource.sync_policy`."""
         self.drain()
-        publish(self.weight_sync, version, self.session.strategy)
+        sync_weights(self.weight_sync, version, self.session.strategy)
 
     def _metrics(self, entry: BufferEntry, version: int, evicted_prompts: int) -> dict[str, float]:
         if not self.buffer.max_staleness:
@@ -299,17 +332,11 @@ class RolloutScheduler:
             batch = replace(entry.batch, seconds={}, events=() if entry.reads else entry.batch.events)
             row = {"number": entry.number, "version": entry.version, "reads": entry.reads}
             entries.append({**row, "batch": batch_state(batch)})
-        returned = [[p.source, p.id] for p in self.collector.prompts.returned]
-        return {"last": self.buffer.last, "entries": entries, "returned": returned}
+        return {"last": self.buffer.last, "entries": entries, "returned": self.prompts.returned_names()}
 
     def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with them.
-
-        Args:
-            ranks: the states of all ranks that wrote the checkpoint, in their order. Where there are more ranks now, or
-                fewer, each batch is divided among them anew.
-        """
-        prompts, comm = self.collector.prompts.by_name(), self.session.strategy
+        """See :meth:`RolloutSource.load_state_dict`; other ranks than wrote the checkpoint divide each batch anew."""
+        prompts, comm = self.prompts.by_name(), self.session.strategy
 
         def find(source: str, prompt_id: str) -> Prompt:
             return prompts[source, prompt_id]
@@ -317,14 +344,14 @@ class RolloutScheduler:
         as_written = len(ranks) == comm.world_size
         state = ranks[comm.rank if as_written else 0]
         self.buffer.last, self.buffer.entries = state["last"], []
-        for place, row in enumerate(state["entries"]):
+        for index, row in enumerate(state["entries"]):
             if as_written:
                 batch = read_batch(row["batch"], find)
             else:
-                parts = [read_batch(rank["entries"][place]["batch"], find) for rank in ranks]
-                batch = divide_anew(parts, comm.rank, comm.world_size)
+                parts = [read_batch(rank["entries"][index]["batch"], find) for rank in ranks]
+                batch = reshard_batch(parts, comm.rank, comm.world_size)
             self.buffer.entries.append(BufferEntry(row["number"], row["version"], row["reads"], batch))
-        self.collector.prompts.returned = [find(source, prompt_id) for source, prompt_id in state["returned"]]
+        self.prompts.put_back_named(state["returned"])
 
 
 def _version_of_each_token(rollout: Rollout) -> list[int]:
@@ -336,4 +363,4 @@ def _version_of_each_token(rollout: Rollout) -> list[int]:
 
 def _all_groups(batch: RolloutBatch) -> list[PromptGroup]:
     """The groups whose prompts a batch took."""
-    return [*batch.groups, *(filtered.group for filtered in batch.filtered)]
+    return [*batch.groups, *(group.group for group in batch.set_aside)]

@@ -2,7 +2,7 @@
 
      prompts -> rollouts -> scores -> advantages -> samples -> update -> checkpoint
     |__________________________|          |                      |
-         RolloutScheduler           AdvantageStep           UpdateStep
+           RolloutSource            AdvantageStep           UpdateStep
      (RolloutCollector: PromptLoader,  (ReferencePolicy,   (PolicyMicroBatcher,
       RolloutGenerator, RewardManager)  estimator, critic)  PolicyModule, Learner)
               ^______________________ WeightSync ______________|
@@ -12,173 +12,165 @@ Up to the advantages everything is plain Python and numpy.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from rlhf_core.distributed.exchange import scatter_from_first
+import torch
+
+from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.rl.advantages import ForwardResults, ScoredRollouts, measure_kl, with_advantages
-from rlhf_core.rl.build import OnlineParts, build_online
-from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.plugins.loss_contract import LossTerm
+from rlhf_core.rl.advantages import with_advantages
+from rlhf_core.rl.build import (
+    OnlineParts,
+    RolloutParts,
+    TrainedModule,
+    build_loss,
+    build_online,
+    build_rollout_parts,
+)
+from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
-from rlhf_core.rl.scheduler import ScheduledBatch
-from rlhf_core.rl.summary import summarize_online_run
-from rlhf_core.rl.token_record import TokenRecorder
-from rlhf_core.rl.update import group_counts
-from rlhf_core.runs.checkpoint_manager import Checkpoint
-from rlhf_core.training.generation import rollout_metrics
+from rlhf_core.runs.checkpoint import Checkpoint
+from rlhf_core.runs.session import RunSession
+from rlhf_core.runs.statistics import mean
+from rlhf_core.training.generation import score_metrics
 from rlhf_core.training.loop import LoopSchedule, run_loop
-from rlhf_core.training.policy_evaluator import Evaluation
-from rlhf_core.training.rewards import score_metrics
-from rlhf_core.training.rollout_batch import RolloutBatch
-from rlhf_core.training.timer import Timer
-from rlhf_core.training.trace import prompt_rows, update_row
-from rlhf_core.training.training_sample import TrainingSample
-from rlhf_core.types.rollouts import Advantages, FinishReason, Rollout
+from rlhf_core.training.policy_evaluator import Evaluation, before_and_after
+from rlhf_core.training.rollout_batch import TrainingSample
+from rlhf_core.training.trace import Timer, TokenRecorder, prompt_rows
+from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 
 
-class OnlineTrainer:
-    """Sample, score, estimate, update.
+class RolloutTrainer:
+    """A trainer that learns from rollouts of its policy: inputs, parts, evaluation, checkpoints and the summary.
+
+    A subclass makes the steps. It sets :attr:`module` and :attr:`total_updates`, defines :meth:`step`, and overrides
+    what differs: :meth:`loss_terms`, :meth:`state` and :meth:`load_state`, :meth:`eval_metrics`, :meth:`more_summary`.
 
     Args:
         config: sizes and settings.
         ctx: session, strategy, datasets and the run's configuration.
+        wants_reference: keep the policy as it is before training.
     """
 
-    parts: OnlineParts
+    config: RolloutTrainerConfig
+    parts: RolloutParts
+    """What the run samples, scores and learns with; there from :meth:`start` on."""
+    module: torch.nn.Module
+    """``module(samples)`` returns the batch that the loss consumes; its part ``model`` is the policy."""
+    total_updates: int
+    """For the learning-rate schedule."""
+    steps_per_iteration: int = 1
+    """Steps of the loop for one of ``trainer.steps``, and one of ``trainer.eval_every``."""
+    always_gold: ClassVar[bool] = False
+    """Compare ``gold_samples`` prompts at every evaluation, not only before and after the run."""
 
-    def __init__(self, config: OnlineTrainerConfig, ctx: BuildContext) -> None:
+    def __init__(self, config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> None:
         self.config, self.ctx = config.micro_batches(ctx.world_size), ctx
         self.session, self.strategy = ctx.session, ctx.strategy
-        wants_reference = config.kl.coefficient > 0 or config.kl.track
         self.inputs = load_online_inputs(self.config, ctx, wants_reference=wants_reference)
         self.before: Evaluation | None = None
+        """The evaluation before training."""
+
+    def step(self, step: int) -> None:
+        """Make one step."""
+        raise NotImplementedError
+
+    def loss_terms(self) -> Sequence[LossTerm]:
+        """Terms that are added to the run's loss."""
+        return ()
+
+    def state(self) -> dict[str, Any]:
+        """What else a checkpoint holds; ``torch.save`` writes it on rank 0."""
+        return {}
+
+    def rank_state(self) -> dict[str, Any] | None:
+        """What a checkpoint holds of each rank."""
+        return None
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`, and from each rank's under ``written_by``."""
+
+    def eval_metrics(self, now: Evaluation) -> Mapping[str, float]:
+        """Further metrics of an evaluation."""
+        return {}
+
+    def more_summary(self, step: int, after: Evaluation | None) -> Mapping[str, Any]:
+        """Further entries of the summary."""
+        return {}
+
+    def build(self, checkpoint: Checkpoint | None) -> RolloutParts:
+        """Build the parts around :attr:`module`."""
+
+        def trained(ctx: BuildContext) -> TrainedModule:
+            return TrainedModule(self.module, build_loss(ctx, self.loss_terms()), self.total_updates)
+
+        return build_rollout_parts(self.config, self.ctx, self.inputs, checkpoint, trained)
 
     def run(self) -> Mapping[str, Any]:
         """Train to the last step and return the summary."""
-        config = self.config
-        schedule = LoopSchedule(config.steps, config.eval_every, config.checkpoint_every, config.keep_checkpoints)
+        config, each = self.config, self.steps_per_iteration
+        every = config.eval_every * each
+        schedule = LoopSchedule(config.steps * each, every, config.checkpoint_every, config.keep_checkpoints)
         return run_loop(self, self.session, schedule)
-
-    def step(self, step: int) -> None:
-        """One rollout batch: sample, score, estimate advantages, update."""
-        parts, config, timer = self.parts, self.config, Timer()
-        with timer("step"):
-            scheduled = parts.scheduler.next(step, parts.learner.version, timer)
-            parts.scheduler.release_memory()
-            batch = scheduled.batch
-            timer.seconds |= batch.seconds if scheduled.first_read else {}
-            samples = [TrainingSample.from_rollout(r, mask_truncated=config.mask_truncated) for r in batch.rollouts]
-            with timer("forward_check"):
-                parts.forward_check(samples)
-            with timer("reference"):
-                forward = parts.advantages.forward(samples)
-            scored = parts.advantages.score(batch, forward)
-            self._check_scores(scored, scheduled.first_read)
-            advantages = parts.advantages.estimate(scored, batch.group_ids)
-            groups = with_advantages(samples, batch, advantages, forward)
-            with timer("update"):
-                critic_only = step <= parts.critic_warmup_steps
-                recorder = TokenRecorder(batch.groups, config.trace_prompts)
-                observe = recorder if config.trace_prompts else None
-                update_metrics = parts.update(step, groups, batch.version, critic_only=critic_only, observe=observe)
-            metrics = self._metrics(scheduled, forward, scored, advantages, update_metrics)
-            tokens = recorder.of_all_ranks(self.strategy) if config.trace_prompts else {}
-            if self.session.main:
-                rollouts, values = scored.every_rollout, advantages.values
-                rows = prompt_rows(batch.groups, rollouts, scored.scores, values, config.trace_prompts, tokens)
-                self.session.trace(step, "step", [*rows, update_row(metrics)])
-            metrics |= scheduled.metrics
-            metrics |= parts.reference.sync(step) if parts.reference is not None else {}
-        self.session.metrics.log_step(step, metrics, timer.seconds)
-
-    def _check_scores(self, scored: ScoredRollouts, first_read: bool) -> None:
-        """Count the scores of a batch once, and fail if too many are missing."""
-        if first_read:
-            missing = [s.status.value for s in scored.every_score if not s.ok]
-            self.session.counts.update(f"score_{status}" for status in missing)
-            self.session.counts["scores_ok"] += len(scored.every_score) - len(missing)
-        self.parts.rewards.check(scored.every_score)
-
-    def _metrics(
-        self,
-        scheduled: ScheduledBatch,
-        forward: ForwardResults,
-        scored: ScoredRollouts,
-        advantages: Advantages,
-        update_metrics: Mapping[str, float],
-    ) -> dict[str, float]:
-        """A step's metrics, over all ranks; what is counted goes into the summary too."""
-        batch = scheduled.batch
-        truncated, without_signal, completions = scatter_from_first(
-            self.strategy, lambda: [self._of_all_ranks(batch, scored, advantages)] * self.strategy.world_size
-        )
-        kl = self._kl(batch.rollouts, forward.references)
-        self.session.counts.update({**truncated, **without_signal})
-        return {
-            **score_metrics(scored.every_score),
-            **completions,
-            **advantages.metrics,
-            **update_metrics,
-            **(batch.metrics if scheduled.first_read else {"tokens_generated": 0.0}),
-            **{name: float(n) for name, n in truncated.items()},
-            **kl,
-            **{name: float(n) for name, n in without_signal.items()},
-        }
-
-    def _of_all_ranks(
-        self, batch: RolloutBatch, scored: ScoredRollouts, advantages: Advantages
-    ) -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
-        """What rank 0 counts for all ranks: truncated completions that are left out of the loss, and groups without a
-        signal; and the metrics of all completions."""
-        rollouts, scores_ok = scored.every_rollout, [s.ok for s in scored.scores]
-        truncated = sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)
-        return (
-            {"truncated_masked": truncated} if self.config.mask_truncated else {},
-            group_counts(advantages.values, scores_ok, batch.group_ids),
-            rollout_metrics([*rollouts, *batch.filtered_rollouts]),
-        )
-
-    def _kl(self, rollouts: Sequence[Rollout], references: Sequence[Any] | None) -> dict[str, float]:
-        """KL(policy that sampled || reference) per token, k3, over every rollout of all ranks."""
-        if references is None:
-            return {}
-        total, tokens = self.strategy.sum_over_ranks(measure_kl(rollouts, references))
-        return {"kl": total / tokens} if tokens else {}
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
-        self.parts = build_online(self.config, self.ctx, self.inputs, checkpoint)
+        self.parts = self.build(checkpoint)
         if checkpoint is None:
             self.before = self.evaluate(0, final=True)
             return 0
         state = checkpoint.state
         self.parts.checkpoint.load_state_dict(state["online"])
-        self.parts.scheduler.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
-        self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
         self.before = Evaluation.from_state(state["before"])
+        self.load_state(state)
         self.parts.checkpoint.restore_components(checkpoint)
         return checkpoint.step
+
+    def trace_prompts(
+        self,
+        step: int,
+        stage: str,
+        groups: Sequence[PromptGroup],
+        rollouts: Sequence[Rollout],
+        scores: Sequence[Score],
+        advantages: Sequence[Any],
+        tokens: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Append the prompts of a step to ``trace.jsonl``; rank 0 has the completions, and writes.
+
+        Args:
+            step: the step.
+            stage: names the rows.
+            groups: the step's prompts.
+            rollouts: group by group.
+            scores: one per rollout.
+            advantages: a number, an array ``[T]`` or None per rollout.
+            tokens: of completions by name, what the update saw of each token.
+        """
+        if self.session.main:
+            rows = prompt_rows(groups, rollouts, scores, advantages, self.config.trace_prompts, tokens)
+            self.session.trace(step, stage, rows)
 
     def evaluate(self, step: int, *, final: bool = False) -> Evaluation | None:
         """Held-out evaluation; before and after the run on at least ``gold_samples`` prompts."""
         config, parts = self.config, self.parts
-        gold_samples = config.gold_samples if final and self.inputs.has_gold else 0
+        gold_samples = config.gold_samples if (final or self.always_gold) and self.inputs.has_gold else 0
         count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
         if not parts.evaluator.has_work(count):
             return None
-        parts.scheduler.sync_policy(parts.learner.version)
-        return parts.evaluator.evaluate(step, parts.learner.version, count)
+        parts.source.sync_policy(parts.learner.version)
+        return parts.evaluator.evaluate(step, parts.learner.version, count, self.eval_metrics)
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is there."""
         if self.parts.checkpoint.saved(step):
             return
-        rank_state = {"scheduler": self.parts.scheduler.state_dict()}  # first: afterwards nothing is being sampled
+        rank_state = self.rank_state()  # first: afterwards nothing is being sampled
         before = self.before.state() if self.before else None
-        drift = self.parts.update.drift
-        state = {"before": before, "checked_mismatch": drift.compared, "drift": drift.state_dict()}
-        self.parts.checkpoint.save(step, state, rank_state)
+        self.parts.checkpoint.save(step, {"before": before, **self.state()}, rank_state)
 
     def finish(self, step: int) -> Mapping[str, Any]:
         """Evaluate, write the final model and the summary."""
@@ -194,8 +186,148 @@ class OnlineTrainer:
             after=after,
             reports=self.ctx.report,
         )
-        return self.session.finish(summary)
+        return self.session.finish({**summary, **self.more_summary(step, after)})
 
     def close(self) -> None:
         """Close every component of the run."""
         self.session.close()
+
+
+class OnlineTrainer(RolloutTrainer):
+    """Sample, score, estimate, update.
+
+    Args:
+        config: sizes and settings.
+        ctx: session, strategy, datasets and the run's configuration.
+    """
+
+    config: OnlineTrainerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    parts: OnlineParts  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, config: OnlineTrainerConfig, ctx: BuildContext) -> None:
+        super().__init__(config, ctx, wants_reference=config.kl.coefficient > 0 or config.kl.track)
+
+    def step(self, step: int) -> None:
+        """One rollout batch: sample, score, estimate advantages, update."""
+        parts, config, timer = self.parts, self.config, Timer()
+        with timer("step"):
+            batch, first_read, source_metrics = parts.source.next_batch(step, parts.learner.version, timer)
+            parts.source.release_memory()
+            samples = [TrainingSample.from_rollout(r, mask_truncated=config.mask_truncated) for r in batch.rollouts]
+            if parts.forward_check is not None and not parts.forward_check.done:
+                with timer("forward_check"):
+                    parts.forward_check(samples)
+            with timer("reference"):
+                forward = parts.advantages.forward(samples)
+            scored = parts.advantages.score(batch, forward)
+            self._check_scores(scored.all_scores, first_read)
+            estimate = parts.advantages.estimate(scored, batch)
+            groups = with_advantages(samples, batch, estimate.advantages, forward)
+            with timer("update"):
+                recorder = TokenRecorder(batch.groups, config.trace_prompts) if config.trace_prompts else None
+                critic_only = step <= parts.critic_warmup_steps
+                update_metrics = parts.update(step, groups, batch.version, critic_only=critic_only, observe=recorder)
+            self.session.counts.update({**estimate.truncated, **estimate.without_signal})
+            metrics = {
+                **score_metrics(scored.all_scores),
+                **estimate.metrics,
+                **estimate.advantages.metrics,
+                **update_metrics,
+                **(batch.metrics if first_read else {"tokens_generated": 0.0}),
+                **{name: float(count) for name, count in estimate.truncated.items()},
+                **estimate.kl,
+                **{name: float(count) for name, count in estimate.without_signal.items()},
+            }
+            tokens = {} if recorder is None else recorder.of_all_ranks(self.strategy)
+            self.trace_prompts(
+                step, "step", batch.groups, scored.rollouts, scored.scores, estimate.advantages.values, tokens
+            )
+            self.session.trace(step, "step", [{"event": "update", "metrics": dict(metrics)}])
+            metrics |= source_metrics
+            metrics |= parts.reference.sync(step) if parts.reference is not None else {}
+        self.session.metrics.log_step(step, metrics, timer.seconds)
+
+    def _check_scores(self, scores: Sequence[Score], first_read: bool) -> None:
+        """Count the scores of a batch once, and fail if too many are missing."""
+        if first_read:
+            missing = [s.status.value for s in scores if not s.ok]
+            self.session.counts.update(f"score_{status}" for status in missing)
+            self.session.counts["scores_ok"] += len(scores) - len(missing)
+        self.parts.rewards.check(scores)
+
+    def build(self, checkpoint: Checkpoint | None) -> OnlineParts:
+        """Build the stages of a step, and what stands around them."""
+        return build_online(self.config, self.ctx, self.inputs, checkpoint)
+
+    def state(self) -> dict[str, Any]:
+        """How engine and trainer drifted apart."""
+        drift = self.parts.update.drift
+        return {"checked_mismatch": drift.compared, "drift": drift.state_dict()}
+
+    def rank_state(self) -> dict[str, Any]:
+        """Prompts and rollouts that were drawn, and not yet learned from."""
+        return {"scheduler": self.parts.source.state_dict()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state` and every rank's :meth:`rank_state`."""
+        self.parts.source.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
+        self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
+
+
+def summarize_online_run(
+    session: RunSession,
+    *,
+    algo: str,
+    updates: int,
+    seed: int,
+    groups: Sequence[PromptGroup],
+    before: Evaluation | None,
+    after: Evaluation | None,
+    reports: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Everything ``summary.json`` promises; values that carry time are only in ``seconds`` and ``time``.
+
+    Args:
+        session: of the run that is over.
+        algo: its algorithm.
+        updates: optimizer updates made.
+        seed: the run's.
+        groups: held-out prompts, for the examples.
+        before: evaluation before training.
+        after: evaluation after it.
+        reports: what components report.
+    """
+    reason = session.stop_reason()
+    steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
+    return {
+        "status": "stopped" if reason is not None else "completed",
+        "stop_reason": reason,
+        "algo": algo,
+        "steps": len(steps),
+        "updates": updates,
+        "seed": seed,
+        "seconds": round(time.monotonic() - session.started, 3),
+        "tokens_generated": int(sum(r["tokens_generated"] for r in steps)),
+        **_first_and_last(steps, "reward/mean", "reward"),
+        **_first_and_last(steps, "completion_length/mean", "completion_length"),
+        "kl_last": _last(steps, "kl"),
+        "entropy_last": _last(steps, "entropy"),
+        "evaluation_before": dict(before.metrics) if before else None,
+        "evaluation_after": dict(after.metrics) if after else None,
+        "final_model": "final",
+        "reports": dict(reports),
+        **before_and_after(groups, before, after),
+    }
+
+
+def _first_and_last(rows: Sequence[Mapping[str, Any]], key: str, name: str) -> dict[str, float | None]:
+    """Means over the first and the last five steps."""
+    values = [float(r[key]) for r in rows if r.get(key) is not None]
+    return {
+        f"{name}_first": mean(values[:5]) if values else None,
+        f"{name}_last": mean(values[-5:]) if values else None,
+    }
+
+
+def _last(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    return next((r[key] for r in reversed(rows) if r.get(key) is not None), None)

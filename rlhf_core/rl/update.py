@@ -1,25 +1,171 @@
-"""All optimizer updates of one rollout batch."""
+"""All optimizer updates of one rollout batch, and the terms that the loop adds to the policy's loss."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 
-from rlhf_core.distributed.exchange import redistribute
-from rlhf_core.plugins import hooks as hk
-from rlhf_core.plugins.protocols import Strategy
+from rlhf_core.distributed.exchange import RankZero, redistribute
+from rlhf_core.plugins.hooks import BatchReady
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.rl.entropy import keep_uncertain
-from rlhf_core.rl.loss_terms import with_sample_size
+from rlhf_core.rl.settings import ImportanceSettings
 from rlhf_core.runs.session import RunSession
 from rlhf_core.training.drift import Drift, DriftCheck
+from rlhf_core.training.functional import LOG_LIMIT, effective_sample_size, importance_weights, kl_loss
 from rlhf_core.training.learner import Learner, MetricSums, Observe, means
-from rlhf_core.training.micro_batches import PolicyMicroBatcher
-from rlhf_core.training.policy_module import PolicyModule, columns
-from rlhf_core.training.training_sample import TrainingSample, regrouped
+from rlhf_core.training.policy_module import LOGPROBS, Measure, PolicyMicroBatcher, PolicyModule
+from rlhf_core.training.rollout_batch import Floats, TrainingSample, regrouped
+from rlhf_core.types.batches import LossOutput, TokenBatch
+
+MEAN_SQUARE = "importance/mean_square"
+"""Kept until :func:`with_sample_size` makes an effective sample size of it, which is not a mean over micro-batches."""
+Metrics = dict[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class PolicyTerms:
+    r"""``w * loss_BT + beta * KL_BT - c * H_BT``; a term whose coefficient is 0 is left out.
+
+    The sum is not reduced: the core reduces all terms alike.
+
+    Example:
+        CheckedLoss(loss, terms=[PolicyTerms(kl_coefficient=0.04)])
+    """
+
+    kl_coefficient: float = 0.0
+    """Weight of the KL(policy || reference) per token."""
+    kl_estimator: str = "k3"
+    """k1, k2 or k3: the term's value; its gradient is the KL's with any."""
+    stale: bool = False
+    """The rollouts may be older than the step, whose old logprobs are then not those of the policy that sampled: the
+    KL weighs against ``batch.behaviour_logprobs_BT``."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus (Williams and Peng 1991); the gradient flows through the entropy."""
+    correction: Literal["off", "truncate", "mask"] = "off"
+    """What the importance correction does beyond its bounds."""
+    importance: ImportanceSettings = field(default_factory=ImportanceSettings)
+    """Its level and bounds."""
+
+    def __call__(self, out: LossOutput, batch: TokenBatch) -> LossOutput:
+        """The loss's answer with the terms; the logprobs that they compare must be in the batch."""
+        loss_BT, metrics = out.loss, dict(out.metrics)
+        if self.correction != "off":
+            weights, correction_metrics = correct(batch, self.importance, self.correction)
+            loss_BT, metrics = loss_BT * weights, metrics | correction_metrics
+        if self.kl_coefficient:
+            assert batch.ref_logprobs_BT is not None, "KL in the loss needs reference logprobs"
+            sampled_BT = batch.behaviour_logprobs_BT if self.stale else batch.old_logprobs_BT
+            assert sampled_BT is not None or not self.stale, "stale rollouts come with the engine's logprobs"
+            kl_BT = kl_loss(batch.logprobs_BT, batch.ref_logprobs_BT, self.kl_estimator, old_logprobs_BT=sampled_BT)
+            loss_BT = loss_BT + self.kl_coefficient * kl_BT
+            metrics |= count_clamped(batch.logprobs_BT.detach(), batch.ref_logprobs_BT, sampled_BT, batch.mask_BT)
+        if self.entropy_coefficient:
+            assert batch.entropy_BT is not None, "an entropy bonus needs entropies"
+            loss_BT = loss_BT - self.entropy_coefficient * batch.entropy_BT
+        return LossOutput(loss_BT, metrics)
+
+
+def count_clamped(
+    logprobs_BT: torch.Tensor, ref_BT: torch.Tensor, sampled_BT: torch.Tensor | None, mask_BT: torch.Tensor
+) -> Metrics:
+    """Tokens at which an exponential of the KL was held at its limit; their own weight, so that none is no metric."""
+    far_BT = ref_BT - logprobs_BT > LOG_LIMIT
+    if sampled_BT is not None:
+        far_BT = far_BT | ((logprobs_BT - sampled_BT).abs() > LOG_LIMIT)
+    count = (far_BT & mask_BT).sum()
+    return {"kl_clamped": (count, count)}
+
+
+def correct(
+    batch: TokenBatch, settings: ImportanceSettings, mode: Literal["truncate", "mask"]
+) -> tuple[torch.Tensor, Metrics]:
+    """The weights of :func:`rlhf_core.training.functional.importance_weights`, and metrics of them.
+
+    Metrics over tokens, or over completions at level ``sequence``: ``importance/mean_ratio`` before bounds are
+    applied, ``importance/clipped_fraction`` beyond them, and what the effective sample size is made of.
+    """
+    assert batch.old_logprobs_BT is not None, "an importance correction needs old logprobs"
+    assert batch.behaviour_logprobs_BT is not None, "an importance correction needs the engine's logprobs"
+    weights, ratios = importance_weights(
+        batch.old_logprobs_BT,
+        batch.behaviour_logprobs_BT,
+        batch.mask_BT,
+        mode=mode,
+        level=settings.level,
+        cap=settings.cap,
+        low=settings.low,
+    )
+    counted = batch.mask_BT if settings.level == "token" else batch.mask_BT.any(-1, keepdim=True)
+    count = counted.sum()
+
+    def total(values: torch.Tensor) -> torch.Tensor:
+        return torch.where(counted, values, values.new_zeros(())).double().sum()
+
+    return weights, {
+        "importance/mean_ratio": (total(ratios), count),
+        MEAN_SQUARE: (total(ratios.double() ** 2), count),
+        "importance/clipped_fraction": (total((weights != ratios).float()), count),
+    }
+
+
+def with_sample_size(metrics: dict[str, float]) -> dict[str, float]:
+    """Replace the mean square by ``importance/ess``, the effective sample size as a share of the samples."""
+    if MEAN_SQUARE not in metrics:
+        return metrics
+    rest = {k: v for k, v in metrics.items() if k != MEAN_SQUARE}
+    return {**rest, "importance/ess": effective_sample_size(metrics["importance/mean_ratio"], metrics[MEAN_SQUARE])}
+
+
+TIE = 1e-5
+"""Entropies (nats) closer than this are equal; different kernels and batch shapes round differently."""
+
+
+def keep_uncertain(
+    samples: Sequence[TrainingSample], entropies: Sequence[Floats], quantile: float, strategy: Strategy
+) -> tuple[list[TrainingSample], dict[str, float]]:
+    """Zero the advantages of all but the tokens in the top ``quantile`` of entropy (Wang et al. 2025, section 5).
+
+    The threshold is taken over the whole rollout batch of all ranks, before its first update, so that neither the
+    micro-batch size nor the number of processes moves it. Advantages rather than the mask: denominators and the KL
+    term keep every token. Completions that begin alike have equal entropies there, up to rounding: tokens tied with the
+    threshold are all kept, so that rounding does not choose among them.
+
+    Args:
+        samples: this rank's.
+        entropies: of each item's tokens, ``[T]``.
+        quantile: share of the tokens to keep, 0 to 1.
+        strategy: for the other ranks' entropies.
+
+    Returns:
+        The samples, and the metric ``entropy_threshold``.
+    """
+    counted = [e[i.mask_T] for i, e in zip(samples, entropies, strict=True)]
+    rank_zero = RankZero(strategy)
+    shards = rank_zero.gather(counted)
+    with rank_zero.section() as section:
+        if section.active:
+            section.for_all(_threshold(shards, quantile))
+    threshold = section.received
+    if threshold is None:
+        return list(samples), {}
+    kept = [
+        i.with_(advantages_T=np.where(e >= threshold - TIE * (1 + threshold), i.advantages_T, np.float32(0)))
+        for i, e in zip(samples, entropies, strict=True)
+    ]
+    return kept, {"entropy_threshold": threshold}
+
+
+def _threshold(shards: Sequence[Sequence[Floats]], quantile: float) -> float | None:
+    """The entropy of which a share of ``quantile`` of all tokens have as much or more; None without tokens."""
+    rows = [row for shard in shards for row in shard if len(row)]
+    return float(np.quantile(np.concatenate(rows).astype(np.float64), 1 - quantile)) if rows else None
+
 
 Groups = list[list[TrainingSample]]
 """Samples, group by group."""
@@ -87,32 +233,20 @@ class UpdateStep:
         """
         groups, metrics = self._measure(groups)
         samples = [s for group in groups for s in group]
-        event = hk.BatchReady(step, len(samples), sum(s.tokens for s in samples))
+        event = BatchReady(step, len(samples), sum(s.tokens for s in samples))
         self.session.hooks.fire("rlhf_batch_ready", event)
         updates: list[MetricSums] = []
         for batch in self._batches(step, groups):
-            sums = self._update(step, batch, sampled_by, critic_only, first=not updates, observe=observe)
+            staleness = self.learner.version - sampled_by
+            sums = self.learner.update_sums(batch.trained, batch.totals, critic_only=critic_only, observe=observe)
+            if not updates or not staleness:
+                self.drift(step, Drift.of(sums), staleness)
+            if staleness:
+                sums = {name: value for name, value in sums.items() if not name.startswith("drift/")}
             updates.append(sums)
             if self._too_far(sums, len(updates)):
                 break
         return {**with_sample_size(means(updates)), **metrics}
-
-    def _update(
-        self,
-        step: int,
-        batch: OptimizerBatch,
-        sampled_by: int,
-        critic_only: bool,
-        *,
-        first: bool,
-        observe: Observe | None,
-    ) -> MetricSums:
-        """One update; what cannot contribute a gradient is counted in the denominators and not run."""
-        staleness = self.learner.version - sampled_by
-        sums = self.learner.update_sums(batch.trained, batch.totals, critic_only=critic_only, observe=observe)
-        if first or not staleness:
-            self.drift(step, Drift.of(sums), staleness)
-        return {name: value for name, value in sums.items() if not staleness or not name.startswith("drift/")}
 
     def _measure(self, groups: Groups) -> tuple[Groups, dict[str, float]]:
         """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""
@@ -123,14 +257,13 @@ class UpdateStep:
             samples, several = [s.with_(old_T=s.behaviour_T) for s in samples if s.behaviour_T is not None], False
         if not several and not choose:
             return regrouped(samples, groups), {}
-        measured = self.learner.no_grad.rows(
-            samples, self.micro_batcher, lambda module, micro: module.measure_micro(micro, entropy=choose)
-        )
-        old, entropies = columns(measured)
+        want: frozenset[Measure] = frozenset({"logprobs", "entropy"}) if choose else LOGPROBS
+        measured = self.learner.no_grad.rows(samples, self.micro_batcher, partial(PolicyModule.measure, want=want))
         metrics: dict[str, float] = {}
         if several:
-            samples = [s.with_(old_T=old_T) for s, old_T in zip(samples, old)]
+            samples = [s.with_(old_T=row.logprobs_T) for s, row in zip(samples, measured)]
         if choose:
+            entropies = [row.entropy_T for row in measured]
             samples, metrics = keep_uncertain(samples, entropies, config.entropy_quantile, self.strategy)
         return regrouped(samples, groups), metrics
 
@@ -143,42 +276,40 @@ class UpdateStep:
         self.session.counts["updates_beyond_target_kl"] += left
         return True
 
-    def _with_gradient(self, samples: Sequence[TrainingSample]) -> list[TrainingSample]:
-        """The samples that can contribute a gradient."""
-        return [s for s in samples if s.tokens and not (self._drops_zero_advantages and s.zero_advantage)]
-
-    @property
-    def _drops_zero_advantages(self) -> bool:
+    def _with_gradient(self, groups: Groups) -> Groups:
+        """The samples of each group that can contribute a gradient."""
         config = self.config
         kl_in_loss = config.kl.where == "loss" and config.kl.coefficient > 0
         other_terms = kl_in_loss or config.entropy_coefficient != 0 or self.module.critic is not None
-        return config.drop_constant_groups and not other_terms
+        drops = config.drop_constant_groups and not other_terms
+        return [[s for s in group if s.tokens and not (drops and s.zero_advantage)] for group in groups]
 
     def _batches(self, step: int, groups: Groups) -> Iterator[OptimizerBatch]:
         """This rank's share of every optimizer batch.
 
         With several batches the groups of *all* ranks are permuted (anew in every epoch), cut into batches, and each
         batch is shared out, so that the process count changes no batch. With micro-batches by tokens a single batch is
-        shared out anew too, by the work of what is left to train on. What a group costs is told to every rank; its
-        samples are sent to those that train on them, once for all epochs.
+        shared out by the work of what is left to train on. Every rank knows what a group costs; its samples are sent
+        to the ranks that train on them, once for all epochs.
         """
-        trained = [self._with_gradient(group) for group in groups]
+        trained = self._with_gradient(groups)
         epochs = self.config.epochs_per_rollout_batch
         if self.updates_per_step == epochs and self.config.micro_batch_tokens is None:
             yield from [OptimizerBatch([s for group in trained for s in group], _totals(groups))] * epochs
             return
-        shards = self.strategy.gather_objects([self.micro_batcher.cost(group) for group in trained])
-        first = sum(len(shard) for shard in shards[: self.strategy.rank])
-        batches = self._places(step, sum(map(len, shards)))
-        shares = self._shares(batches, [cost for shard in shards for cost in shard])
-        wanted = [sorted({place for share in shares for place in share[rank]}) for rank in range(len(shards))]
-        sent = redistribute(self.strategy, {first + n: group for n, group in enumerate(trained) if group}, wanted)
-        own = range(first, first + len(groups))
-        for places, share in zip(batches, shares, strict=True):
-            totals = _totals([groups[place - first] for place in places if place in own])
-            yield OptimizerBatch([s for place in share[self.strategy.rank] for s in sent.get(place, ())], totals)
+        rank, world_size = self.strategy.rank, self.strategy.world_size
+        costs_of_ranks = self.strategy.gather_objects([self.micro_batcher.cost(group) for group in trained])
+        costs = [cost for rank_costs in costs_of_ranks for cost in rank_costs]
+        first = sum(len(rank_costs) for rank_costs in costs_of_ranks[:rank])
+        batches = self._permuted(step, len(costs))
+        shares = [share_out(batch, costs, self.micro_batcher, world_size) for batch in batches]
+        needed = [sorted({group for share in shares for group in share[to]}) for to in range(world_size)]
+        received = redistribute(self.strategy, {first + n: group for n, group in enumerate(trained) if group}, needed)
+        for batch, share in zip(batches, shares, strict=True):
+            own = [groups[group - first] for group in batch if first <= group < first + len(groups)]
+            yield OptimizerBatch([s for group in share[rank] for s in received.get(group, ())], _totals(own))
 
-    def _places(self, step: int, count: int) -> list[list[int]]:
+    def _permuted(self, step: int, count: int) -> list[list[int]]:
         """The groups of each optimizer batch, ascending; they are numbered over all ranks."""
         batches: list[list[int]] = []
         epochs = self.config.epochs_per_rollout_batch
@@ -187,31 +318,19 @@ class UpdateStep:
             order = np.arange(count)
             if batches_per_epoch > 1:
                 order = np.random.default_rng([self.seed, step, epoch]).permutation(count)
-            batches += [np.sort(places).tolist() for places in np.array_split(order, batches_per_epoch)]
+            batches += [np.sort(batch).tolist() for batch in np.array_split(order, batches_per_epoch)]
         return batches
 
-    def _shares(self, batches: Sequence[Sequence[int]], costs: Sequence[float]) -> list[list[list[int]]]:
-        """Of each batch the groups that each rank trains on."""
-        parts = [self.micro_batcher.share([costs[n] for n in places], self.strategy.world_size) for places in batches]
-        return [[[places[n] for n in part] for part in share] for places, share in zip(batches, parts, strict=True)]
+
+def share_out(
+    batch: Sequence[int], costs: Sequence[float], micro_batcher: PolicyMicroBatcher, world_size: int
+) -> list[list[int]]:
+    """The groups of one optimizer batch that each rank trains on."""
+    parts = micro_batcher.share([costs[group] for group in batch], world_size)
+    return [[batch[n] for n in part] for part in parts]
 
 
 def _totals(groups: Sequence[Sequence[TrainingSample]]) -> tuple[float, float]:
     """Tokens, and sequences that have any."""
     tokens = [s.tokens for group in groups for s in group]
     return float(sum(tokens)), float(sum(n > 0 for n in tokens))
-
-
-def group_counts(values: Sequence[Any], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
-    """Count groups that teach nothing: equal scores, or (under another name) too few scores to compare.
-
-    Args:
-        values: advantages of the completions of all ranks, None where there is none.
-        scores_ok: whether each has a score.
-        group_ids: the group of each.
-    """
-    alive = {g for g, v in zip(group_ids, values) if v is not None and np.any(v)}
-    size, scored = Counter(group_ids), Counter(g for g, ok in zip(group_ids, scores_ok) if ok)
-    without_signal = [g for g in size if g not in alive]
-    unscored = sum(scored[g] < min(2, size[g]) for g in without_signal)
-    return {"constant_groups": len(without_signal) - unscored, "unscored_groups": unscored}

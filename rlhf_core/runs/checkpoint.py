@@ -6,14 +6,28 @@ import contextlib
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.data.atomic import whole_folder
 from rlhf_core.data.manifest import MANIFEST, find_damage
+from rlhf_core.distributed.alone import alone
+from rlhf_core.distributed.exchange import RankZero
+from rlhf_core.distributed.rank_states import for_ranks
+from rlhf_core.distributed.whole_weights import use_whole_weights
+from rlhf_core.models.random_state import rng_state, set_rng_state
+from rlhf_core.plugins import hooks as hk
+from rlhf_core.plugins.strategy_protocols import Strategy
+from rlhf_core.runs.component_set import ComponentSet
+from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import RunDirError
-from rlhf_core.types.tree import load_tree
+from rlhf_core.types.tree import SHARDED, load_tree, save_tree
+
+if TYPE_CHECKING:
+    import torch
+
 
 log = logging.getLogger("rlhf.checkpoint")
 _NAME = re.compile(r"step-(\d{6,})$")
@@ -109,3 +123,184 @@ def _damage(path: Path) -> list[str]:
     """What is wrong with a checkpoint; its manifest is written with it."""
     damage = find_damage(path)
     return [f"{MANIFEST} is missing"] if damage is None else damage
+
+
+WriteModel = Callable[[Path, Mapping[str, Any]], None]
+"""Fills a folder with a model whose weights are given by name."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint to go on from."""
+
+    path: Path
+    state: dict[str, Any]
+
+    @property
+    def model(self) -> Path:
+        """Folder of its weights, in Hugging Face form."""
+        return self.path / "model"
+
+    @property
+    def step(self) -> int:
+        """Steps finished."""
+        return int(self.state["step"])
+
+
+class CheckpointManager:
+    """Saves what every rank has, restores it, and writes ``final/``.
+
+    Args:
+        run_dir: the run's folder.
+        strategy: ranks; gathers weights.
+        hooks: listeners; their error counts are part of a checkpoint.
+        components: their states are part of a checkpoint.
+        counts: part of a checkpoint.
+    """
+
+    def __init__(
+        self, run_dir: RunDir, strategy: Strategy, hooks: hk.HookBus, components: ComponentSet, counts: Counter[str]
+    ) -> None:
+        self.dir, self.strategy, self.hooks = run_dir, strategy, hooks
+        self.components, self.counts = components, counts
+        self._store = CheckpointStore(run_dir.checkpoints)
+
+    def keep(self, count: int) -> None:
+        """How many of the newest checkpoints stay on disk."""
+        self._store.keep = count
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, this rank's shard included; None if there is none.
+
+        Rank 0 looks for it, so that all ranks go on from the same.
+
+        ``state["ranks"]`` is what each rank goes on with, and ``state["written_by"]`` what each of those had that wrote
+        it, of which there may have been more or fewer.
+
+        Raises:
+            RunDirError: all are damaged, or it cannot be read, or not by so many ranks.
+        """
+        with alone(self.strategy, "looking for the newest whole checkpoint"):
+            newest = self._store.newest_whole() if self.strategy.rank == 0 else None
+        step = self.strategy.gather_objects(newest)[0]
+        if step is None:
+            return None
+        path, state = self._store.read(step, self.strategy.rank)
+        ranks = self.strategy.world_size
+        by_process = (path / "shard-0.json").is_file() and not state.get("divisible")
+        if by_process and (len(state["ranks"]) != ranks or not self.strategy.sharded):
+            raise RunDirError(
+                f"the checkpoint of step {step} holds parts that only the {len(state['ranks'])} processes can read "
+                "which wrote them",
+                where=str(path),
+                why="its strategy stores state by rank, not by parameter",
+                fix=f"the same strategy, and --nproc {len(state['ranks'])} or a launcher with as many processes",
+            )
+        written_by = state["ranks"]
+        return Checkpoint(path, {**state, "ranks": for_ranks(written_by, ranks), "written_by": written_by})
+
+    def saved(self, step: int) -> bool:
+        """True if this step's checkpoint is on disk."""
+        return step in self._store.steps()
+
+    def save(
+        self,
+        step: int,
+        state: dict[str, Any],
+        model: torch.nn.Module,
+        write_model: WriteModel,
+        rank_state: Mapping[str, Any] | None = None,
+        beside: Sequence[tuple[torch.nn.Module, WriteModel]] = (),
+    ) -> None:
+        """Save a checkpoint after ``step`` steps: streams, and every rank's random numbers and component states.
+
+        Args:
+            step: steps finished.
+            state: the trainer's own; with a sharded strategy that of every rank is kept.
+            model: what ``write_model`` gets the weights of, on rank 0: gathered from all ranks before, or each when it
+                is looked up (:func:`rlhf_core.distributed.whole_weights.use_whole_weights`).
+            write_model: fills a folder with them.
+            rank_state: what only this rank has; kept for each, beside its random numbers, in ``state["ranks"]``.
+            beside: further models, and what writes each into the checkpoint's own folder.
+        """
+        this_rank = {
+            **(rank_state or {}),
+            "rng": rng_state(),
+            "components": self.components.state_dict(),
+            "hook_errors": dict(self.hooks.errors),
+        }
+        ranks = RankZero(self.strategy).gather(this_rank)
+        writes = self.strategy.rank == 0
+        with alone(self.strategy, f"writing the checkpoint of step {step}"):
+            with self._store.writing(step) if writes else contextlib.nullcontext() as folder:
+                divisible = self.strategy.sharded and self._write_shard(self.strategy.gather_objects(folder)[0], state)
+                if self.strategy.sharded:
+                    self.strategy.barrier(f"every rank writing its part of the checkpoint of step {step}")
+                use_whole_weights(self.strategy, model, _writing(write_model, folder, "model"))
+                for part, write in beside:
+                    use_whole_weights(self.strategy, part, _writing(write, folder))
+                if folder is not None:
+                    shared = {} if self.strategy.sharded else state
+                    facts = {
+                        "step": step,
+                        "ranks": ranks,
+                        "divisible": divisible,
+                        "counts": dict(self.counts),
+                        "offsets": self.dir.offsets(),
+                    }
+                    save_tree(folder, "state", {**shared, **facts})
+            if writes:
+                self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, self._store.path(step)))
+        self.strategy.barrier(f"rank 0 writing the checkpoint of step {step}")
+
+    def _write_shard(self, folder: Path, state: dict[str, Any]) -> bool:
+        """This rank's part of a state; whether other numbers of ranks can read it."""
+        from rlhf_core.distributed.whole_weights import take_out, write_sharded
+
+        kept, tensors = take_out(state)
+        save_tree(folder, f"shard-{self.strategy.rank}", kept)
+        if tensors:
+            write_sharded(folder / SHARDED, tensors)
+        return bool(tensors) or not _holds_tensors(kept)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on with a checkpoint's component states and random numbers.
+
+        Building a component may draw random numbers, so this comes after everything is built.
+
+        Raises:
+            RunDirError: a component keeps a state that the checkpoint does not have.
+        """
+        this_rank = checkpoint.state["ranks"][self.strategy.rank]
+        self.components.load_state_dict(this_rank["components"])
+        self.hooks.errors = Counter(this_rank["hook_errors"])
+        set_rng_state(this_rank["rng"])
+
+    def write_final(self, model: torch.nn.Module, write: WriteModel) -> None:
+        """Let rank 0 write ``final/`` from the weights of all ranks; it appears only once it is whole.
+
+        Raises:
+            RunDirError: the disk is full; the last checkpoint is kept.
+        """
+        place = whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext()
+        with alone(self.strategy, "writing the final model"), place as folder:
+            use_whole_weights(self.strategy, model, _writing(write, folder))
+        self.strategy.barrier("rank 0 writing the final model")
+
+
+def _holds_tensors(tree: Any) -> bool:
+    """Whether there is a tensor of at least one dimension in it: of a strategy, its own rank's part."""
+    if isinstance(tree, Mapping):
+        return any(map(_holds_tensors, tree.values()))
+    if isinstance(tree, (list, tuple)):
+        return any(map(_holds_tensors, tree))
+    return bool(getattr(tree, "ndim", 0)) and hasattr(tree, "is_leaf")
+
+
+def _writing(write: WriteModel, folder: Path | None, name: str = "") -> Callable[[Mapping[str, Any]], None]:
+    """What writes weights into a folder, or below it; only rank 0 has the folder, and calls this."""
+
+    def written(weights: Mapping[str, Any]) -> None:
+        assert folder is not None, "rank 0 writes"
+        write(folder / name, weights)
+
+    return written

@@ -5,18 +5,64 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.trained_rows import RowRecorder
-from rlhf_core.plugins.component_errors import blamed_on, label_for, label_of, remember_label
+from rlhf_core.data.atomic import write_json
+from rlhf_core.data.datasets import Datasets
+from rlhf_core.data.held_out import FILE, trained_on
+from rlhf_core.plugins.component_errors import component_errors, label_for, label_of, set_label
 from rlhf_core.plugins.registry import check_component
-from rlhf_core.plugins.time_limit import watched
+from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.types.errors import PluginError, RunDirError
 
 if TYPE_CHECKING:
     from rlhf_core.data.datasets import Datasets
     from rlhf_core.plugins.component import ComponentConfig
     from rlhf_core.plugins.context import BuildContext
+
+
+log = logging.getLogger("rlhf")
+
+
+class RowRecorder:
+    """Keeps ``rows.json`` of a run, and warns once if its base model was trained on what it holds out.
+
+    Args:
+        run: its folder.
+        model: ``model.path``.
+    """
+
+    def __init__(self, run: Path, model: str) -> None:
+        self.run, self.model, self.warned, self.shared = run, model, False, 0
+        self.rows: dict[str, list[str]] = {}
+
+    def __call__(self, datasets: Datasets) -> None:
+        """Write what was read so far, once the run's folder is there."""
+        self.rows = {split: sorted({*datasets.content_keys(split).values()}) for split in ("train", "heldout")}
+        self.write()
+        self._compare(set(self.rows["train"]), set(self.rows["heldout"]))
+        _, warning = trained_on(self.model, self.rows["heldout"])
+        if warning and not self.warned:
+            self.warned = True
+            log.warning("%s; its figures on held-out rows are too good", warning)
+
+    def _compare(self, train: set[str], heldout: set[str]) -> None:
+        """Warn of rows on both sides: of a source's own splits, of several sources, or of ids for the same prompt."""
+        shared = len(train & heldout)
+        if shared > self.shared:
+            log.warning(
+                "%d of the %d held-out prompts are trained on too, so that figures on held-out rows are too good; "
+                "dataset.heldout=FILE takes its rows from training",
+                *(shared, len(heldout)),
+            )
+        self.shared = max(shared, self.shared)
+
+    def write(self) -> None:
+        """Write the rows if the run has begun; a trainer reads its data before its folder is made."""
+        if self.rows and (self.run / "plan.json").exists():
+            write_json(self.run / FILE, self.rows)
+
 
 log = logging.getLogger("rlhf")
 
@@ -59,7 +105,7 @@ class ComponentSet:
             ComponentError: building it raised.
         """
         label = label_for(kind, chosen, ctx.registry, role)
-        with blamed_on(label, "build()"):
+        with component_errors(label, "build()"):
             built = chosen.build(ctx)
         check_component(kind, built, label)
         return self.add(kind, built, chosen, ctx, role)
@@ -69,7 +115,7 @@ class ComponentSet:
         key = f"{kind}/{role or chosen.name}"
         taken = sum(p.key.partition("#")[0] == key for p in self._entries)
         label = label_for(kind, chosen, ctx.registry, role)
-        remember_label(built, label)
+        set_label(built, label)
         self._entries.append(BuiltComponent(kind, f"{key}#{taken + 1}" if taken else key, label, built))
         return built
 
@@ -85,10 +131,6 @@ class ComponentSet:
             BuiltComponent("", name, name, component),
         )
 
-    def label(self, component: Any) -> str:
-        """Kind, name, distribution and version of a component. Example: ``reward 'judge' (acme-judge 1.2)``"""
-        return self.of(component).label
-
     def state_dict(self) -> dict[str, Any]:
         """Key -> state of every component that is ``Stateful``.
 
@@ -102,7 +144,7 @@ class ComponentSet:
             name = foreign(states.get(entry.key))
             if name:
                 raise PluginError(
-                    f"state_dict() of {entry.label} holds a {name}, which a checkpoint cannot",
+                    f"state_dict() of {entry.label} holds a {name}, which a checkpoint cannot store",
                     fix="return plain values, lists, dicts, numpy arrays and tensors only",
                 )
         return states
@@ -139,7 +181,7 @@ class ComponentSet:
             close = getattr(entry.component, "close", None)
             try:
                 if callable(close):
-                    with watched("close", f"close() of {entry.label}"):
+                    with time_limit("close", f"close() of {entry.label}"):
                         close()
             except Exception as error:
                 log.warning("%s failed to close: %s: %s", entry.label, type(error).__name__, error)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.protocols import Monitor, Tracker
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.runs.work import Progress
 from rlhf_core.types.errors import StopRun
 
 log = logging.getLogger("rlhf")
-Progress = Callable[[int, int | None, Mapping[str, float]], None]
-"""Step, steps in all where known, metrics."""
 
 
 class MetricLogger:

@@ -2,17 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.runs.live import is_live
 from rlhf_core.types.errors import RunDirError, did_you_mean
+
+TRIES = 20
+"""A reader holds the lock for an instant; only a run holds it for longer."""
+PAUSE_S = 0.05
+
+
+@contextlib.contextmanager
+def held_by_this_process(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run's folder; without effect where the file system has none.
+
+    Raises:
+        RunDirError: another process works on the run, or another thread of this one.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        for n in range(TRIES):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if n + 1 == TRIES:
+                    raise RunDirError(
+                        f"'{folder}' is being trained by another process",
+                        why="two processes would overwrite each other's files",
+                        fix=f"wait until it has ended, or end it with: touch {folder / 'stop'}",
+                    ) from error
+                time.sleep(PAUSE_S)
+            except OSError:  # no locks on this file system
+                break
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_live(folder: Path) -> bool | None:
+    """True while a process works on the run, False if none does, None where that cannot be known."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
 
 ROOT = Path("runs")
 
@@ -35,6 +94,23 @@ class StoredRun:
     """Rows of ``metrics.jsonl``: steps and evaluations."""
     checkpoints: tuple[int, ...]
     """Steps with a complete checkpoint."""
+
+    @classmethod
+    def find(cls, name: str, root: Path = ROOT) -> StoredRun:
+        """The run at a path, or of that name under ``root``.
+
+        Raises:
+            RunDirError: there is none; the nearest names are given.
+        """
+        for path in (Path(name).expanduser(), root / name):
+            if (path / "plan.json").is_file():
+                return read_run(path)
+        place = Path(name).expanduser()
+        beside = place.parent if place.parent != Path() else root
+        known = [plan.parent.name for plan in sorted(beside.glob("*/plan.json"))]
+        near = did_you_mean(place.name, known)
+        why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
+        raise RunDirError(f"'{name}' is not a run", why=why, fix=near or "rlhf runs list --root FOLDER")
 
     @property
     def status(self) -> str:
@@ -103,32 +179,5 @@ def read_run(path: Path) -> StoredRun:
     return StoredRun(path, plan, summary, failure, rows, tuple(sorted(int(n) for n in saved if n.isdigit())))
 
 
-def started(path: Path) -> str:
-    """When a run was begun: the time of its plan. Example: ``2026-01-31 14:25``"""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime((path / "plan.json").stat().st_mtime))
-
-
 def _json(path: Path) -> Mapping[str, Any] | None:
     return json.loads(path.read_text()) if path.is_file() else None
-
-
-def find_run(name: str, root: Path = ROOT) -> StoredRun:
-    """The run at a path, or of that name under ``root``.
-
-    Raises:
-        RunDirError: there is none; the nearest names are given.
-    """
-    for path in (Path(name).expanduser(), root / name):
-        if (path / "plan.json").is_file():
-            return read_run(path)
-    place = Path(name).expanduser()
-    beside = place.parent if place.parent != Path() else root
-    known = [p.name for p in run_folders(beside)]
-    near = did_you_mean(place.name, known)
-    why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
-    raise RunDirError(f"'{name}' is no run", why=why, fix=near or "rlhf runs list --root FOLDER")
-
-
-def run_folders(root: Path) -> list[Path]:
-    """Folders of ``root`` that hold a run, by name."""
-    return sorted(p.parent for p in root.glob("*/plan.json"))

@@ -206,5 +206,5 @@ def taken(run: RunDir) -> RunDirError:
     """The error for a folder that another run has."""
     return RunDirError(
         f"'{run.path}' already holds a run",
-        fix=f"choose another --run-dir, or go on with it: rlhf train --resume {run.path}",
+        fix=f"choose another --run-dir, or resume it: rlhf train --resume {run.path}",
     )

@@ -15,16 +15,15 @@ from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import write_json
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins import hooks as hk
-from rlhf_core.plugins.deadlines import DeadlineSettings
-from rlhf_core.plugins.protocols import Strategy
-from rlhf_core.plugins.time_limit import Watchdog, watched
+from rlhf_core.plugins.component import DeadlineSettings
+from rlhf_core.plugins.strategy_protocols import Strategy
+from rlhf_core.plugins.time_limit import Watchdog, time_limit
 from rlhf_core.runs.card import write_card
-from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager
+from rlhf_core.runs.checkpoint import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
-from rlhf_core.runs.events import LiveEvents
 from rlhf_core.runs.metric_logger import MetricLogger
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.runs.work import Work, unseen
+from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import RlhfError
 
 log = logging.getLogger("rlhf")
@@ -42,6 +41,7 @@ class RunSession:
         resume: go on from the newest checkpoint.
         environment: facts about the machine.
         deadlines: longest time for each stage; None takes the defaults.
+        display: shows the run; None takes the defaults.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class RunSession:
         resume: bool = False,
         environment: Mapping[str, Any] | None = None,
         deadlines: DeadlineSettings | None = None,
+        display: Display | None = None,
     ) -> None:
         self.dir, self.plan, self.strategy, self.hooks, self.resuming = run_dir, plan, strategy, hooks, resume
         self.environment = dict(environment or {})
@@ -71,8 +72,8 @@ class RunSession:
         self.interrupted = False
         self._interrupted_by = "Ctrl-C"
         hooks.stop_reason, hooks.reports = None, self.main
-        self.say: Callable[[str], None] = lambda text: log.info(text)
-        self.work: Work = unseen
+        display = display or Display()
+        self.say, self.metrics.progress, self.work = display.say, display.progress, display.work
         """Shows how far long work between two steps is; see :mod:`rlhf_core.runs.work`."""
         self._open = False
 
@@ -114,10 +115,6 @@ class RunSession:
         """Append one row per prompt or event to ``trace.jsonl``."""
         for row in rows if self.main else ():
             self.dir.append("trace", {"step": step, "stage": stage, **row})
-
-    def rollout_events(self, step: int) -> LiveEvents:
-        """Where the collector of a step's rollout batch reports to: hooks, counts and trace of this run."""
-        return LiveEvents(self, step)
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append completions to ``samples.jsonl``."""
@@ -194,7 +191,7 @@ class RunSession:
         """
         interrupted, stopping = self._agree()
         if interrupted or stopping or (step > 0 and (step == last or (every and step % every == 0))):
-            with watched("checkpoint", "writing the checkpoint"):
+            with time_limit("checkpoint", "writing the checkpoint"):
                 save(step)
             stopping = self.stop_reason() is not None
         if interrupted and not stopping and step < last:

@@ -1,13 +1,18 @@
-"""How long work between two steps reports how far it is: training an ensemble, an evaluation."""
+"""How a run shows itself: lines, steps, and how far long work between two steps is (an ensemble, an evaluation)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
+log = logging.getLogger("rlhf")
+Progress = Callable[[int, int | None, Mapping[str, float]], None]
+"""Step, steps in all where known, metrics."""
 Advance = Callable[[int], None]
 """Called with how many more are done."""
-Work = Callable[[str, int | None], AbstractContextManager[Advance]]
+ShowProgress = Callable[[str, int | None], AbstractContextManager[Advance]]
 """Name of the work, and how many there are to do where that is known.
 
 Example:
@@ -17,10 +22,22 @@ Example:
 
 
 @contextmanager
-def unseen(name: str, total: int | None) -> Iterator[Advance]:
+def null_progress(name: str, total: int | None) -> Iterator[Advance]:
     """Work that nobody watches."""
 
     def advance(count: int) -> None:
         """Nothing is shown."""
 
     yield advance
+
+
+@dataclass(frozen=True)
+class Display:
+    """Where a run shows itself; by default its lines are logged, and nothing else is shown."""
+
+    say: Callable[[str], None] = log.info
+    """Shows one line."""
+    progress: Progress = lambda step, total, metrics: None
+    """Shows a step."""
+    work: ShowProgress = null_progress
+    """Shows how far long work is."""

@@ -7,31 +7,23 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import Trainer as Trainer
     from rlhf_core.training.config import LoopSettings as LoopSettings
     from rlhf_core.training.config import OptimizerSettings as OptimizerSettings
     from rlhf_core.training.config import SamplingSettings as SamplingSettings
+    from rlhf_core.training.forward import ForwardOptions as ForwardOptions
     from rlhf_core.training.forward import completion_logprobs as completion_logprobs
-    from rlhf_core.training.forward_options import ForwardOptions as ForwardOptions
     from rlhf_core.training.generation import rollout_metrics as rollout_metrics
+    from rlhf_core.training.generation import score_metrics as score_metrics
     from rlhf_core.training.learner import Learner as Learner
-    from rlhf_core.training.loop import LoopSchedule as LoopSchedule
-    from rlhf_core.training.loop import run_loop as run_loop
-    from rlhf_core.training.micro_batches import micro_batches_of_size as micro_batches_of_size
-    from rlhf_core.training.no_grad_forward import NoGradForward as NoGradForward
+    from rlhf_core.training.loop import load_trained_policy as load_trained_policy
+    from rlhf_core.training.loop import run_steps as run_steps
+    from rlhf_core.training.micro_batches import NoGradForward as NoGradForward
     from rlhf_core.training.offline.config import OfflineTrainerConfig as OfflineTrainerConfig
     from rlhf_core.training.offline.config import PolicyTrainerConfig as PolicyTrainerConfig
-    from rlhf_core.training.offline.trainer import OfflineTask as OfflineTask
     from rlhf_core.training.offline.trainer import OfflineTrainer as OfflineTrainer
     from rlhf_core.training.optimizer import prepare_to_learn as prepare_to_learn
-    from rlhf_core.training.policy_evaluator import Evaluation as Evaluation
-    from rlhf_core.training.policy_loading import load_trained_policy as load_trained_policy
     from rlhf_core.training.policy_module import PolicyModule as PolicyModule
-    from rlhf_core.training.rewards import score_metrics as score_metrics
-    from rlhf_core.training.sharded_trial import try_transformer as try_transformer
-    from rlhf_core.training.steps import run_steps as run_steps
-    from rlhf_core.training.timer import Timer as Timer
-    from rlhf_core.training.trace import prompt_rows as prompt_rows
-    from rlhf_core.training.training_sample import TrainingSample as TrainingSample
+    from rlhf_core.training.rollout_batch import TrainingSample as TrainingSample
+    from rlhf_core.training.trace import Timer as Timer
 
 __getattr__, __dir__ = surface(__name__)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rlhf_core.plugins.component import ComponentConfig, Config
-from rlhf_core.plugins.deadlines import DeadlineSettings
+from rlhf_core.plugins.component import ComponentConfig, Config, DeadlineSettings
 from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:

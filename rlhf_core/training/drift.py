@@ -95,7 +95,7 @@ class DriftCheck:
         if not staleness and self.action == "stop" and drift.above(GROSS):
             raise RlhfError(
                 f"step {step}: the rollout engine's logprobs are {drift.mean:.2f} nats per token from the trainer's",
-                why=f"more than {GROSS:g} is no rounding: the completions are not from the policy that learns from "
+                why=f"more than {GROSS:g} is not rounding: the completions are not from the policy that learns from "
                 f"them. {self._cause()}",
                 fix="repair the engine and resume from the last checkpoint; --set trainer.drift_check=warn goes on",
             )

@@ -1,16 +1,23 @@
 """Log-probabilities of given completions under a policy, with gradient: what every trainer's forward is.
 
+Which optimisations a model allows is not assumed from a class name: each is tried once per model on a few tokens,
+against its plain equivalent, and used only if it agrees. None changes what is computed, beyond rounding.
+
 Suffixes: ``_B`` completions, ``_T`` completion tokens (right-padded grid), ``_N`` the same tokens flat, ``_H`` hidden.
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypedDict
 
 import torch
 
+from rlhf_core.models.layers import packing
 from rlhf_core.models.layers.chunked_head import (
     CHUNK_BYTES,
     KEEP_BYTES,
@@ -18,19 +25,193 @@ from rlhf_core.models.layers.chunked_head import (
     logits_logprobs,
     plain_head_logprobs,
 )
-from rlhf_core.models.layers.handed_over import on_device
 from rlhf_core.models.layers.packing import packed_hidden
-from rlhf_core.models.layers.padded import Ids, pad_rows, padded_hidden, padded_logits, row_places
+from rlhf_core.models.layers.padded import Ids, on_device, padded_hidden, padded_logits, row_places
 from rlhf_core.models.layers.prefix_sharing import distinct, shared_hidden
-from rlhf_core.models.layers.rotary import check_length
 from rlhf_core.models.layers.trunk_and_head import (
-    TrunkAndHead,
+    agree,
+    base_model,
+    check_length,
     checkpointing,
-    take_apart,
+    has_linear_head,
+    probe_ids,
+    quiet,
     trunk_and_head,
     trunk_called_once,
 )
-from rlhf_core.training.structure import structure
+from rlhf_core.types.errors import ModelError
+
+log = logging.getLogger("rlhf.models")
+
+
+class ForwardArguments(TypedDict):
+    """What ``completion_logprobs`` is told of the ways through a model."""
+
+    shared_prefix: bool
+    packed: bool
+    chunked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOptions:
+    """The optimisations of :func:`rlhf_core.training.forward.completion_logprobs`; a model may allow fewer.
+
+    Example:
+        ForwardOptions(packing=False)  # shared prompts and the chunked head, padded rows
+    """
+
+    share_prefix: bool = True
+    """One forward per distinct prompt."""
+    packing: bool = True
+    """Sequences end to end in one row, no padding."""
+    chunked_head: bool = True
+    """The language-model head a chunk of tokens at a time."""
+
+    def without(self, *names: str) -> ForwardOptions:
+        """The same with some switched off."""
+        return replace(self, **dict.fromkeys(names, False))
+
+    def both(self, other: ForwardOptions) -> ForwardOptions:
+        """Those that are on in both."""
+        return self.without(*(name for name in self.names if name not in other.names))
+
+    def alone(self, name: str) -> ForwardOptions:
+        """Only one of them."""
+        return replace(PLAIN, **{name: True})
+
+    @property
+    def names(self) -> list[str]:
+        """Those that are on."""
+        return [f.name for f in fields(self) if getattr(self, f.name)]
+
+    @property
+    def as_arguments(self) -> ForwardArguments:
+        """As ``completion_logprobs`` takes them."""
+        return {"shared_prefix": self.share_prefix, "packed": self.packing, "chunked": self.chunked_head}
+
+    def state(self) -> dict[str, bool]:
+        """For a checkpoint: ``ForwardOptions(**state)``."""
+        return asdict(self)
+
+
+ALL, PLAIN = ForwardOptions(), ForwardOptions(False, False, False)
+
+
+def allowed(model: Any, wanted: ForwardOptions, *, packing_required: bool = False) -> ForwardOptions:
+    """The optimisations that are wanted and that the model allows; what it does not is logged.
+
+    Raises:
+        ModelError: packing is required and impossible.
+    """
+    from rlhf_core.models.layers.trunk_and_head import base_model, checkpointing
+
+    name = type(base_model(model)).__name__
+    if wanted.packing and not structure(model).pack:
+        if packing_required:
+            raise ModelError(
+                f"{name} cannot be packed",
+                why="its attention is not transformers' sdpa, or packed rows "
+                "gave other hidden states than single sequences",
+                fix="--set trainer.packing=auto, or model.attention=sdpa",
+            )
+        log.info("packing is off: %s does not allow it", name)
+        wanted = wanted.without("packing")
+    if wanted.share_prefix and not wanted.packing and checkpointing(model):
+        log.warning(
+            "prefix sharing is off: without packing it needs a cache, which gradient checkpointing forbids. "
+            "Use --set trainer.packing=auto, or leave out model.gradient_checkpointing"
+        )
+        wanted = wanted.without("share_prefix")
+    return wanted
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What is known about one model.
+
+    Example:
+        Structure(split=True, share=True, pack=True)  # Llama, Qwen, SmolLM, GPT-2 ...
+    """
+
+    split: bool
+    """``head(trunk(ids))`` are the model's logits."""
+    share: bool
+    """A cached prompt may be shared by several completions (:mod:`rlhf_core.models.layers.prefix_sharing`)."""
+    pack: bool
+    """Sequences may lie end to end in one row (:mod:`rlhf_core.models.layers.packing`), prompts shared or not."""
+
+
+_structures: weakref.WeakKeyDictionary[torch.nn.Module, Structure] = weakref.WeakKeyDictionary()
+
+
+def structure(model: torch.nn.Module) -> Structure:
+    """Return what the model's structure allows; the first call per model runs a few forwards on a few tokens."""
+    base = base_model(model)
+    if base not in _structures:
+        _structures[base] = _examine(model)
+    return _structures[base]
+
+
+def _examine(model: torch.nn.Module) -> Structure:
+    with torch.no_grad(), quiet(model):
+        split = has_linear_head(model)
+        share = split and _shareable(model) and _shared_agrees(model)
+        pack = split and _pack_agrees(model)
+    if not split:
+        log.warning(
+            "%s: head(decoder(x)) are not its logits; full logits will be used (more memory)",
+            type(base_model(model)).__name__,
+        )
+    return Structure(split, share, pack)
+
+
+def _shareable(model: torch.nn.Module) -> bool:
+    """Explicit positions are accepted, and every layer's past is keys and values (no recurrent state)."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    trunk = trunk_and_head(model).trunk
+    cache = DynamicCache(config=trunk.config)
+    plain = all(type(layer).__name__ in ("DynamicLayer", "DynamicSlidingWindowLayer") for layer in cache.layers)
+    takes_positions = "position_ids" in inspect.signature(trunk.forward).parameters
+    return plain and isinstance(cache.layers[0], DynamicLayer) and takes_positions
+
+
+def _probe_rows(model: torch.nn.Module) -> tuple[list[list[int]], list[list[int]]]:
+    """Three prompts, two of them equal, and completions of different lengths."""
+    short, long = probe_ids(model)
+    return [short[:2], long[:4], short[:2]], [short[2:], long[4:], long[:3]]
+
+
+def _shared_agrees(model: torch.nn.Module) -> bool:
+    prompts, completions = _probe_rows(model)
+    try:
+        shared = shared_hidden(model, prompts, completions)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        log.info("prefix sharing is off for %s: %s", type(base_model(model)).__name__, error)
+        return False
+    return agree(shared, padded_hidden(model, prompts, completions), model)
+
+
+def _pack_agrees(model: torch.nn.Module) -> bool:
+    """Attention goes through transformers' interface, where ours stays if it agrees; nothing else mixes positions."""
+    base, (prompts, completions) = base_model(model), _probe_rows(model)
+    if base.config._attn_implementation not in ("sdpa", packing.NAME):
+        return False
+    want = padded_hidden(model, prompts, completions)
+    packing.register()
+    base.set_attn_implementation(packing.NAME)
+    try:
+        agrees = all(
+            agree(packing.packed_hidden(model, prompts, completions, share), want, model) for share in (False, True)
+        )
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        log.info("packing is off for %s: %s", type(base).__name__, error)
+        agrees = False
+    if not agrees:
+        base.set_attn_implementation("sdpa")
+    return agrees
+
 
 Masks = Sequence[Sequence[bool] | None]
 """Per completion a bool per token, or None for every token."""
@@ -94,7 +275,7 @@ def completion_logprobs(
     Raises:
         ValueError: lists or masks of different lengths, an empty prompt, no completion token at all, temperature <= 0,
             or a sequence beyond the length from which on rotary frequencies change
-            (:mod:`rlhf_core.models.layers.rotary`).
+            (:mod:`rlhf_core.models.layers.trunk_and_head`).
     """
     _check(prompts, completions, temperature)
     check_length(model, max(len(p) + len(c[:-1]) for p, c in zip(prompts, completions)))
@@ -173,6 +354,3 @@ def completion_hidden(
 def _grid(values_N: torch.Tensor, places: tuple[torch.Tensor, torch.Tensor], mask_BT: torch.Tensor) -> torch.Tensor:
     """Values at their places of ``[B, T]``, zeros elsewhere."""
     return values_N.new_zeros(mask_BT.shape).index_put(places, values_N)
-
-
-__all__ = ["CompletionLogprobs", "TrunkAndHead", "completion_hidden", "completion_logprobs", "pad_rows", "take_apart"]

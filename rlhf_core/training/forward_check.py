@@ -1,8 +1,11 @@
-"""On the first batch of a run: do the optimised forwards compute what the plain one does?
+"""Trials of a run's model: on the first batch, do the optimised forwards compute what the plain one does?
 
 Each optimisation is tested against every model in the toolkit's own tests, but a user's model may be none of those
 (other attention code, a patched layer, another version of a library). A wrong gradient learns something, slowly and
 silently, so that it is compared once, on a few samples of the run's own first batch.
+
+A model with weights is tried when it is loaded (:func:`rlhf_core.models.load.check_causal`). One without can only be
+tried on shards, inside of a forward that all ranks make.
 """
 
 from __future__ import annotations
@@ -12,22 +15,103 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from rlhf_core.distributed.exchange import lent
-from rlhf_core.models.layers.logprobs import selected_logprobs
+from rlhf_core.distributed.exchange import borrow_dummy_sample
+from rlhf_core.models.layers.chunked_head import selected_logprobs
+from rlhf_core.models.layers.last_token import can_pack
 from rlhf_core.models.layers.padded import padded_logits
-from rlhf_core.plugins.protocols import ShardedForward, Strategy
-from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.forward_options import ForwardOptions
-from rlhf_core.training.no_grad_forward import NoGradForward
-from rlhf_core.training.structure import compute_dtype
+from rlhf_core.models.layers.trunk_and_head import compute_dtype, take_apart
+from rlhf_core.models.load import check_causal
+from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
+from rlhf_core.training.forward import ForwardOptions, allowed, completion_logprobs, structure
+from rlhf_core.training.micro_batches import NoGradForward
+from rlhf_core.types.errors import ModelError
 
 if TYPE_CHECKING:
     from rlhf_core.training.policy_module import PolicyModule
-    from rlhf_core.training.training_sample import TrainingSample
+    from rlhf_core.training.rollout_batch import TrainingSample
+
+
+R = TypeVar("R")
+
+
+def probe_on_shards(strategy: Strategy, prepared: torch.nn.Module, tried: Callable[[Any], R]) -> R:
+    """What ``tried(module)`` returns inside of a forward without gradient; all ranks call it.
+
+    Args:
+        strategy: shards the module.
+        prepared: the module, which the strategy prepared; its ``forward(samples, compute)`` returns
+            ``compute(module, samples)``.
+        tried: makes as many forwards on every rank.
+    """
+    no_grad = NoGradForward(strategy, prepared)
+    return no_grad.rows([None], lambda samples: [[0]], lambda module, _: [tried(module)])[0]
+
+
+def try_transformer(strategy: Strategy, prepared: torch.nn.Module, path: str) -> None:
+    """Refuse an encoder, and try which kernels the model allows, before anything is measured or trained.
+
+    Arguments as of :func:`probe_on_shards`.
+
+    Args:
+        strategy: shards the module.
+        prepared: holds a causal language model, or the trunk of one.
+        path: of the model, as the user wrote it.
+
+    Raises:
+        ModelError: it is an encoder.
+    """
+
+    def tried(module: Any) -> None:
+        model = outermost_transformer(module)
+        check_causal(model, path)
+        if take_apart(model) is None:
+            can_pack(model)
+        else:
+            structure(model)
+
+    probe_on_shards(strategy, prepared, tried)
+
+
+def outermost_transformer(module: torch.nn.Module) -> Any:
+    """The first transformers model in a module, under peft's wrapper."""
+    from transformers import PreTrainedModel
+
+    return next(part for part in module.modules() if isinstance(part, PreTrainedModel))
+
+
+def probe_forward_options(
+    strategy: Strategy, prepared: torch.nn.Module, path: str, *, packing_required: bool
+) -> ForwardOptions:
+    """What the settings want and a model allows that was loaded without weights; all ranks call it.
+
+    Args:
+        strategy: shards the module.
+        prepared: the policy's module, which the strategy prepared.
+        path: of the model, as the user wrote it.
+        packing_required: refuse a model that cannot be packed.
+
+    Raises:
+        ModelError: an encoder; logits that are not the head applied to the trunk's hidden states, which a model with
+            weights would have shown before the engine and the critic were built; packing is required and impossible.
+    """
+
+    def tried(module: Any) -> ForwardOptions:
+        model = module.model
+        check_causal(model, path)
+        if not structure(model).split:
+            raise ModelError(
+                f"'{path}' cannot be trained on shards by this trainer",
+                why="its logits are not its head applied to its trunk's hidden states; it may cap or scale them",
+                fix="--set strategy=ddp",
+            )
+        return allowed(model, module.options, packing_required=packing_required)
+
+    return probe_on_shards(strategy, prepared, tried)
+
 
 log = logging.getLogger("rlhf.models")
 COMPARED = 4
@@ -240,15 +324,15 @@ class ForwardCheck:
     def _on_shards(self, chosen: list[TrainingSample]) -> list[Finding]:
         """All ranks make as many forwards; one without samples is lent those of another."""
         present = self.strategy.gather_objects(bool(chosen))
-        chosen = lent(self.strategy, chosen or None, present) or []
+        chosen = borrow_dummy_sample(self.strategy, chosen or None, present) or []
 
         def on_any_rank(condition: bool) -> bool:
             return self.strategy.max_over_ranks(int(condition)) > 0
 
-        def compare(*_: object) -> list[list[Finding]]:
-            return [self._compared(chosen, gradient=False, any_rank=on_any_rank)]
+        def compare(_: object) -> list[Finding]:
+            return self._compared(chosen, gradient=False, any_rank=on_any_rank)
 
-        return NoGradForward(self.strategy, self.prepared).rows([None], lambda samples: [[0]], compare)[0]
+        return probe_on_shards(self.strategy, self.prepared, compare)
 
 
 def warn(findings: Sequence[Finding]) -> None:

@@ -1,23 +1,62 @@
-"""Completions from the current policy, and metrics of them."""
+"""Completions from the current policy, their scores, and metrics of both."""
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from rlhf_core.plugins.component_errors import blamed_on, label_of
-from rlhf_core.plugins.contracts import Label, ValidatedEngine, check_rollouts, contract_error, requested
+from rlhf_core.plugins.component_errors import component_errors, label_of
+from rlhf_core.plugins.contracts import CheckedEngine, CheckedReward, OnEnded, check_rollouts, contract_error, requested
 from rlhf_core.plugins.episode_contract import check_episode
-from rlhf_core.plugins.protocols import Agent, RolloutEngine
-from rlhf_core.plugins.time_limit import watched
+from rlhf_core.plugins.protocols import Agent, RewardModel, RolloutEngine
+from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.runs.statistics import mean
-from rlhf_core.runs.work import Advance
-from rlhf_core.training.seeds import request_seed
-from rlhf_core.types.rollouts import FinishReason, MalformedRollout, PromptGroup, Rollout, SamplingParams
+from rlhf_core.types.errors import ScoreError
+from rlhf_core.types.rollouts import (
+    FinishReason,
+    MalformedRollout,
+    Prompt,
+    PromptGroup,
+    Rollout,
+    RolloutRequest,
+    SamplingParams,
+    Score,
+    ScoreStatus,
+)
 from rlhf_core.types.turns import POLICY, TurnStatus
+
+
+def request_seed(*parts: object) -> int:
+    """A 63-bit seed from a run seed, step, prompt and index; the same on every rank and after a resume.
+
+    Example:
+        >>> request_seed(0, 3, "a/1", 2) == request_seed(0, 3, "a/1", 2)
+        True
+    """
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class SingleTurnAgent:
+    """Samples every completion in one call of the engine."""
+
+    def play(
+        self,
+        groups: Sequence[PromptGroup],
+        seeds: Sequence[Sequence[int]],
+        engine: RolloutEngine,
+        sampling: SamplingParams,
+        policy_version: int,
+    ) -> list[Rollout]:
+        """Return ``group_size`` rollouts per group, group by group."""
+        requests = [
+            RolloutRequest(g.prompt.id, g.token_ids, i, seed)
+            for g, row in zip(groups, seeds)
+            for i, seed in enumerate(row)
+        ]
+        return engine.generate(requests, sampling, policy_version)
 
 
 class RolloutGenerator:
@@ -27,12 +66,11 @@ class RolloutGenerator:
         agent: plays the episodes.
         engine: samples.
         seed: the run's.
-        label: component -> how to name it in errors.
     """
 
-    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int, label: Label = label_of) -> None:
-        self.agent, self.engine, self.seed = agent, ValidatedEngine(engine, label(engine)), seed
-        self.agent_label = label(agent)
+    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int) -> None:
+        self.agent, self.seed = agent, seed
+        self.engine, self.agent_label = CheckedEngine(engine), label_of(agent)
 
     def sample(
         self,
@@ -41,7 +79,7 @@ class RolloutGenerator:
         version: int,
         *,
         tag: object,
-        advance: Advance | None = None,
+        on_ended: OnEnded | None = None,
     ) -> list[Rollout]:
         """Sample every group's completions, group by group.
 
@@ -50,7 +88,7 @@ class RolloutGenerator:
             sampling: how they are drawn.
             version: of the policy.
             tag: part of every seed.
-            advance: told how many more completions have ended, by an engine that has ``on_ended``.
+            on_ended: told how many more completions have ended, where the engine or the agent can say so.
 
         Raises:
             PluginError: the engine or the agent returned other rollouts than asked for, or in another order.
@@ -59,29 +97,17 @@ class RolloutGenerator:
         seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
-        limit = watched("rollout", f"play() of {self.agent_label} for {distinct} completions")
-        with limit, reporting(self.engine.engine, advance), blamed_on(self.agent_label, "play()"):
+        engine = self.engine if on_ended is None else CheckedEngine(self.engine.engine, self.engine.label, on_ended)
+        limit = time_limit("rollout", f"play() of {self.agent_label} for {distinct} completions")
+        with limit, component_errors(self.agent_label, "play()"):
             try:
-                rollouts = self.agent.play(list(groups), seeds, self.engine, sampling, version)
+                answer = self.agent.play(list(groups), seeds, engine, sampling, version)
             except MalformedRollout as error:
                 raise contract_error(self.agent_label, f"a {error}", "an episode whose parts agree") from error
-        answer = check_rollouts(rollouts, requested(groups), self.agent_label)
-        for rollout in answer:
+        rollouts = check_rollouts(answer, requested(groups), self.agent_label)
+        for rollout in rollouts:
             check_episode(rollout, sampling.max_tokens, self.agent_label)
-        return answer
-
-
-@contextlib.contextmanager
-def reporting(engine: Any, advance: Advance | None) -> Iterator[None]:
-    """Let an engine that can tell on the way how many completions have ended do so."""
-    if advance is None or not hasattr(engine, "on_ended"):
-        yield
-        return
-    engine.on_ended = advance
-    try:
-        yield
-    finally:
-        engine.on_ended = None
+        return rollouts
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -157,3 +183,67 @@ def _logprob(rollout: Rollout) -> float:
     """Of what the policy chose; tool output is the same for everybody."""
     chosen = rollout.logprobs_T if rollout.mask_T is None else rollout.logprobs_T[rollout.mask_T]
     return float(chosen.sum())
+
+
+class RewardManager:
+    """Scores rollouts; a source may have its own reward.
+
+    Args:
+        default: reward for every source that names none.
+        by_source: source label -> its own reward.
+        max_missing: the run fails when more than this share of a batch has no score.
+    """
+
+    def __init__(self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float) -> None:
+        self.default, self.max_missing = CheckedReward(default), max_missing
+        self.by_source = {source: CheckedReward(reward) for source, reward in by_source.items()}
+
+    def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[Score]:
+        """One score per rollout; a reward that raises gives status ``error``, never 0.0.
+
+        An episode whose environment broke has no score, and no reward is asked about it.
+
+        Raises:
+            PluginError: a reward returned something else than one ``Score`` per sample.
+        """
+        rows_by_reward: dict[CheckedReward, list[int]] = {}
+        scores: dict[int, Score] = {}
+        for row, (prompt, rollout) in enumerate(zip(prompts, rollouts, strict=True)):
+            if rollout.score is not None and not rollout.score.ok:
+                scores[row] = rollout.score
+            else:
+                rows_by_reward.setdefault(self.by_source.get(prompt.source, self.default), []).append(row)
+        for reward, rows in rows_by_reward.items():
+            scores |= zip(rows, reward.score([rollouts[row].sample(prompts[row]) for row in rows]))
+        return [scores[row] for row in range(len(rollouts))]
+
+    def check(self, scores: Sequence[Score]) -> None:
+        """Fail loudly when too many scores are missing (deliberate gating does not count).
+
+        Raises:
+            ScoreError: with the commonest reason.
+        """
+        bad = [s for s in scores if not s.ok and s.status is not ScoreStatus.GATED]
+        all_missing = not any(s.ok for s in scores)
+        if scores and (all_missing or len(bad) > self.max_missing * len(scores)):
+            first = bad[0] if bad else scores[0]
+            rewards = dict.fromkeys(reward.label for reward in (self.default, *self.by_source.values()))
+            raise ScoreError(
+                f"{len(bad)} of {len(scores)} scores are missing",
+                where=", ".join(rewards),
+                why=f"first: {first.status}: {first.detail}",
+                fix="fix the reward, or raise trainer.max_missing_fraction",
+            )
+
+
+def score_metrics(scores: Sequence[Score], prefix: str = "reward") -> dict[str, float]:
+    """Mean and spread of the scores that exist (left out if none does), parts' means, and counts of the missing."""
+    good = [float(s.value) for s in scores if s.ok and s.value is not None]
+    centre = mean(good)
+    rows = {f"{prefix}/mean": centre, f"{prefix}/std": mean([(v - centre) ** 2 for v in good]) ** 0.5} if good else {}
+    names = sorted({n for s in scores for n in s.parts})
+    rows |= {f"{prefix}/part/{n}": mean([s.parts[n] for s in scores if n in s.parts]) for n in names}
+    for status in ScoreStatus:
+        if status is not ScoreStatus.OK and any(s.status is status for s in scores):
+            rows[f"{prefix}/{status.value}"] = float(sum(s.status is status for s in scores))
+    return rows

@@ -13,20 +13,16 @@ from typing import Any, Protocol
 
 import torch
 
-from rlhf_core.distributed.exchange import lent
+from rlhf_core.distributed.exchange import borrow_dummy_sample
 from rlhf_core.distributed.optimizer import optimizer_of
-from rlhf_core.plugins.component_errors import label_of
-from rlhf_core.plugins.loss_contract import call_loss
-from rlhf_core.plugins.optimizer_plan import NormPart
-from rlhf_core.plugins.protocols import Loss, Strategy
-from rlhf_core.plugins.strategy_protocols import RunOptimizer
+from rlhf_core.plugins.loss_contract import checked_loss
+from rlhf_core.plugins.protocols import Loss
+from rlhf_core.plugins.strategy_protocols import NormPart, RunOptimizer, Strategy
 from rlhf_core.runs.work import Advance
 from rlhf_core.training.config import LoopSettings, OptimizerSettings
 from rlhf_core.training.drift import DRIFT_SPREAD
-from rlhf_core.training.functional.importance import bounded_ratio
-from rlhf_core.training.functional.reduce import reduce_loss
-from rlhf_core.training.micro_batches import MicroBatcher, micro_batches_of_size
-from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.functional import bounded_ratio, reduce_loss
+from rlhf_core.training.micro_batches import MicroBatcher, NoGradForward, micro_batches_of_size
 from rlhf_core.training.optimizer import plan_optimizer
 from rlhf_core.types.batches import LossOutput
 from rlhf_core.types.errors import TrainingDiverged
@@ -85,7 +81,7 @@ class Learner:
         critic_updates: int = 0,
         optimizer: RunOptimizer | None = None,
     ) -> None:
-        self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
+        self.module, self.loss, self.strategy, self.settings = module, checked_loss(loss), strategy, settings
         self.critic, self._constant_length = critic, settings.constant_length
         self.no_grad = NoGradForward(strategy, module)
         """Forwards of the module without gradient."""
@@ -141,8 +137,13 @@ class Learner:
             return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
         factor = 0.0 if critic_only else self._factor(self.version - self.critic_only_updates)
         self.optimizer.set_rates(factor, self._critic_factor(self.version))
-        sums = self._accumulate(samples, tokens, sequences, observe)
-        norms = self.optimizer.step(self._parts(critic_only), self.settings.optimizer.max_grad_norm)
+        micros, dummies = self._micro_batches(samples)
+        rows: list[Mapping[str, Any]] = []
+        for n, micro in enumerate([*micros, *dummies]):
+            with self.strategy.accumulate(self.module, last=n == len(micros) + len(dummies) - 1):
+                rows.append(self._forward_backward(micro, tokens, sequences, observe, is_dummy=n >= len(micros)))
+        sums = self._read(micros, rows[: len(micros)])
+        norms = self.optimizer.step(self._norm_parts(critic_only), self.settings.optimizer.max_grad_norm)
         for name, norm in norms.items():
             if not math.isfinite(norm):
                 raise diverged(f"{name.replace('grad_norm', 'gradient norm').replace('_', ' ')} is {norm}", samples)
@@ -152,60 +153,54 @@ class Learner:
         core = {"learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
         return {**self._over_ranks(sums), **{k: (v, 1.0) for k, v in norms.items()}, **core}
 
-    def _parts(self, critic_only: bool) -> list[NormPart]:
+    def _micro_batches(self, samples: Sequence[Any]) -> tuple[list[list[Any]], list[list[Any]]]:
+        """This rank's micro-batches, and dummies of loss 0 for it to make as many as the rank with the most."""
+        micros = [[samples[i] for i in part] for part in self.micro_batcher(samples)]
+        counts = self.strategy.gather_objects(len(micros))
+        dummy = borrow_dummy_sample(self.strategy, samples[0] if samples else None, [n > 0 for n in counts])
+        return micros, [[dummy]] * (max(counts) - len(micros))
+
+    def _forward_backward(
+        self, micro: Sequence[Any], tokens: float, sequences: float, observe: Observe | None, *, is_dummy: bool
+    ) -> Mapping[str, Any]:
+        """One micro-batch; its metrics stay on the device, for which nothing waits here."""
+        batch = self.module(micro)
+        out = self.loss(batch)
+        value = self.reduce(out.loss, batch, tokens, sequences)
+        if is_dummy:
+            self.strategy.backward(value * 0.0)
+            return {}
+        if observe is not None:
+            observe(micro, batch, out)
+        self.strategy.backward(value)
+        return _detached({"loss": (value, 0.0), **core_metrics(batch), **out.metrics})
+
+    def _read(self, micros: Sequence[Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> MetricSums:
+        """Metrics summed over this rank's micro-batches.
+
+        Raises:
+            TrainingDiverged: a loss is not finite; its gradients are dropped.
+        """
+        sums: Sums = defaultdict(float)
+        weights: Sums = defaultdict(float)
+        for micro, row in zip(micros, read_rows(rows), strict=True):
+            if not math.isfinite(row["loss"][0]):
+                self.optimizer.discard()
+                raise diverged(f"loss is {row['loss'][0]}: {self.loss.label}", micro)
+            add(sums, weights, row)
+        weights["loss"] = 1.0 / self.strategy.world_size
+        sums["loss"] += 0.0
+        return {k: (sums[k], weights[k]) for k in sums}
+
+    def _norm_parts(self, critic_only: bool) -> list[NormPart]:
         """What is clipped by itself: a critic apart from the policy."""
         if self.critic is None:
             return [NormPart("grad_norm", self.module)]
         policy = self.strategy.unwrap(self.module).get_submodule("model")
         return [NormPart("grad_norm", policy, learns=not critic_only), NormPart("critic_grad_norm", self.critic)]
 
-    def _accumulate(
-        self, samples: Sequence[Any], tokens: float, sequences: float, observe: Observe | None
-    ) -> MetricSums:
-        micros = [[samples[i] for i in part] for part in self.micro_batcher(samples)]
-        counts = self.strategy.gather_objects(len(micros))
-        count, spare = max(counts), lent(self.strategy, samples[0] if samples else None, [n > 0 for n in counts])
-        rows: list[Mapping[str, Any]] = []
-        for n in range(count):
-            with self.strategy.accumulate(self.module, last=n == count - 1):
-                if n < len(micros):
-                    rows.append(self._micro(micros[n], tokens, sequences, observe))
-                else:
-                    self._idle(spare, tokens, sequences)
-        sums: Sums = defaultdict(float)
-        weights: Sums = defaultdict(float)
-        for micro, row in zip(micros, read_rows(rows), strict=True):
-            if not math.isfinite(row["loss"][0]):
-                self.optimizer.discard()
-                raise diverged(f"loss is {row['loss'][0]}: {label_of(self.loss, 'loss')}", micro)
-            add(sums, weights, row)
-        weights["loss"] = 1.0 / self.strategy.world_size
-        sums["loss"] += 0.0
-        return {k: (sums[k], weights[k]) for k in sums}
-
-    def _idle(self, spare: Any, tokens: float, sequences: float) -> None:
-        """A zero-loss micro-batch of a rank that has nothing left, so that ranks stay in step."""
-        batch = self.module([spare])
-        self.strategy.backward(self.reduce(self._loss(batch).loss, batch, tokens, sequences) * 0.0)
-
-    def _micro(
-        self, micro: Sequence[Any], tokens: float, sequences: float, observe: Observe | None
-    ) -> Mapping[str, Any]:
-        """Forward and backward of one micro-batch; its metrics stay on the device, for which nothing waits here."""
-        batch = self.module(micro)
-        out = self._loss(batch)
-        if observe is not None:
-            observe(micro, batch, out)
-        value = self.reduce(out.loss, batch, tokens, sequences)
-        self.strategy.backward(value)
-        rows = {"loss": (value, 0.0), **core_metrics(batch), **out.metrics}
-        return {k: (_detached(total), _detached(weight)) for k, (total, weight) in rows.items()}
-
-    def _loss(self, batch: Any) -> LossOutput:
-        return call_loss(self.loss, batch, label_of(self.loss, "loss"))
-
     def reduce(self, loss: torch.Tensor, batch: Any, tokens: float, sequences: float) -> torch.Tensor:
-        """Mask and divide by the global denominator (see :mod:`rlhf_core.training.functional.reduce`)."""
+        """Mask and divide by the global denominator (see :mod:`rlhf_core.training.functional`)."""
         if loss.ndim == 1:
             weights_B = getattr(batch, "weights_B", None)
             return (loss if weights_B is None else loss * weights_B).sum() / sequences
@@ -232,7 +227,7 @@ class Learner:
 
         def measured(module: Any, micro: Sequence[Any]) -> Mapping[str, Any]:
             batch = module(micro)
-            out = self._loss(batch)
+            out = self.loss(batch)
             loss = self.reduce(out.loss, batch, tokens, sequences)
             advance(len(micro))
             return {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics}
@@ -288,9 +283,10 @@ def _is_far(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
-def _detached(value: Any) -> Any:
-    """A copy without its graph: what a loss reports may be a buffer of its own that it goes on to change."""
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+def _detached(row: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Copies without their graph: what a loss reports may be a buffer of its own that it goes on to change."""
+    copies = [v.detach().clone() if isinstance(v, torch.Tensor) else v for pair in row.values() for v in pair]
+    return dict(zip(row, zip(copies[::2], copies[1::2])))
 
 
 def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:

@@ -1,15 +1,25 @@
-"""The loop around the steps of any trainer: start or resume, step, evaluate, save, finish."""
+"""The loop around the steps of any trainer: start or resume, step, evaluate, save, finish; one for your own steps."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from rlhf_core.plugins.time_limit import watched
-from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.config.run import precision_of
+from rlhf_core.models.load import LoadedModel, load_policy
+from rlhf_core.models.precision import set_precision
+from rlhf_core.models.slices import has_no_weights
+from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.protocols import Stateful
+from rlhf_core.plugins.strategy_protocols import ShardedLoading
+from rlhf_core.plugins.time_limit import time_limit
+from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.session import RunSession
+from rlhf_core.training.config import LoopSettings
 from rlhf_core.types.errors import EngineUnavailable
 
 
@@ -57,10 +67,10 @@ def run_loop(trainer: Stepper, session: RunSession, schedule: LoopSchedule) -> M
     """
     with session.guard():
         checkpoint = session.open(schedule.keep_checkpoints)
-        with watched("build", "building the components of the run"):
+        with time_limit("build", "building the components of the run"):
             first = trainer.start(checkpoint)
         last = _walk(trainer, session, schedule, first)
-        ending = watched("evaluation", "the last evaluation, or writing the final model")
+        ending = time_limit("evaluation", "the last evaluation, or writing the final model")
         with ending, _saved_without_engine(trainer, session, last, unchanged=True):
             return trainer.finish(last)
 
@@ -72,10 +82,13 @@ def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: 
     for step in range(first, last + 1):
         session.watchdog.step = step
         if step > first:
-            with watched("update", "the whole step"), _saved_without_engine(trainer, session, step - 1):
+            with time_limit("update", "the whole step"), _saved_without_engine(trainer, session, step - 1):
                 trainer.step(step)
         if eval_every and step % eval_every == 0 and step < last and (step > first or session.owes_evaluation(step)):
-            with watched("evaluation", "the evaluation"), _saved_without_engine(trainer, session, step, unchanged=True):
+            with (
+                time_limit("evaluation", "the evaluation"),
+                _saved_without_engine(trainer, session, step, unchanged=True),
+            ):
                 trainer.evaluate(step)  # which trains nothing
         if session.boundary(step, last, schedule.checkpoint_every, trainer.save):
             return step
@@ -106,8 +119,140 @@ def _saved_without_engine(
         together = error.on_every_rank or session.strategy.world_size == 1
         if not ((unchanged or error.unchanged) and together):
             raise
-        with watched("checkpoint", "writing the checkpoint"):
+        with time_limit("checkpoint", "writing the checkpoint"):
             trainer.save(step)
         hint = f"{error.fix}; {session.resume_hint}" if error.fix else session.resume_hint
         what = f"{error.what}; everything up to step {step} is saved"
         raise EngineUnavailable(what, where=error.where, why=error.why, fix=hint) from error
+
+
+MakeStep = Callable[[int], Mapping[str, float]]
+Evaluate = Callable[[int], Mapping[str, float]]
+
+
+def run_steps(
+    ctx: BuildContext,
+    settings: LoopSettings,
+    policy: LoadedModel,
+    steps: int,
+    learner: Callable[[], Stateful],
+    step: MakeStep,
+    evaluate: Evaluate | None = None,
+) -> Mapping[str, Any]:
+    """Run steps 1 to ``steps``, or what is left of them when a run is resumed, and write the model to ``final/``.
+
+    Metrics of a step, times, checkpoints (every ``settings.checkpoint_every`` steps and at the last), Ctrl-C,
+    ``StopRun`` and the summary are taken care of. All ranks call this together.
+
+    Args:
+        ctx: of the run; its session and strategy are used.
+        settings: the trainer's.
+        policy: loaded, not yet prepared by the strategy; its weights are those of the checkpoint when ``learner`` is
+            called.
+        steps: of the whole run.
+        learner: makes what updates the policy, usually a ``Learner``; its state is part of every checkpoint.
+        step: makes one step and returns its metrics.
+        evaluate: held-out metrics before the first step, every ``settings.eval_every`` steps and at the end; names
+            begin with ``eval/``. None evaluates nothing.
+
+    Returns:
+        What is in ``summary.json``.
+
+    Raises:
+        RunDirError: a checkpoint or the final model cannot be read or written.
+    """
+    trainer = _StepsOfCaller(ctx, settings, policy, learner, step, evaluate)
+    schedule = LoopSchedule(steps, settings.eval_every, settings.checkpoint_every, settings.keep_checkpoints)
+    return run_loop(trainer, ctx.session, schedule)
+
+
+class _StepsOfCaller:
+    """See :class:`rlhf_core.training.loop.Stepper`; arguments as of :func:`run_steps`."""
+
+    learner: Stateful
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        settings: LoopSettings,
+        policy: LoadedModel,
+        make_learner: Callable[[], Stateful],
+        make_step: MakeStep,
+        measure: Evaluate | None,
+    ) -> None:
+        self.ctx, self.settings, self.policy, self.session = ctx, settings, policy, ctx.session
+        self.make_learner, self.make_step, self.measure = make_learner, make_step, measure
+        self.write = policy.save
+        self.before: dict[str, float] | None = None
+
+    def start(self, checkpoint: Checkpoint | None) -> int:
+        if checkpoint is None:
+            self.learner = self.make_learner()
+            self.before = self.evaluate(0)
+            return 0
+        self.policy.load_weights(checkpoint.model)
+        self.learner = self.make_learner()
+        self.learner.load_state_dict(checkpoint.state["learner"])
+        self.before = checkpoint.state["before"]
+        self.session.checkpoints.restore(checkpoint)
+        return checkpoint.step
+
+    def step(self, step: int) -> None:
+        began = time.perf_counter()
+        metrics = self.make_step(step)
+        self.session.metrics.log_step(step, metrics, {"step": time.perf_counter() - began})
+
+    def evaluate(self, step: int) -> dict[str, float] | None:
+        metrics = dict(self.measure(step)) if self.measure else {}
+        if metrics:
+            self.session.metrics.log_eval(step, metrics)
+        return metrics or None
+
+    def save(self, step: int) -> None:
+        if not self.session.checkpoints.saved(step):
+            state = {"learner": self.learner.state_dict(), "before": self.before}
+            self.session.checkpoints.save(step, state, self.policy.model, self.write)
+
+    def finish(self, step: int) -> Mapping[str, Any]:
+        after = self.evaluate(step)
+        self.session.checkpoints.write_final(self.policy.model, partial(self.write, merge=True))
+        reason = self.session.stop_reason()
+        return self.session.finish(
+            {
+                "status": "completed" if reason is None else "stopped",
+                "stop_reason": reason,
+                "algo": self.settings.name,
+                "steps": step,
+                "seed": self.ctx.seed,
+                "seconds": round(time.monotonic() - self.session.started, 3),
+                "evaluation_before": self.before,
+                "evaluation_after": after,
+                "final_model": "final",
+                "reports": dict(self.ctx.report),
+            }
+        )
+
+
+def load_trained_policy(ctx: BuildContext, *, whole: bool = False) -> LoadedModel:
+    """Load the model that the run trains, on the strategy's device; it computes in the run's ``trainer.precision``.
+
+    With a strategy that shards it before it has weights
+    (:class:`rlhf_core.plugins.strategy_protocols.ShardedLoading`) its parameters have none yet, if they lie in a local
+    folder as the model has them: each rank reads its part once
+    :func:`rlhf_core.training.optimizer.prepare_to_learn` has prepared the module. Until then no forward can run. The
+    module's ``forward(samples, compute)`` must then return ``compute(module, samples)``, in which
+    :class:`~rlhf_core.training.offline.trainer.OfflineTrainer` tries the model.
+
+    Args:
+        ctx: configuration and strategy.
+        whole: every rank needs all weights before.
+
+    Raises:
+        ModelError: see :func:`rlhf_core.models.load.load_policy`.
+    """
+    device = ctx.strategy.device
+    policy = load_policy(ctx.config.model, weights=whole or not isinstance(ctx.strategy, ShardedLoading))
+    if not has_no_weights(policy.model):
+        policy.model.to(device)
+    set_precision(policy.model, precision_of(ctx.config))
+    return policy

@@ -1,4 +1,4 @@
-"""Cuts a batch into micro-batches, and shares groups out to ranks, by what they cost.
+"""Cuts a batch into micro-batches, and shares groups out to ranks, by what they cost; forwards without gradient.
 
 The update is the same however a batch is cut (it is divided by a global denominator), so that cutting is only about
 memory and time: a budget of positions bounds the first, equal work per micro-batch and rank serves the second.
@@ -7,16 +7,18 @@ memory and time: a budget of positions bounds the first, equal work per micro-ba
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
-import numpy as np
+import torch
 
-from rlhf_core.training.forward_options import ForwardOptions
-from rlhf_core.training.training_sample import TrainingSample
-
-if TYPE_CHECKING:
-    from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.distributed.exchange import borrow_dummy_sample
+from rlhf_core.models.layers.trunk_and_head import call_trunk_once
+from rlhf_core.models.slices import read_weights
+from rlhf_core.plugins.strategy_protocols import ModuleRelease, ShardedForward, ShardedLoading, Strategy
+from rlhf_core.training.forward import ForwardOptions
+from rlhf_core.training.rollout_batch import TrainingSample
 
 MicroBatcher = Callable[[Sequence[Any]], list[list[int]]]
 """Samples -> indices of each micro-batch."""
@@ -25,42 +27,6 @@ MicroBatcher = Callable[[Sequence[Any]], list[list[int]]]
 def micro_batches_of_size(size: int) -> MicroBatcher:
     """Micro-batches of ``size`` sequences each, as they come."""
     return lambda samples: [list(range(i, min(i + size, len(samples)))) for i in range(0, len(samples), size)]
-
-
-class PolicyMicroBatcher:
-    """Cuts the samples of one policy by sequences, or by the positions that its forward computes for them.
-
-    Args:
-        module: the policy; its forward options decide what a sample costs.
-        micro_batch_size: sequences, where there is no budget.
-        budget: positions of one forward, or None.
-        width: of the model's hidden states.
-    """
-
-    def __init__(self, module: PolicyModule, micro_batch_size: int, budget: int | None, width: int) -> None:
-        self.module, self.budget, self.width = module, budget, width
-        self._in_order = micro_batches_of_size(micro_batch_size)
-
-    def __call__(self, samples: Sequence[TrainingSample]) -> list[list[int]]:
-        """Indices of each micro-batch."""
-        if self.budget is None:
-            return self._in_order(samples)
-        return by_tokens(samples, self.budget, self.module.options, self.width)
-
-    def cost(self, group: Sequence[TrainingSample]) -> float:
-        """Work of a group, by which groups are shared out; alike for all where they are shared out by number."""
-        return 1.0 if self.budget is None else flops(group, self.module.options.share_prefix, self.width)
-
-    def share(self, costs: Sequence[float], world_size: int) -> list[list[int]]:
-        """Which groups each rank trains on, ascending: in equal numbers, or of equal work where there is a budget.
-
-        Args:
-            costs: :meth:`cost` of each group.
-            world_size: ranks.
-        """
-        if self.budget is None:
-            return [part.tolist() for part in np.array_split(np.arange(len(costs)), world_size)]
-        return balance(costs, world_size)
 
 
 def positions(samples: Sequence[TrainingSample], options: ForwardOptions) -> int:
@@ -160,3 +126,97 @@ def _filled(
         else:
             parts.append(list(unit))
     return parts
+
+
+R = TypeVar("R")
+Compute = Callable[[Any, Sequence[Any]], Sequence[R]]
+"""(Module, samples) -> one row per sample."""
+
+
+class NoGradForward:
+    """Calls one module without gradient; all ranks call together.
+
+    Args:
+        strategy: ranks, and where the weights are.
+        module: prepared by the strategy; with ``frozen`` not yet.
+        frozen: the module is never trained. It is prepared here if the strategy shards such modules; if not, every
+            rank holds it whole.
+    """
+
+    def __init__(self, strategy: Strategy, module: torch.nn.Module, *, frozen: bool = False) -> None:
+        self.strategy, self.frozen = strategy, frozen
+        self._sharding = strategy if isinstance(strategy, ShardedForward) else None
+        if self._sharding is not None:
+            call_trunk_once(module)
+        prepares = frozen and self._sharding is not None
+        self.module = self._sharding.prepare_frozen(module) if prepares and self._sharding else module
+        if prepares and isinstance(strategy, ShardedLoading):
+            read_weights(self.module, strategy.weights_device)
+
+    def release(self) -> None:
+        """Let the strategy keep nothing of a frozen module, which is called no more; all ranks call it."""
+        if self.frozen and isinstance(self.strategy, ModuleRelease):
+            self.strategy.release(self.module)
+
+    def rows(
+        self,
+        samples: Sequence[Any],
+        micro_batcher: MicroBatcher | int,
+        compute: Compute[R],
+        inside: AbstractContextManager[Any] | None = None,
+    ) -> list[R]:
+        """One row per sample.
+
+        Args:
+            samples: of this rank; may be none.
+            micro_batcher: cuts them; a number is the samples of each.
+            compute: runs inside of the module's ``forward(samples, compute)``, so that hooks on the module see it.
+            inside: context of all forwards, entered where the weights are.
+        """
+        rows: dict[int, R] = {}
+        for part, values in self.parts(samples, micro_batcher, lambda module, micro: module(micro, compute), inside):
+            rows |= zip(part, values, strict=True)
+        return [rows[n] for n in range(len(samples))]
+
+    @torch.no_grad()
+    def parts(
+        self,
+        samples: Sequence[Any],
+        micro_batcher: MicroBatcher | int,
+        call: Callable[[Any, Sequence[Any]], R],
+        inside: AbstractContextManager[Any] | None = None,
+    ) -> list[tuple[list[int], R]]:
+        """What ``call(module, samples)`` returns for each micro-batch, with the places of its samples.
+
+        ``call`` must call the module itself, once, and leave nothing behind: a rank that has no micro-batch left
+        repeats one and discards the result.
+        """
+        cut = micro_batches_of_size(micro_batcher) if isinstance(micro_batcher, int) else micro_batcher
+        parts = cut(samples)
+        micros = [[samples[i] for i in part] for part in parts]
+        count, spare = self._in_step(micros)
+        with self._weights() as module, inside or nullcontext():
+            results = [call(module, micro) for micro in micros]
+            for _ in range(count - len(micros)):
+                call(module, spare)
+        return list(zip(parts, results, strict=True))
+
+    def _in_step(self, micros: Sequence[Sequence[Any]]) -> tuple[int, Sequence[Any]]:
+        """Forwards that this rank has to make, and the micro-batch that it may repeat."""
+        if self._sharding is None:
+            return len(micros), ()
+        counts = self.strategy.gather_objects(len(micros))
+        spare = borrow_dummy_sample(self.strategy, micros[0] if micros else None, [count > 0 for count in counts])
+        return max(counts), spare or ()
+
+    @contextmanager
+    def _weights(self) -> Iterator[torch.nn.Module]:
+        """Yield the module to call."""
+        if self._sharding is not None:
+            with self._sharding.sharded_forward(self.module) as module:
+                yield module
+        elif self.frozen:
+            yield self.module
+        else:
+            with self.strategy.gathered(self.module):
+                yield self.strategy.unwrap(self.module)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from rlhf_core.distributed.optimizer import prepare_training
-from rlhf_core.plugins.optimizer_plan import OptimizerGroup, OptimizerPlan
-from rlhf_core.plugins.protocols import Strategy
-from rlhf_core.plugins.strategy_protocols import RunOptimizer
+from rlhf_core.models.slices import has_no_weights
+from rlhf_core.plugins.strategy_protocols import OptimizerGroup, OptimizerPlan, RunOptimizer, Strategy
 from rlhf_core.training.config import OptimizerSettings
+from rlhf_core.training.forward_check import try_transformer
 
 
 def plan_optimizer(
@@ -47,6 +47,20 @@ def prepare_to_learn(
     settings: OptimizerSettings,
     critic: torch.nn.Module | None = None,
     critic_rate: float | None = None,
+    *,
+    path: str = "",
 ) -> tuple[torch.nn.Module, RunOptimizer]:
-    """Let the strategy prepare a module and make its optimizer; arguments as of :func:`plan_optimizer`."""
-    return prepare_training(strategy, module, plan_optimizer(module, settings, critic, critic_rate))
+    """Let the strategy prepare a module and make its optimizer; other arguments as of :func:`plan_optimizer`.
+
+    Args:
+        strategy: may give weights to a module that has none yet.
+        path: of the model, as the user wrote it. A module that gets its weights only now is then tried with it.
+
+    Raises:
+        ModelError: the model at ``path`` is an encoder.
+    """
+    untried = path and has_no_weights(module)
+    prepared, optimizer = prepare_training(strategy, module, plan_optimizer(module, settings, critic, critic_rate))
+    if untried:
+        try_transformer(strategy, prepared, path)
+    return prepared, optimizer

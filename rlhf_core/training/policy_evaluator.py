@@ -10,16 +10,14 @@ from itertools import zip_longest
 from typing import Any
 
 from rlhf_core.data.datasets import Datasets
-from rlhf_core.data.mixture import by_source
+from rlhf_core.data.order import by_source
 from rlhf_core.distributed.alone import alone
-from rlhf_core.distributed.engine_loss import engine_on_every_rank
-from rlhf_core.distributed.exchange import gather_on_first, scatter_from_first
-from rlhf_core.plugins.protocols import Benchmark, Collectives
-from rlhf_core.runs.comparison import win_rate
+from rlhf_core.distributed.exchange import RankZero, engine_on_every_rank
+from rlhf_core.plugins.protocols import Benchmark
+from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.runs.session import RunSession
-from rlhf_core.runs.statistics import mean
-from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
-from rlhf_core.training.rewards import RewardManager, score_metrics
+from rlhf_core.runs.statistics import mean, win_rate
+from rlhf_core.training.generation import RewardManager, RolloutGenerator, rollout_metrics, score_metrics
 from rlhf_core.training.trace import messages_of
 from rlhf_core.types.errors import EngineUnavailable
 from rlhf_core.types.rollouts import Media, Prompt, PromptGroup, Rollout, SamplingParams, ScoreStatus
@@ -138,15 +136,19 @@ class PolicyEvaluator:
         """
         strategy = self.session.strategy
         share = self.groups[:count][strategy.rank :: strategy.world_size]
-        with engine_on_every_rank(strategy), self.session.work("evaluation", len(share)) as advance:
+        with engine_on_every_rank(strategy), self.session.work("evaluation", len(share)) as on_ended:
             rollouts = (
-                self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
+                self.generator.sample(share, self.sampling, version, tag="eval", on_ended=on_ended) if share else []
             )
         prompts = [g.prompt for g in share]
         scores = self.rewards.score(prompts, rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)
-        shards = gather_on_first(strategy, list(zip(rollouts, scores, golds)))
-        return scatter_from_first(strategy, lambda: for_each_rank(self._result(interleave_ranks(shards)), strategy))
+        rank_zero = RankZero(strategy)
+        shards = rank_zero.gather(list(zip(rollouts, scores, golds)))
+        with rank_zero.section() as section:
+            if section.active:
+                section.for_each(for_each_rank(self._result(interleave_ranks(shards)), strategy))
+        return section.received
 
     def _result(self, rows: Sequence[Any]) -> Evaluation:
         """What the (rollout, score, gold) rows of all prompts come to."""

@@ -5,28 +5,52 @@ The forward goes through one module, so that DDP and sharded strategies see it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from rlhf_core.models.layers.handed_over import handed_over, on_device
-from rlhf_core.models.layers.padded import Ids, pad_values, row_places
+from rlhf_core.models.layers.padded import Ids, on_device, pad_values, row_places, to_device_async
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.contracts import contract_error
-from rlhf_core.plugins.protocols import ShardedForward, Strategy
-from rlhf_core.training.forward import CompletionLogprobs, completion_hidden, completion_logprobs
-from rlhf_core.training.forward_options import ALL, ForwardOptions
-from rlhf_core.training.micro_batches import MicroBatcher
-from rlhf_core.training.no_grad_forward import Compute, NoGradForward
-from rlhf_core.training.structure import structure
-from rlhf_core.training.training_sample import Floats, TrainingSample, head_masks, prompts_and_completions
+from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
+from rlhf_core.training.forward import (
+    ALL,
+    CompletionLogprobs,
+    ForwardOptions,
+    completion_hidden,
+    completion_logprobs,
+    structure,
+)
+from rlhf_core.training.micro_batches import (
+    Compute,
+    MicroBatcher,
+    NoGradForward,
+    balance,
+    by_tokens,
+    flops,
+    micro_batches_of_size,
+)
+from rlhf_core.training.rollout_batch import Floats, TrainingSample, head_masks, prompts_and_completions
 from rlhf_core.types.batches import TokenBatch
 
 R = TypeVar("R")
+
+
+Measure = Literal["logprobs", "entropy", "values"]
+LOGPROBS: frozenset[Measure] = frozenset({"logprobs"})
+
+
+class TokenMeasures(NamedTuple):
+    """What was measured of one completion; None where it was not wanted."""
+
+    logprobs_T: Any
+    entropy_T: Any
+    values_T1: Any
+    """Before each token and after the last."""
 
 
 class PolicyModule(torch.nn.Module):
@@ -61,72 +85,43 @@ class PolicyModule(torch.nn.Module):
         return self._batch(samples) if compute is None else compute(self, samples)
 
     def _batch(self, samples: Sequence[TrainingSample]) -> TokenBatch:
-        out = completion_logprobs(
-            self.model,
-            *prompts_and_completions(samples),
-            temperature=self.temperature,
-            entropy=True,
-            masks=head_masks(samples),
-            **self.options.as_arguments,
-        )
-        out = by_episode(out, samples)
+        out = self._logprobs(samples, entropy=True)
         device, width = out.logprobs_BT.device, out.logprobs_BT.shape[1]
 
-        def grid(rows: Sequence[Any], dtype: type = np.float32) -> torch.Tensor:
+        def grid(name: str, dtype: type = np.float32) -> torch.Tensor | None:
+            rows = [getattr(sample, name) for sample in samples]
+            if rows[0] is None:
+                return None
             full = np.zeros((len(rows), width), dtype)
             for i, row in enumerate(rows):
                 full[i, : len(row)] = row
-            return handed_over(torch.from_numpy(full), device)
-
-        def optional(name: str) -> torch.Tensor | None:
-            rows = [getattr(i, name) for i in samples]
-            return None if rows[0] is None else grid(rows)
+            return to_device_async(torch.from_numpy(full), device)
 
         values_BT = None
         if self.critic is not None:
             hidden_NH = out.hidden_NH if self.on_policy_trunk else None
             values_N = self._values(*prompts_and_completions(samples), hidden_NH)
             values_BT = pad_values(values_N, [len(i.completion_ids) for i in samples])
+        mask_BT, advantages_BT = grid("mask_T", bool), grid("advantages_T")
+        assert mask_BT is not None
+        assert advantages_BT is not None
         return TokenBatch(
             logprobs_BT=out.logprobs_BT,
-            mask_BT=grid([i.mask_T for i in samples], bool),
-            advantages_BT=grid([i.advantages_T for i in samples]),
-            old_logprobs_BT=optional("old_T") if samples[0].old_T is not None else out.logprobs_BT.detach(),
-            ref_logprobs_BT=optional("ref_T"),
-            behaviour_logprobs_BT=optional("behaviour_T"),
+            mask_BT=mask_BT,
+            advantages_BT=advantages_BT,
+            old_logprobs_BT=out.logprobs_BT.detach() if samples[0].old_T is None else grid("old_T"),
+            ref_logprobs_BT=grid("ref_T"),
+            behaviour_logprobs_BT=grid("behaviour_T"),
             entropy_BT=out.entropy_BT,
             values_BT=values_BT,
-            old_values_BT=optional("old_values_T"),
-            returns_BT=optional("returns_T"),
+            old_values_BT=grid("old_values_T"),
+            returns_BT=grid("returns_T"),
         )
 
-    def logprobs(self, samples: Sequence[TrainingSample], micro_batcher: MicroBatcher) -> list[Floats]:
-        """Logprobs of each item's completion without gradient, one array ``[T]`` per item."""
-        return self.measure(samples, micro_batcher, entropy=False)[0]
-
-    @torch.no_grad()
-    def measure(
-        self, samples: Sequence[TrainingSample], micro_batcher: MicroBatcher, *, entropy: bool
-    ) -> tuple[list[Floats], list[Floats]]:
-        """Logprobs and, if asked for, entropies of each item's completion, one array ``[T]`` per item each.
-
-        Tokens of an episode that the policy did not choose get 0, as a rollout has them.
-        """
-        rows: dict[int, tuple[Floats, Floats | None]] = {}
-        for part in micro_batcher(samples):
-            rows |= zip(part, self.measure_micro([samples[i] for i in part], entropy=entropy))
-        return columns([rows[n] for n in range(len(samples))])
-
-    def measure_micro(
-        self, samples: Sequence[TrainingSample], *, entropy: bool = False, model: torch.nn.Module | None = None
-    ) -> list[tuple[Floats, Floats | None]]:
-        """Logprobs and, if asked for, entropies ``[T]`` of each completion of one micro-batch.
-
-        Args:
-            samples: of the micro-batch.
-            entropy: whether it is asked for.
-            model: instead of the policy, at its temperature and with its options; None takes the policy.
-        """
+    def _logprobs(
+        self, samples: Sequence[TrainingSample], *, entropy: bool, model: torch.nn.Module | None = None
+    ) -> CompletionLogprobs:
+        """One row per sample, with gradient."""
         out = completion_logprobs(
             self.model if model is None else model,
             *prompts_and_completions(samples),
@@ -135,35 +130,48 @@ class PolicyModule(torch.nn.Module):
             masks=head_masks(samples),
             **self.options.as_arguments,
         )
-        out = by_episode(out, samples)
-        entropies = [None] * len(samples) if out.entropy_BT is None else _rows(out.entropy_BT, samples)
-        return list(zip(_rows(out.logprobs_BT, samples), entropies))
+        return by_episode(out, samples)
+
+    def measure(
+        self, samples: Sequence[TrainingSample], want: Set[Measure], model: torch.nn.Module | None = None
+    ) -> list[TokenMeasures]:
+        """What is wanted of each completion of one micro-batch, as arrays; call it without gradient.
+
+        Tokens of an episode that the policy did not choose get 0, as a rollout has them. The policy's hidden states
+        are computed for ``values`` only if the critic wants them.
+
+        Args:
+            samples: of the micro-batch.
+            want: ``logprobs``, ``entropy`` (never alone) and ``values``, the critic's.
+            model: instead of the policy, at its temperature and with its options; None takes the policy.
+        """
+        logprobs = entropies = values = [None] * len(samples)
+        if "logprobs" in want:
+            out = self._logprobs(samples, entropy="entropy" in want, model=model)
+            logprobs = _rows(out.logprobs_BT, samples)
+            entropies = entropies if out.entropy_BT is None else _rows(out.entropy_BT, samples)
+        if "values" in want:
+            prompts, longer = prompts_and_completions(samples)
+            for n in np.cumsum([len(i.contexts) + 1 for i in samples]) - 1:
+                longer[n] = (*longer[n], 0)  # a last token is only predicted, never fed
+            hidden_NH = None
+            if self.on_policy_trunk:
+                hidden_NH = completion_hidden(
+                    self.model, prompts, longer, self.options.share_prefix, self.options.packing
+                )
+            flat = self._values(prompts, longer, hidden_NH).float().cpu().numpy()
+            values = np.split(flat, np.cumsum([len(i.completion_ids) + 1 for i in samples])[:-1])
+        return [TokenMeasures(*row) for row in zip(logprobs, entropies, values)]
 
     @torch.no_grad()
-    def values(self, samples: Sequence[TrainingSample], micro_batcher: MicroBatcher) -> list[np.ndarray[Any, Any]]:
-        """The critic's values before each token and after the last, without gradient: one ``[T + 1]`` per item."""
-        rows: dict[int, np.ndarray[Any, Any]] = {}
+    def measure_all(
+        self, samples: Sequence[TrainingSample], micro_batcher: MicroBatcher, want: Set[Measure] = LOGPROBS
+    ) -> list[TokenMeasures]:
+        """:meth:`measure`, in micro-batches, where the weights are whole."""
+        rows: dict[int, TokenMeasures] = {}
         for part in micro_batcher(samples):
-            rows |= zip(part, self.values_micro([samples[i] for i in part]))
+            rows |= zip(part, self.measure([samples[i] for i in part], want))
         return [rows[n] for n in range(len(samples))]
-
-    def values_micro(self, samples: Sequence[TrainingSample]) -> list[np.ndarray[Any, Any]]:
-        """:meth:`values` of one micro-batch.
-
-        The policy's hidden states are computed only if the critic wants them.
-        """
-        assert self.critic is not None
-        prompts, longer = prompts_and_completions(samples)
-        last = np.cumsum([len(i.contexts) + 1 for i in samples]) - 1
-        for n in last:
-            longer[n] = (*longer[n], 0)  # a last token is only predicted, never fed
-        hidden_NH = (
-            completion_hidden(self.model, prompts, longer, self.options.share_prefix, self.options.packing)
-            if self.on_policy_trunk
-            else None
-        )
-        flat = self._values(prompts, longer, hidden_NH).float().cpu().numpy()
-        return np.split(flat, np.cumsum([len(i.completion_ids) + 1 for i in samples])[:-1])
 
     def _values(self, prompts: Ids, completions: Ids, hidden_NH: torch.Tensor | None) -> torch.Tensor:
         """The critic's ``values_N``; fewer or more would be laid over other tokens without an error."""
@@ -173,6 +181,42 @@ class PolicyModule(torch.nn.Module):
             critic = f"critic {type(self.critic).__name__}"
             raise contract_error(critic, f"values of shape {tuple(values_N.shape)}", f"shape ({count},), one per token")
         return values_N
+
+
+class PolicyMicroBatcher:
+    """Cuts the samples of one policy by sequences, or by the positions that its forward computes for them.
+
+    Args:
+        module: the policy; its forward options decide what a sample costs.
+        micro_batch_size: sequences, where there is no budget.
+        budget: positions of one forward, or None.
+        width: of the model's hidden states.
+    """
+
+    def __init__(self, module: PolicyModule, micro_batch_size: int, budget: int | None, width: int) -> None:
+        self.module, self.budget, self.width = module, budget, width
+        self._in_order = micro_batches_of_size(micro_batch_size)
+
+    def __call__(self, samples: Sequence[TrainingSample]) -> list[list[int]]:
+        """Indices of each micro-batch."""
+        if self.budget is None:
+            return self._in_order(samples)
+        return by_tokens(samples, self.budget, self.module.options, self.width)
+
+    def cost(self, group: Sequence[TrainingSample]) -> float:
+        """Work of a group, by which groups are shared out; alike for all where they are shared out by number."""
+        return 1.0 if self.budget is None else flops(group, self.module.options.share_prefix, self.width)
+
+    def share(self, costs: Sequence[float], world_size: int) -> list[list[int]]:
+        """Which groups each rank trains on, ascending: in equal numbers, or of equal work where there is a budget.
+
+        Args:
+            costs: :meth:`cost` of each group.
+            world_size: ranks.
+        """
+        if self.budget is None:
+            return [part.tolist() for part in np.array_split(np.arange(len(costs)), world_size)]
+        return balance(costs, world_size)
 
 
 class ReferencePolicy:
@@ -198,7 +242,7 @@ class ReferencePolicy:
         module = trained if reference.adapter else PolicyModule(reference.model)
         self._no_grad = NoGradForward(strategy, module, frozen=not reference.adapter)
 
-    def rows(self, samples: Sequence[Any], micro_batcher: MicroBatcher, compute: Compute[R]) -> list[R]:
+    def rows(self, samples: Sequence[Any], micro_batcher: MicroBatcher | int, compute: Compute[R]) -> list[R]:
         """One row per sample of what ``compute(module, samples)`` returns without gradient and dropout.
 
         ``module.model`` is the reference policy's; all ranks call this together, with none of their own maybe.
@@ -206,12 +250,12 @@ class ReferencePolicy:
         return self._no_grad.rows(samples, micro_batcher, compute, self.reference.active())
 
     def logprobs(
-        self, samples: Sequence[TrainingSample], module: PolicyModule, micro_batcher: MicroBatcher
+        self, samples: Sequence[TrainingSample], module: PolicyModule, micro_batcher: MicroBatcher | int
     ) -> list[Floats]:
         """Logprobs ``[T]`` of each completion, at the temperature and with the forward options of ``module``."""
 
         def compute(reference: Any, micro: Sequence[TrainingSample]) -> list[Floats]:
-            return columns(module.measure_micro(micro, model=reference.model))[0]
+            return [row.logprobs_T for row in module.measure(micro, LOGPROBS, reference.model)]
 
         return self.rows(samples, micro_batcher, compute)
 
@@ -230,18 +274,13 @@ def by_episode(out: CompletionLogprobs, samples: Sequence[TrainingSample]) -> Co
         return out
     device, sizes = out.mask_BT.device, [len(i.completion_ids) for i in samples]
     mask_BT = torch.arange(max(sizes), device=device)[None, :] < on_device(sizes, device)[:, None]
-    places = row_places([len(c) for c in prompts_and_completions(samples)[1]], device)
+    positions = row_places([len(c) for c in prompts_and_completions(samples)[1]], device)
 
     def grid(values_PT: torch.Tensor) -> torch.Tensor:
-        return pad_values(values_PT[places], sizes)
+        return pad_values(values_PT[positions], sizes)
 
     entropy_BT = None if out.entropy_BT is None else grid(out.entropy_BT)
     return CompletionLogprobs(grid(out.logprobs_BT), entropy_BT, mask_BT, out.hidden_NH)
-
-
-def columns(rows: Sequence[tuple[Floats, Floats | None]]) -> tuple[list[Floats], list[Floats]]:
-    """(Logprobs, entropies) of rows of :meth:`PolicyModule.measure_micro`; no entropies where none were asked for."""
-    return [logprobs for logprobs, _ in rows], [entropies for _, entropies in rows if entropies is not None]
 
 
 def _rows(values_BT: torch.Tensor, samples: Sequence[TrainingSample]) -> list[Floats]:

@@ -1,16 +1,45 @@
-"""Rows of ``trace.jsonl``: every prompt through the stages of an on-policy step."""
+"""What a step leaves behind: seconds of its parts, and rows of ``trace.jsonl``.
+
+Suffixes: ``_B`` sequences, ``_T`` completion tokens of one sample.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
+from rlhf_core.distributed.exchange import RankZero
+from rlhf_core.models.layers.padded import fetch_to_host
+from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.training.rollout_batch import RolloutGroup
+from rlhf_core.types.batches import LossOutput, PairBatch, TokenBatch
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 from rlhf_core.types.turns import Turn, TurnStatus
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.strategy_protocols import Strategy
+    from rlhf_core.training.rollout_batch import TrainingSample
+
+
+class Timer:
+    """``with timer("rollout"): ...`` adds the seconds that it took to ``timer.seconds["rollout"]``."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Add to a part's seconds; what raises is not counted."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def prompt_rows(
@@ -56,12 +85,7 @@ def messages_of(group: PromptGroup) -> list[dict[str, Any]]:
     return [dict(message) for message in group.prompt.messages]
 
 
-def update_row(metrics: Mapping[str, float]) -> dict[str, Any]:
-    """The row of a step's update."""
-    return {"event": "update", "metrics": dict(metrics)}
-
-
-def filtered_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
+def set_aside_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
     """Rows of groups that are not trained on, without tokens."""
     rollouts = [r for g in groups for r in g.rollouts]
     scores = [s for g in groups for s in g.scores]
@@ -115,3 +139,147 @@ def _completion(
             row["advantages"] = np.round(np.asarray(advantage, np.float64), 5)
         row |= (tokens or {}).get(f"{rollout.prompt_id}#{rollout.group_index}", {})
     return row
+
+
+DIGITS = 5
+"""Decimals that are kept: a logprob's rounding in float32 is of that size."""
+
+
+class _Kept(NamedTuple):
+    """A completion, by its place in the grids of a micro-batch."""
+
+    grids: Mapping[str, torch.Tensor]
+    """Shapes ``[B, T]``, shared by all completions of the micro-batch."""
+    place: int
+    tokens: int
+    has_old: bool
+
+
+class TokenRecorder:
+    """Observes updates (``observe`` of :meth:`rlhf_core.training.learner.Learner.update`).
+
+    Nothing is computed for it: the values are those of the batch that the loss consumed, copied as the update's
+    forward gave them. They stay on their device until they are asked for, so that no micro-batch waits for them. Of
+    several updates on one completion the last one's stay.
+
+    Args:
+        groups: of the step, of all ranks.
+        full: completions of so many first groups are recorded; those of a prompt drawn twice are not, since a name
+            tells them not apart.
+    """
+
+    def __init__(self, groups: Sequence[PromptGroup], full: int) -> None:
+        kept = sum(group.group_size for group in groups[:full])
+        names = [f"{group.prompt.id}#{n}" for group in groups for n in range(group.group_size)]
+        count = Counter(names)
+        self.names = {name for name in names[:kept] if count[name] == 1}
+        self._kept: dict[str, _Kept] = {}
+
+    def __call__(self, samples: Sequence[TrainingSample], batch: Any, out: LossOutput) -> None:
+        """Copy the grids of a micro-batch that has recorded completions."""
+        if not isinstance(batch, TokenBatch) or self.names.isdisjoint(sample.name for sample in samples):
+            return
+        grids = _grids(batch)
+        for n, sample in enumerate(samples):
+            if sample.name in self.names:
+                self._kept[sample.name] = _Kept(grids, n, len(sample.completion_ids), sample.old_T is not None)
+
+    @property
+    def rows(self) -> dict[str, dict[str, list[float]]]:
+        """What was recorded on this rank, by name."""
+        grids = {id(grid): grid for kept in self._kept.values() for grid in kept.grids.values()}
+        read = dict(zip(grids, fetch_to_host(list(grids.values()))))
+        return {
+            name: {
+                key: np.round(read[id(grid)][kept.place, : kept.tokens].numpy(), DIGITS).tolist()
+                for key, grid in kept.grids.items()
+                if key != "old_logprobs" or kept.has_old
+            }
+            for name, kept in self._kept.items()
+        }
+
+    def of_all_ranks(self, strategy: Strategy) -> Mapping[str, Mapping[str, list[float]]]:
+        """Rows by name, of all ranks, on rank 0; nothing on the others. All ranks call it together."""
+        return {name: row for rank in RankZero(strategy).gather(self.rows) for name, row in rank.items()}
+
+
+def _grids(batch: TokenBatch) -> dict[str, torch.Tensor]:
+    grids: dict[str, torch.Tensor | None] = {
+        "trainer_logprobs": batch.logprobs_BT,
+        "old_logprobs": batch.old_logprobs_BT,
+        "ref_logprobs": batch.ref_logprobs_BT,
+        "entropies": batch.entropy_BT,
+        "values": batch.old_values_BT,
+        "returns": batch.returns_BT,
+    }
+    return {key: grid.detach().clone() for key, grid in grids.items() if grid is not None}
+
+
+Row = dict[str, Any]
+
+
+class ExampleRecorder:
+    """Keeps what each example of an update costs, by name; of several heads per example nothing.
+
+    The values stay on their device until they are asked for, so that no micro-batch waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[list[str]] = []
+        self._figures: list[dict[str, torch.Tensor]] = []
+
+    def __call__(self, samples: Sequence[Any], batch: Any, out: LossOutput) -> None:
+        """See ``observe`` of :meth:`rlhf_core.training.learner.Learner.update`."""
+        if len(out.loss) == len(samples):
+            self._names.append([sample.name for sample in samples])
+            self._figures.append(figures(batch, out.loss.detach()))
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """``loss`` of each example, and of pairs also ``chosen``, ``rejected`` and ``margin`` (their difference)."""
+        numbers = iter(fetch_to_host([value_B for micro in self._figures for value_B in micro.values()]))
+        rows: dict[str, Row] = {}
+        for names, micro in zip(self._names, self._figures):
+            columns = {key: next(numbers).tolist() for key in micro}
+            if "chosen" in columns:
+                columns["margin"] = [c - r for c, r in zip(columns["chosen"], columns["rejected"])]
+            rows |= {name: {key: column[n] for key, column in columns.items()} for n, name in enumerate(names)}
+        return rows
+
+
+def figures(batch: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What is kept of each sequence or pair of a micro-batch, shapes ``[B]``, on its device.
+
+    Args:
+        batch: what the loss consumed.
+        loss: unreduced, ``[B, T]`` (its mean over the tokens that count is kept) or ``[B]``.
+
+    Returns:
+        ``loss``, and of pairs also ``chosen`` and ``rejected``.
+    """
+    if loss.ndim == 2:
+        mask_BT = batch.mask_BT
+        return {"loss": (loss * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1)}
+    scores = {"chosen": batch.chosen_B, "rejected": batch.rejected_B} if isinstance(batch, PairBatch) else {}
+    return {key: value_B.detach().clone() for key, value_B in {"loss": loss, **scores}.items()}
+
+
+def example_rows(
+    task: Any, batch: Sequence[Any], recorded: Mapping[str, Row], strategy: Strategy, texts: int
+) -> list[Row]:
+    """Rows of one step's examples, in the order of the batch.
+
+    Args:
+        task: its optional ``texts(item)`` gives the texts of an example by name.
+        batch: the examples of all ranks.
+        recorded: what this rank's examples cost.
+        strategy: collects those of the others.
+        texts: how many examples bring their texts.
+    """
+    costs = {name: row for rank in strategy.gather_objects(dict(recorded)) for name, row in rank.items()}
+    describe = getattr(task, "texts", None)
+    rows: list[Row] = []
+    for n, item in enumerate(batch):
+        shown: Mapping[str, str] = describe(item) if describe is not None and n < texts else {}
+        rows.append({"id": item.name, "tokens": item.tokens, **costs.get(item.name, {}), **shown})
+    return rows

@@ -1,16 +1,59 @@
-"""Brings the policy's weights to what samples."""
+"""Brings the policy's weights to the rollout engine, or to a copy that is sampled from."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+from rlhf_core.distributed.exchange import engine_on_every_rank
 from rlhf_core.distributed.whole_weights import Weights, use_whole_weights
-from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
-from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.construct import import_component
+from rlhf_core.plugins.component import ComponentConfig, import_component
 from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy
+from rlhf_core.types.errors import EngineUnavailable
+
+
+class SamplerPolicy:
+    """Has the policy's shape, and the weights of one of its versions.
+
+    Weights that are not trained (under LoRA: all but the adapters) are shared with the policy, not copied.
+
+    Args:
+        policy: whole on this process, with its ``requires_grad`` flags as they stay.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        shared = {id(p): p for p in policy.parameters() if not p.requires_grad}
+        self.model = copy.deepcopy(policy, shared)
+        """To be sampled from. Trained weights stay marked as such, for autocast keeps casts of no others."""
+        self.model.eval()
+        self.names = trained_names(self.model)
+        """Of the weights that are trained."""
+
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Let the copy be the version of a :func:`snapshot`."""
+        import torch
+
+        parameters = dict(self.model.named_parameters())  # those of a model without weights are replaced
+        with torch.no_grad():
+            for name in self.names:
+                parameters[name].copy_(weights[name])
+
+
+def trained_names(policy: Any) -> list[str]:
+    """Names of the parameters that are trained."""
+    return [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
+
+
+def snapshot(policy: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The policy's weights of these names as they are now, cloned; call it where they are whole."""
+    import torch
+
+    parameters = dict(policy.named_parameters())
+    with torch.no_grad():
+        return {name: parameters[name].detach().clone() for name in names}
+
 
 WholeWeights = Callable[[], AbstractContextManager[None]]
 """Context in which the policy's weights are whole on every rank."""
@@ -66,7 +109,7 @@ class WeightSync:
         self.policy, self.whole_weights, self.sampler = policy, whole_weights, sampler
         self._names = list(names)
         self._update_weights = getattr(engine, "update_weights", None)
-        self._engine = engine
+        self.engine = engine
         self._shards = strategy if isinstance(strategy, ShardedForward) and hasattr(engine, "write_weights") else None
         """Gives rank 0 the weights one by one; None where the engine is handed all of them."""
         self.in_flight = bool(getattr(engine, "in_flight", False))
@@ -94,7 +137,7 @@ class WeightSync:
             records: list[Any] = []
 
             def write(weights: Weights) -> None:
-                records.append(self._engine.write_weights(version, weights))
+                records.append(self.engine.write_weights(version, weights))
 
             use_whole_weights(strategy, self.policy, write)
             record = strategy.gather_objects(records[0] if records else None)[0]
@@ -102,7 +145,7 @@ class WeightSync:
         return self._written[1]
 
     def load(self, version: int, weights: Snapshot, ranks: Collectives | None = None) -> None:
-        """Let what samples have the weights of :meth:`snapshot`.
+        """Let the engine have the weights of :meth:`snapshot`.
 
         Args:
             version: of the policy.
@@ -110,10 +153,10 @@ class WeightSync:
             ranks: collectives of a thread beside the main one.
         """
         if self.needs_ranks:
-            self._engine.use_ranks(self._strategy if ranks is None else ranks)
+            self.engine.use_ranks(self._strategy if ranks is None else ranks)
         if isinstance(weights, Written):
             if version != self._published:
-                self._engine.take_weights(version, weights.record)
+                self.engine.take_weights(version, weights.record)
                 self._published = version
             return
         if self.sampler is not None:
@@ -123,7 +166,7 @@ class WeightSync:
             self._published = version
 
     def sync(self, version: int) -> None:
-        """Let what samples have the policy's weights as they are now; nothing where it has them already."""
+        """Let the engine have the policy's weights as they are now; nothing where it has them already."""
         if self.sampler is not None or (self._update_weights is not None and version != self._published):
             self.load(version, self.snapshot(version))
 
@@ -131,6 +174,20 @@ class WeightSync:
         """Let an engine that shares the policy's device give memory back; weights that it gave up are sent again."""
         if self._release_memory is not None and self._release_memory():
             self._published = None
+
+
+def sync_weights(weight_sync: WeightSync, version: int, comm: Collectives) -> None:
+    """Bring the policy to the engine, before a step changes anything; all ranks call it together.
+
+    Raises:
+        EngineUnavailable: on every rank, if the engine of one takes it nowhere; nothing has changed.
+    """
+    try:
+        with engine_on_every_rank(comm):
+            weight_sync.sync(version)
+    except EngineUnavailable as error:
+        error.unchanged = True
+        raise
 
 
 def weights_to_sample(engine: Any, whole_weights: WholeWeights) -> WholeWeights:

@@ -115,9 +115,9 @@ def frozen_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if isinstance(base, bytes):
         return array
     if array.dtype.hasobject or not array.size:
-        held = array.copy()
-        held.flags.writeable = False
-        return held
+        copied = array.copy()
+        copied.flags.writeable = False
+        return copied
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
 
 

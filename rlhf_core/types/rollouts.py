@@ -263,9 +263,9 @@ class Sample:
         """What was said before the completion: the prompt and, in an episode, every turn before the policy's last."""
         return self.before_turn(last_turn(self.trajectory))
 
-    def before_turn(self, place: int) -> tuple[Message, ...]:
+    def before_turn(self, index: int) -> tuple[Message, ...]:
         """What was said before a turn of the trajectory, as one conversation; the latest rules stand first."""
-        return conversation(self.prompt.messages, self.trajectory[:place])
+        return conversation(self.prompt.messages, self.trajectory[:index])
 
     @property
     def call(self) -> Message | None:

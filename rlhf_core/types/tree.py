@@ -22,7 +22,7 @@ SHARDED = "sharded"
 @dataclass(frozen=True)
 class Stored:
     """Stands in a tree for a tensor whose parts lie in files of their own
-    (:mod:`rlhf_core.distributed.sharded_tensors`).
+    (:mod:`rlhf_core.distributed.whole_weights`).
 
     Example:
         Stored("learner/optimizer/state/3/exp_avg", Path("checkpoints/step-000010/sharded"))

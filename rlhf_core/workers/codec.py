@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -28,8 +28,8 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
     prompt = sample.prompt
     environment = sample.environment
     further = {
-        "media": media_to_json(sample.media),
-        "prompt_media": media_to_json(prompt.media),
+        "media": [asdict(media) for media in sample.media],
+        "prompt_media": [asdict(media) for media in prompt.media],
         "tools": [dict(tool) for tool in prompt.tools],
         "trajectory": [turn_to_json(turn) for turn in sample.trajectory],
         "environment": None if environment is None else score_to_json(environment),
@@ -48,14 +48,13 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
 
 def sample_from_json(data: dict[str, Any]) -> Sample:
     """Undo :func:`sample_to_json`."""
-    media = media_from_json(data.get("prompt_media", ()))
     prompt = Prompt(
         data["id"],
         tuple(data["messages"]),
         data["answer"],
         data["source"],
         data["meta"],
-        media,
+        tuple(Media(**row) for row in data.get("prompt_media", ())),
         tuple(data.get("tools", ())),
     )
     finish_reason = FinishReason(data["finish_reason"])
@@ -64,7 +63,7 @@ def sample_from_json(data: dict[str, Any]) -> Sample:
         prompt,
         data["completion"],
         finish_reason,
-        media_from_json(data.get("media", ())),
+        tuple(Media(**row) for row in data.get("media", ())),
         tuple(turn_from_json(row) for row in data.get("trajectory", ())),
         None if environment is None else score_from_json(environment),
     )
@@ -79,16 +78,6 @@ def turn_from_json(row: Mapping[str, Any]) -> Turn:
     """Undo :func:`turn_to_json`."""
     start, end = row["span"]
     return Turn(**{**row, "span": (start, end), "status": TurnStatus(row["status"])})
-
-
-def media_to_json(media: Sequence[Media]) -> list[dict[str, Any]]:
-    """Places and digests, never the content."""
-    return [asdict(row) for row in media]
-
-
-def media_from_json(rows: Sequence[Mapping[str, Any]]) -> tuple[Media, ...]:
-    """Undo :func:`media_to_json`."""
-    return tuple(Media(**row) for row in rows)
 
 
 def score_to_json(score: object) -> dict[str, Any]:

@@ -20,14 +20,14 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.plugins.component_errors import label_of, remember_label
+from rlhf_core.plugins.component_errors import label_of, set_label
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import Verifier
 from rlhf_core.plugins.registry import Registry, check_component
 from rlhf_core.types.errors import PluginError, RlhfError
 from rlhf_core.types.rollouts import Score
 from rlhf_core.workers.codec import error_score, pack, sample_from_json, score_to_json
-from rlhf_core.workers.reward_workers import OneByOne
+from rlhf_core.workers.pool import OneByOne
 from rlhf_core.workers.worker_handle import descendants, parent_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -159,12 +159,12 @@ def build(spec: dict[str, Any]) -> Verifier:
     built = config.build(context)
     check_component(kind, built, planned["name"])
     answers = built if kind == "verifier" else OneByOne(built)
-    remember_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
+    set_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
     if kind == "verifier":
         return answers
     if _holds_values(getattr(built, "state_dict", dict)()):
         raise PluginError(
-            f"reward '{planned['name']}' keeps a state, which no checkpoint holds in a worker",
+            f"reward '{planned['name']}' has state, which a checkpoint does not store from a worker process",
             fix="--set trainer.reward_workers=0",
         )
     return answers

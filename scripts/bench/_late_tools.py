@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,17 +33,8 @@ class Late:
         return ["1234"]
     def score(self, sample): return None
 """
+ENTRIES = "[rlhf.environment]\nlate = late_environment:LateConfig\n"
 CALL = '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>'
-
-
-def install(folder: Path) -> None:
-    """Make the environment's distribution importable, here and in the processes of episodes."""
-    (folder / "late_environment.py").write_text(MODULE)
-    info = folder / "late_environment-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late-environment\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rlhf.environment]\nlate = late_environment:LateConfig\n")
-    sys.path.insert(0, str(folder))
 
 
 def agent_of(tokenizer: Any, agent: dict[str, Any], environment: dict[str, Any]) -> tuple[Any, Any]:

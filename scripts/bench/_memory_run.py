@@ -25,8 +25,8 @@ PHASES = {
     ),
     "rollout": ("rlhf_plugin_native.engine:NativeEngine.generate_each",),
     "checkpoint": (
-        "rlhf_core.runs.checkpoint_manager:CheckpointManager.save",
-        "rlhf_core.runs.checkpoint_manager:CheckpointManager.write_final",
+        "rlhf_core.runs.checkpoint:CheckpointManager.save",
+        "rlhf_core.runs.checkpoint:CheckpointManager.write_final",
     ),
 }
 """Phase -> methods that are it; what is before, between and after them (evaluations, say) counts as ``other``."""
@@ -87,7 +87,7 @@ IMPORTED = (
     "transformers.models.llama.modeling_llama",
     "rlhf_core.runs.launch.process",
     "rlhf_plugin_preflight.memory.footprint",
-    "rlhf_core.models.lora",
+    "rlhf_core.models.save",
     "rlhf_core.runs.session",
     "rlhf_core.rl.trainer",
     "rlhf_core.training.offline.trainer",

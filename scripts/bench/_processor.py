@@ -12,7 +12,6 @@ import torch
 
 from rlhf_core.models.layers.matmul import use_matmul_backend
 
-ROWS, INPUTS, OUTPUTS = 512, 1024, 1024
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -54,25 +53,36 @@ def _name() -> str:
 
 
 def product_gflops() -> dict[str, float]:
-    """10^9 operations per second of one core in a large float32 product, by who multiplies; processor time counts."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    a, b = torch.randn(ROWS, INPUTS), torch.randn(INPUTS, OUTPUTS)
-    speeds: dict[str, float] = {}
-    for kind in ("torch", "onednn"):
-        if use_matmul_backend(kind) == (kind == "onednn"):
-            speeds[kind] = round(2e-9 * ROWS * INPUTS * OUTPUTS / cpu_seconds(lambda: torch.mm(a, b)), 1)
-    use_matmul_backend("torch")
+    """10^9 operations per second of one core in a large float32 product; processor time counts."""
+    return _speeds((512, 1024, 1024), "float32", 1, time.process_time)
+
+
+def peaks(dtype: str, threads: int) -> dict[str, float]:
+    """The same of several threads, by the clock."""
+    return _speeds((2048, 1536, 1536), dtype, threads, time.perf_counter)
+
+
+def _speeds(sizes: tuple[int, int, int], dtype: str, threads: int, clock: Callable[[], float]) -> dict[str, float]:
+    """By who multiplies: 10^9 operations per second, the best of five."""
+    rows, inputs, outputs = sizes
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    a, b = (torch.randn(*shape).to(getattr(torch, dtype)) for shape in ((rows, inputs), (inputs, outputs)))
+    speeds: dict[str, float] = {}
+    for kind in ("torch", "onednn") if dtype == "float32" else ("torch",):
+        if use_matmul_backend(kind) == (kind == "onednn"):
+            speeds[kind] = round(2e-9 * rows * inputs * outputs / least_seconds(lambda: torch.mm(a, b), clock), 1)
+    use_matmul_backend("torch")
+    torch.set_num_threads(before)
     return speeds
 
 
-def cpu_seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """The least processor time of all threads, the first call not counted."""
+def least_seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:
+    """The least seconds of five calls, after a first one."""
     work()
     taken: list[float] = []
-    for _ in range(repeats):
-        start = time.process_time()
+    for _ in range(5):
+        start = clock()
         work()
-        taken.append(time.process_time() - start)
+        taken.append(clock() - start)
     return min(taken)

@@ -21,14 +21,6 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 5,
         "num_key_value_heads": 1,
     },
-    "smollm2-135m": {
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-    },
 }
 """Sizes by name; heads are 64 wide."""
 

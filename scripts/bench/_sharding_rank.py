@@ -24,7 +24,7 @@ from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import micro_batches_of_size
 from rlhf_core.training.optimizer import prepare_to_learn
 from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_grpo.loss import GrpoClip

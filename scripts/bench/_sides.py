@@ -15,14 +15,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.bench._grpo_work import find
+from scripts.bench._work import work_of
 
 ROOT = Path(__file__).parents[2]
-SIDES = {"ours": "scripts.bench._grpo_ours", "trl": "scripts.bench._grpo_trl"}
+SIDES = {"ours": "scripts.bench._ours", "trl": "scripts.bench._trl"}
 
 
 class Side:
@@ -36,8 +35,6 @@ class Side:
         folder: Path,
         steps: int,
         threads: int,
-        settings: Sequence[str] = (),
-        module: str = "",
     ) -> None:
         self.name = name
         folder.mkdir()
@@ -50,7 +47,7 @@ class Side:
         }
         self.log = (folder / "log.txt").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module or SIDES[name], case, str(model), str(folder), str(steps), *settings],
+            [sys.executable, "-m", SIDES[name], case, str(model), str(folder), str(steps)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -127,39 +124,21 @@ def smollm2() -> Path:
     return Path(model)
 
 
-def compare(
-    case: str,
-    model: Path | str,
-    runs: int,
-    threads: int,
-    settings: Mapping[str, Sequence[str]] | None = None,
-    *,
-    same_tokens: bool = True,
-) -> dict[str, Any]:
-    """Alternate ``runs`` steps of each side and compare; ``settings`` are each side's own further words.
-
-    Where the sides do not have the ``same_tokens``, the ratio per trained token is given too.
-    """
-    words = settings or {}
+def compare(case: str, model: Path | str, runs: int, threads: int) -> dict[str, Any]:
+    """Alternate ``runs`` steps of each side, and compare."""
     with tempfile.TemporaryDirectory() as scratch:
-        ours, trl = (
-            Side(name, case, as_folder(model), Path(scratch) / name, runs + 2, threads, words.get(name, ()))
-            for name in SIDES
-        )
+        ours, trl = (Side(name, case, as_folder(model), Path(scratch) / name, runs + 2, threads) for name in SIDES)
         for n in range(runs):
             for side in (ours, trl) if n % 2 == 0 else (trl, ours):
                 side.step()
         ours.close()
         trl.close()
     a, b = ours.figures(), trl.figures()
-    if same_tokens and any(a[key] != b[key] for key in ("tokens_trained", "tokens_generated")):
+    if any(a[key] != b[key] for key in ("tokens_trained", "tokens_generated")):
         raise SystemExit(f"the two sides did not do the same work: {a} {b}")
     ratios = [t["seconds"] / o["seconds"] for o, t in zip(ours.steps, trl.steps, strict=True)]
-    work = find(case)
-    per_token = [r * o["tokens_trained"] / t["tokens_trained"] for r, o, t in zip(ratios, ours.steps, trl.steps)]
     return {
-        **({} if same_tokens else {"speedup_per_token": round(statistics.median(per_token), 3)}),
-        "work": work.what,
+        "work": work_of(case).what,
         "speedup_vs_trl": round(statistics.median(ratios), 3),
         "speedup_by_round": [round(r, 3) for r in ratios],
         "speedup_of_parts": {

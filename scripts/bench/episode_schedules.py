@@ -1,6 +1,6 @@
 """Episodes with slow tools: ``as_ready`` and ``by_count`` against lock step, and what a call costs beside its tool.
 
-    python -m scripts.bench.episode_schedules --episodes 64
+    python -m scripts.bench episode_schedules episodes=[64]
 
 Each episode has 6 turns of the policy, a call after each but the last; a call takes 0.2 s, every 50th hangs until its
 deadline of 5 s, is killed, and the policy goes on. The native engine samples the embedded tool user ``pocket-tools``,
@@ -9,70 +9,29 @@ Every drawn token is replaced by that of a fixed call, so that the policy calls.
 turns of a round in one call, as for engines without streams.
 
 ``bound_s`` is the larger of decoding alone (seconds inside the engine when tools answer at once, by_count) and of the
-slowest episode (its environment's seconds, and its turns decoded alone). Memory: the trainer's resident set at its
-peak, and the proportional set of all processes of episodes. ``calls``: 1 and 256 processes of an environment that
-answers at once: milliseconds per call through the journal, the host and the process, start-up, memory.
+slowest episode (its environment's seconds, and its turns decoded alone). ``calls``: 1 and 256 processes of an
+environment that answers at once: milliseconds per call through the journal, the host and the process, and start-up.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
 import os
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.bench._late_tools import agent_of, install, writes_calls
+from scripts._distribution import install
+from scripts.bench._late_tools import ENTRIES, MODULE, agent_of, writes_calls
 from scripts.bench._random_llama import random_llama
 
 TURNS, LATENCY_S, DEADLINE_S, HANG_EVERY = 6, 0.2, 5.0, 50
 THREADS = 2
 EMBEDDED = "pocket-tools"
 SIDES = ("lock step", "by_count", "as_ready")
-
-
-class Memory:
-    """The highest memory of this process, and of those below it, while it is open."""
-
-    def __init__(self) -> None:
-        self.mib = self.episodes_mib = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def _watch(self) -> None:
-        from rlhf_core.workers.worker_handle import descendants
-
-        for n in range(1 << 30):
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            self.mib = max(self.mib, pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20))
-            if n % 40 == 39:
-                self.episodes_mib = max(self.episodes_mib, sum(map(proportional_mib, descendants(os.getpid()))))
-            if self._over.wait(0.05):
-                return
-
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-
-def proportional_mib(pid: int) -> float:
-    """Memory of a process, shared pages divided by those who share them; 0 for one that has ended."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
 
 
 class Timed:
@@ -152,16 +111,13 @@ def contest(episodes: int, rounds: int, shape: str = EMBEDDED, threads: int = TH
     _, decoding, rollouts = match.play("by_count", episodes, 0.0, 0)
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     cpu_seconds: dict[str, float] = {}
-    memory: dict[str, Any] = {}
     slowest = 0.0
     for n in range(rounds):
         for side in SIDES[:: 1 if n % 2 == 0 else -1]:
             cpu_began = time.process_time()
-            with Memory() as peak:
-                took, _, rollouts = match.play(side, episodes)
+            took, _, rollouts = match.play(side, episodes)
             seconds[side].append(took)
             cpu_seconds[side] = round(time.process_time() - cpu_began, 2)
-            memory[side] = {"trainer_mib": round(peak.mib), "episodes_mib": round(peak.episodes_mib)}
             slowest = max(sum(turn.seconds for turn in rollout.turns) for rollout in rollouts)
     medians = {side: statistics.median(s) for side, s in seconds.items()}
     bound = max(decoding, slowest + alone)
@@ -179,7 +135,6 @@ def contest(episodes: int, rounds: int, shape: str = EMBEDDED, threads: int = TH
         "slowest_episode_s": round(slowest + alone, 2),
         "bound_s": round(bound, 2),
         "as_ready_over_bound": round(medians["as_ready"] / bound, 2),
-        "peak_memory": memory,
         "rounds": rounds,
         "threads": threads,
         "load_average": [round(x, 2) for x in os.getloadavg()],
@@ -210,9 +165,6 @@ def calls(processes: int = 256, repeats: int = 200) -> dict[str, Any]:
         single = [timed(episodes[:1]) for _ in range(repeats)]
         started = timed(episodes[1:])
         together = [timed(episodes) / processes for _ in range(5)]
-        from rlhf_core.workers.worker_handle import descendants
-
-        held = sum(map(proportional_mib, descendants(os.getpid())))
     finally:
         agent.answers.release(episodes)
         agent.close()
@@ -222,7 +174,6 @@ def calls(processes: int = 256, repeats: int = 200) -> dict[str, Any]:
         "processes": processes,
         "start_of_each_ms": round(started / (processes - 1), 2),
         "call_among_all_ms": round(statistics.median(together), 3),
-        "memory_of_all_mib": round(held),
         "load_average": [round(x, 2) for x in os.getloadavg()],
     }
 
@@ -232,7 +183,7 @@ def prepared(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     import sys
 
     with tempfile.TemporaryDirectory() as folder:
-        install(Path(folder))
+        install(Path(folder), "late_environment", MODULE, ENTRIES)
         try:
             return work()
         finally:
@@ -240,31 +191,11 @@ def prepared(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             sys.modules.pop("late_environment", None)
 
 
-def cases(rounds: int = 3) -> dict[str, Callable[[], Any]]:
-    """For ``python -m scripts.bench``."""
+def cases(rounds: int = 3, episodes: tuple[int, ...] = (64, 256)) -> dict[str, Callable[[], Any]]:
+    """The calls alone, and so many episodes with each model."""
     plays = {
         f"{n} episodes, {shape}": partial(prepared, partial(contest, n, rounds, shape))
         for shape in (EMBEDDED, "llama-1m")
-        for n in (64, 256)
+        for n in episodes
     }
     return {"calls": partial(prepared, calls), **plays}
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, action="append", help="default 64 and 256; 0 for the calls alone")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--model", default=EMBEDDED, help="or llama-1m, llama-11m")
-    parser.add_argument("--threads", type=int, default=THREADS)
-    args = parser.parse_args()
-    print("calls", json.dumps(prepared(calls), indent=2), flush=True)
-    for n in args.episodes or (64, 256):
-        if n:
-            print(
-                json.dumps(prepared(partial(contest, n, args.rounds, args.model, args.threads)), indent=2), flush=True
-            )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Keys and values kept between turns, against reading the whole context again at every turn.
 
-    python -m scripts.bench.kv_reuse --turns 2 --turns 8 --rounds 1
+    python -m scripts.bench kv_reuse turns=[2,8] rounds=1
 
 16 episodes, a prompt of 600 tokens, turns of exactly 24 tokens, 40 tokens of results after each; random token ids, a
 Llama-type model with random weights, float32, CPU. ``shared``: one prompt for all 16, a group of 16 completions, read
@@ -13,8 +13,6 @@ differs is shown, by episode, turn and place, with the number of episodes that h
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import time
@@ -138,19 +136,3 @@ def cases(
         for shared in (True, False)
         for n in turns
     }
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=sorted(SHAPES), default="llama-11m")
-    parser.add_argument("--turns", type=int, action="append", help=f"default {TURNS}")
-    parser.add_argument("--rounds", type=int, default=3, help="times each side takes its turn")
-    parser.add_argument("--threads", type=int, default=THREADS)
-    args = parser.parse_args()
-    for name, work in cases(args.model, args.turns or TURNS, args.rounds, args.threads).items():
-        print(name, json.dumps(work(), indent=2), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,9 +9,9 @@ plan of its configuration, made before. Completions get all their tokens (``min_
 of SFT and DPO are equally long: the plan is for the heaviest of 200 micro-batches, of which so short a run sees a few.
 The 135M model is written as safetensors first, which sharded ranks read
 by parts; its rows have smaller batches (``SMALLER``), need RLHF_SMOLLM2_GGUF and are left out without. Rows of several
-processes are two ranks on gloo, of which the larger is measured. Writes ``docs/bench/memory_plan.md`` besides the
-record; ``--missing`` goes on with rows that were not measured, ``--only "135M: sft"`` measures some.
-``python -m scripts.bench.memory_plan`` plans recorded rows anew and measures nothing. On cards the same rows are
+processes are two ranks on gloo, of which the larger is measured. ``--missing`` goes on with rows that were not
+measured, ``--only "135M: sft"`` measures some.
+On cards the same rows are
 measured by :mod:`scripts.bench.memory_plan_cuda`.
 """
 
@@ -25,8 +25,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.runs.launch.memory import readable
-from scripts.bench._memory_run import in_processes, plan, plan_and_measure
+from scripts.bench._memory_run import in_processes, plan_and_measure
 
 PHASES = ("load", "rollout", "update", "checkpoint")
 OFFLINE = (
@@ -174,57 +173,5 @@ def errors(found: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
     return {"peak_error": _error(max(planned.values()), max(measured.values())), "phase_errors": phases}
 
 
-def plan_again(folder: Path) -> None:
-    """Plan every recorded row with the code as it is, and compare with what was measured; ``planned_at`` says when."""
-    from scripts.bench.__main__ import commit
-
-    path, at = folder / "memory_plan.json", commit()
-    record = json.loads(path.read_text())
-    for name, case in record["cases"].items():
-        model, _, rest = name.partition(": ")
-        row, results = rows()[rest], case["results"]
-        with tempfile.TemporaryDirectory() as place:
-            planned = plan(names_of(model, row), settings_of(model, row), row.layout.ranks, Path(place))
-        results["plan"] = planned
-        case |= {"planned_at": at, "results": {**results, **errors(results)}}
-        print(f"{name}: {results['peak_error']:+.1%} -> {case['results']['peak_error']:+.1%}", flush=True)
-    path.write_text(json.dumps(record, indent=2) + "\n")
-    finish({name: case["results"] for name, case in record["cases"].items()}, folder)
-
-
 def _error(planned: int, measured: int) -> float:
     return round(planned / measured - 1, 4) if measured else 0.0
-
-
-def finish(results: Mapping[str, Any], folder: Path) -> None:
-    """Write the table."""
-    lines = [
-        "Plan and measurement of live tensor bytes of the rank that has most, by",
-        "`python -m scripts.bench memory_plan`; raw numbers and machines are in",
-        "[memory_plan.json](memory_plan.json). DDP and FSDP are two ranks on one machine's CPU; LoRA is one process.",
-        "A reference is kept whole (A), sharded (B), as the policy with its adapter off (D) or as logprobs that are",
-        "computed before training (E). C, offloaded, needs CUDA and is not measured; SFT has none. A row is of the",
-        "commit that its record names, its plan of `planned_at` where there is one. Rows of FSDP that were measured",
-        "before 14ea2386 have no checkpoint: tensors without memory were counted there.",
-        "",
-        "| run | reference | plan, peak | measured, peak | error | error of rollout | of update | of checkpoint |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    wanted = [f"{model}: {name}" for model in MODELS for name in rows()]
-    for name in (name for name in wanted if name in results):
-        lines.append(table_row(name, results[name]))
-    if not_measured := [name for name in wanted if name not in results]:
-        lines += ["", f"Not measured yet: {'; '.join(not_measured)}."]
-    (folder / "memory_plan.md").write_text("\n".join(lines) + "\n")
-
-
-def table_row(name: str, row: Mapping[str, Any], *more: str) -> str:
-    """A line of the table."""
-    planned, measured = max(row["plan"].values()), max(row["measured"].values())
-    by_phase = [f"{row['phase_errors'][p]:+.1%}" if p in row["phase_errors"] else "" for p in PHASES[1:]]
-    peaks = [readable(planned), readable(measured), f"{row['peak_error']:+.1%}"]
-    return "| " + " | ".join([name, row["reference"], *peaks, *by_phase, *more]) + " |"
-
-
-if __name__ == "__main__":
-    plan_again(Path(__file__).parents[2] / "docs" / "bench")

@@ -5,21 +5,20 @@
 The rows are those of :mod:`scripts.bench.memory_plan`, with the smaller batches of its larger model, and FSDP with its
 reference offloaded (C). The truth is ``torch.cuda.max_memory_allocated`` of each phase on the card that has most; what
 was reserved is beside it. Rows of two processes need two cards and are left out with one. Each process starts anew, so
-that a row takes half a minute more than its run. Writes ``docs/bench/memory_plan_cuda.md`` besides the record.
+that a row takes half a minute more than its run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.runs.launch.memory import readable
 from scripts.bench import memory_plan
 from scripts.bench._memory_run import plan_and_measure
-from scripts.bench.memory_plan import ALGORITHMS, FSDP, PHASES, Layout, Row, equal_rows, errors, settings_of, table_row
+from scripts.bench.memory_plan import ALGORITHMS, FSDP, Layout, Row, equal_rows, errors, settings_of
 
 ON_CUDA = "strategy.device=cuda"
 OFFLOADED = "C, offloaded"
@@ -58,23 +57,3 @@ def run(model: str, row: Row) -> dict[str, Any]:
 
     found = plan_and_measure(*arguments(model, row))
     return {**found, "card": torch.cuda.get_device_name(), "reference": row.reference, **errors(found)}
-
-
-def finish(results: Mapping[str, Any], folder: Path) -> None:
-    """Write the table; none where nothing was measured."""
-    if not results:
-        return
-    lines = [
-        "Plan and memory that torch's allocator gave out on the card that has most, by",
-        "`python -m scripts.bench memory_plan_cuda`; raw numbers are in",
-        "[memory_plan_cuda.json](memory_plan_cuda.json).",
-        "",
-        "| run | reference | plan, peak | measured, peak | error |"
-        + "".join(f" error of {phase} |" for phase in PHASES[1:])
-        + " reserved, peak | card |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        table_row(name, row, readable(max(row["reserved"].values())), row["card"]) for name, row in results.items()
-    ]
-    (folder / "memory_plan_cuda.md").write_text("\n".join(lines) + "\n")

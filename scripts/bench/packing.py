@@ -9,14 +9,15 @@ of five.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
 
 from rlhf_core.models.layers.matmul import use_matmul_backend
 from rlhf_core.models.layers.packing import packed_hidden
-from rlhf_core.training.structure import structure
-from scripts.bench._processor import cpu_seconds
+from rlhf_core.training.forward import structure
+from scripts.bench._processor import least_seconds
 
 PROMPT, COMPLETION, GROUP = 16, 14, 8
 BLOCK = PROMPT + GROUP * COMPLETION
@@ -55,7 +56,9 @@ def seconds(model: Any, tokens: int) -> float:
 
     prompts = [prompt for prompt in (draw(PROMPT) for _ in range(tokens // BLOCK)) for _ in range(GROUP)]
     completions = [draw(COMPLETION + 1) for _ in prompts]
-    return cpu_seconds(lambda: packed_hidden(model, prompts, completions, share=True).sum().backward())
+    return least_seconds(
+        lambda: packed_hidden(model, prompts, completions, share=True).sum().backward(), time.process_time
+    )
 
 
 def run() -> dict[str, Any]:

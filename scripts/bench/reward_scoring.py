@@ -1,6 +1,6 @@
 """Pairs per second of scoring with a reward model: ours, TRL's RewardTrainer and transformers' pipeline.
 
-    python -m scripts.bench.reward_scoring --data FOLDER --pairs 64 --rounds 3
+    python -m scripts.bench reward_scoring data=FOLDER
 
 SmolLM2-135M as a one-label classifier, float32, CPU, human preference pairs of hh-rlhf in the model's chat template,
 both sides of each pair scored. Sides take turns, in one process; medians of the rounds.
@@ -17,8 +17,6 @@ seconds, for on a busy machine it is disturbed less.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
@@ -30,7 +28,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.__main__ import machine
 from scripts.bench._sides import as_folder, smollm2
 
 THREADS, PAIRS, ROUNDS, MAX_LENGTH, BATCH = 2, 64, 3, 512, 8
@@ -187,36 +184,11 @@ def contest(data: Path, pairs: int = PAIRS, rounds: int = ROUNDS, only: Sequence
     }
 
 
-def run() -> dict[str, Any]:
-    """For ``python -m scripts.bench``."""
-    return contest(folder_of_data(None))
-
-
-def folder_of_data(given: Path | None) -> Path:
-    """The folder of public data sets."""
-    found = given or os.environ.get("RLHF_TEST_DATA")
+def run(
+    data: Path | None = None, pairs: int = PAIRS, rounds: int = ROUNDS, sides: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """``sides`` are those beside ours, if not all."""
+    found = data or os.environ.get("RLHF_TEST_DATA")
     if not found:
-        raise SystemExit("give --data FOLDER, or set RLHF_TEST_DATA: it holds hh_rlhf/pairs.jsonl.gz")
-    return Path(found)
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="default RLHF_TEST_DATA")
-    parser.add_argument("--pairs", type=int, default=PAIRS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--side", action="append", default=[], metavar="NAME", help="beside ours; default all")
-    parser.add_argument("--out", type=Path, help="write the record here")
-    args = parser.parse_args()
-    found = contest(folder_of_data(args.data), args.pairs, args.rounds, args.side)
-    print(json.dumps(found, indent=2))
-    if args.out:
-        options = " ".join(f"--side {side!r}" for side in args.side)
-        command = f"python -m scripts.bench.reward_scoring --pairs {args.pairs} --rounds {args.rounds} {options}"
-        record = {"command": command.rstrip(), "machine": machine(), "results": found}
-        args.out.write_text(json.dumps(record, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        raise SystemExit("give data=FOLDER, or set RLHF_TEST_DATA: it holds hh_rlhf/pairs.jsonl.gz")
+    return contest(Path(found), pairs, rounds, sides)

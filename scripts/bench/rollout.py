@@ -1,6 +1,6 @@
 """Tokens per second of sampling: the native engine, transformers' ``generate`` and its continuous batching.
 
-    python -m scripts.bench.rollout --rounds 1
+    python -m scripts.bench rollout rounds=1
 
 SmolLM2-135M, float32, CPU, two threads; 4 prompts x 8 completions of exactly 64 tokens, and 8 prompts x 8 of 32 to 256
 tokens from a table. Sides take turns; medians of the rounds, and the processor time of all threads, which other
@@ -18,8 +18,6 @@ against the same engine emptied before the next 16 enter.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import time
@@ -28,18 +26,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.bench._grpo_work import Work, find
 from scripts.bench._sides import as_folder, smollm2
+from scripts.bench._work import Work, find
 
 THREADS = 2
 ROUNDS = {"a": 3, "b": 1, "b, 16 places": 1}
 PAGE = 32
 """Positions per page of the continuous-batching cache."""
-ABILITIES = {
-    "native": "logprobs, a seed per request",
-    "generate": "scores on request; one global seed",
-    "continuous batching": "logprobs on request; one seed for all requests, so a completion depends on others",
-}
 
 
 class Contest:
@@ -91,7 +84,7 @@ class Contest:
         import torch
         from transformers import LogitsProcessorList
 
-        from scripts.bench._grpo_trl import Lengths
+        from scripts.bench._trl import Lengths
 
         batch = self.tokenizer.pad({"input_ids": self.ids}, padding_side="left", return_tensors="pt")
         end = self.tokenizer.eos_token_id
@@ -188,28 +181,12 @@ def contest(case: str, rounds: int, model: Path | None = None) -> dict[str, Any]
         "failed": failed,
         "cpu_seconds": {name: round(statistics.median(s), 2) for name, s in cpu_seconds.items()},
         f"{first} against": {other: round(rates[first] / rates[other], 2) for other in others},
-        "gives": ABILITIES,
         "rounds": rounds,
         "threads": THREADS,
         "load_average": [round(x, 2) for x in os.getloadavg()],
     }
 
 
-def cases() -> dict[str, Callable[[], dict[str, Any]]]:
-    """For ``python -m scripts.bench``."""
-    return {case: partial(contest, case, rounds) for case, rounds in ROUNDS.items()}
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help=".gguf file or model folder; default RLHF_SMOLLM2_GGUF")
-    parser.add_argument("--case", choices=sorted(ROUNDS), action="append", help="default both")
-    parser.add_argument("--rounds", type=int, help="times each side takes its turn")
-    args = parser.parse_args()
-    for case in args.case or ROUNDS:
-        print(json.dumps(contest(case, args.rounds or ROUNDS[case], args.model), indent=2))
-
-
-if __name__ == "__main__":
-    main()
+def cases(model: Path | None = None, rounds: int | None = None) -> dict[str, Callable[[], dict[str, Any]]]:
+    """``rounds`` is how often each side takes its turn."""
+    return {case: partial(contest, case, rounds or usual, model) for case, usual in ROUNDS.items()}

@@ -25,17 +25,8 @@ SETTLED = 5
 """Steps left out: the first batches are all sampled before there is anything to overlap with."""
 TIMES = ("step", "rollout", "reward", "update", "learner_wait", "worker_wait")
 POCKET = ["--dataset", "pocket/arithmetic"]
-SMOLLM2 = [
-    *POCKET,
-    "--set",
-    "trainer.rollout_batch_size=32",
-    "--set",
-    "trainer.micro_batch_size=8",
-    "--set",
-    "trainer.sampling.min_tokens=32",
-    "--set",
-    "trainer.sampling.max_tokens=32",
-]
+SMALLER = ("rollout_batch_size=32", "micro_batch_size=8", "sampling.min_tokens=32", "sampling.max_tokens=32")
+SMOLLM2 = [*POCKET, *(word for setting in SMALLER for word in ("--set", f"trainer.{setting}"))]
 
 
 def run() -> dict[str, Any]:
@@ -58,32 +49,14 @@ def run() -> dict[str, Any]:
 
 def measure(options: list[str], threads: int, staleness: int) -> list[dict[str, float]]:
     """One run's times of each settled step."""
-    settings = [
-        f"steps={STEPS}",
-        "eval_samples=0",
-        "gold_samples=0",
-        "checkpoint_every=0",
-        f"rollouts.max_staleness={staleness}",
-    ]
+    settings = ("eval_samples=0", "gold_samples=0", "checkpoint_every=0")
+    varied = (f"steps={STEPS}", f"rollouts.max_staleness={staleness}")
+    sets = [word for setting in (*settings, *varied) for word in ("--set", f"trainer.{setting}")]
     with tempfile.TemporaryDirectory() as folder:
-        words = [
-            "--algo",
-            "grpo",
-            "--reward",
-            "verifier",
-            *options,
-            "--set",
-            f"threads={threads}",
-            "--run-dir",
-            str(Path(folder) / "run"),
-            *(w for s in settings for w in ("--set", f"trainer.{s}")),
-        ]
+        run = Path(folder) / "run"
+        words = ["--algo", "grpo", "--reward", "verifier", *options, "--set", f"threads={threads}", *sets]
+        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--run-dir", str(run)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        subprocess.run(
-            [sys.executable, "-m", "rlhf_core.cli.main", "train", *words],
-            check=True,
-            capture_output=True,
-            env=environment,
-        )
-        rows = [r["time"] for r in read_jsonl(Path(folder) / "run" / "metrics.jsonl") if "time" in r]
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+        rows = [r["time"] for r in read_jsonl(run / "metrics.jsonl") if "time" in r]
     return rows[SETTLED:]

@@ -1,21 +1,16 @@
 """Multi-turn GRPO with a tool, ours against TRL's tool loop: the same loss and gradient, then whole steps in turns.
 
-    RLHF_SMOLLM2_GGUF=SmolLM2-135M-Instruct.Q4_1.gguf python -m scripts.bench.tool_loop --case a --runs 3
+    RLHF_SMOLLM2_GGUF=SmolLM2-135M-Instruct.Q4_1.gguf python -m scripts.bench tool_loop
 
 First both sides are given the same episodes, token by token: prompts and results must be the same tokens, and loss and
 gradient agree to ``TOLERANCE``. Then ``rlhf train --env`` and TRL's ``GRPOTrainer(environment_factory=...)`` make whole
 steps in turns, in one run: sampling of all turns, parsing, calls, rewards, advantages, update. The case's table decides
-how many tokens a turn has and which turns are calls (``_tool_work.py``), so that both do the same work.
-Prints a table; ``python -m scripts.bench tool_loop`` records JSON.
+how many tokens a turn has and which turns are calls (``_work.py``), so that both do the same work.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
-import os
-import statistics
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -24,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench._processor import processor
-from scripts.bench._sides import Side, as_folder, smollm2
-from scripts.bench._tool_work import CASES, RESULT, ToolWork, search, with_template
+from scripts.bench._sides import as_folder, compare, smollm2
+from scripts.bench._work import RESULT, TOOL_CASES, ToolWork, search, with_template
 
-MODULES = {"ours": "scripts.bench._tool_ours", "trl": "scripts.bench._tool_trl"}
 RUNS = {"a": 3, "b": 2}
 THREADS = 2
 TOLERANCE = 1e-4
@@ -39,9 +33,9 @@ def same_numbers(work: ToolWork, model: Path) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from scripts.bench._tool_trl import trainer_of
+    from scripts.bench._trl import tool_trainer
 
-    trainer = trainer_of(work, str(model), tempfile.mkdtemp(), 1)
+    trainer = tool_trainer(work, str(model), tempfile.mkdtemp(), 1)
     tokenizer: Any = trainer.processing_class
     result = [{"role": "tool", "name": "search", "content": RESULT}]
     suffix = trainer._get_tool_suffix_ids(result)
@@ -111,7 +105,7 @@ def our_gradient(model: Path, prompts: Any, episodes: Any, masks: Any, advantage
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
     from rlhf_core.training.policy_module import PolicyModule
-    from rlhf_core.training.training_sample import TrainingSample
+    from rlhf_core.training.rollout_batch import TrainingSample
     from rlhf_plugin_grpo.loss import GrpoClip
 
     module = PolicyModule(load_policy(ModelConfig(path=str(model))).model)
@@ -156,67 +150,19 @@ def our_result(model: Path, work: ToolWork, prompt: Any, turn: Any) -> list[int]
     return list(bridge.ids)
 
 
-def in_turns(case: str, model: Path, scratch: Path, runs: int, threads: int) -> dict[str, Any]:
-    """Whole steps of each side, alternating."""
-    ours, trl = (
-        Side(name, case, model, scratch / name, runs + 2, threads, module=module) for name, module in MODULES.items()
-    )
-    for n in range(runs):
-        for side in (ours, trl) if n % 2 == 0 else (trl, ours):
-            side.step()
-            print(f"{side.name}: {side.steps[-1]['seconds']:.1f} s", flush=True)
-    ours.close()
-    trl.close()
-    a, b = ours.figures(), trl.figures()
-    for key in ("tokens_generated", "tokens_trained"):
-        if a[key] != b[key]:
-            raise SystemExit(f"the two sides did not do the same work: {a} {b}")
-    ratios = [t["seconds"] / o["seconds"] for o, t in zip(ours.steps, trl.steps, strict=True)]
-    parts = {k: round(b["parts_median_seconds"][k] / v, 2) for k, v in a["parts_median_seconds"].items()}
-    return {
-        "speedup_vs_trl": round(statistics.median(ratios), 3),
-        "speedup_by_round": [round(r, 3) for r in ratios],
-        "speedup_of_parts": parts,
-        "cpu_seconds_ratio": round(b["median_cpu_seconds"] / a["median_cpu_seconds"], 3),
-        "ours": a,
-        "trl": b,
-    }
-
-
 def measure(case: str, model: Path | str, runs: int, threads: int = THREADS) -> dict[str, Any]:
     """Compare the numbers, then the time."""
     with tempfile.TemporaryDirectory() as folder:
         prepared = with_template(as_folder(model), Path(folder) / "model")
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # its memory goes with it
-            numbers = apart.submit(same_numbers, CASES[case], prepared).result()
-        timed = in_turns(case, prepared, Path(folder), runs, threads)
+            numbers = apart.submit(same_numbers, TOOL_CASES[case], prepared).result()
+        timed = compare(f"tool {case}", prepared, runs, threads)
+    return {**numbers, **timed, "processor": processor(), "trl_version": metadata.version("trl")}
+
+
+def cases(model: Path | None = None, runs: int | None = None) -> dict[str, Callable[[], dict[str, Any]]]:
+    """``runs`` are counted steps of each side."""
     return {
-        "work": CASES[case].what,
-        **numbers,
-        **timed,
-        "threads": threads,
-        "runs": runs,
-        "processor": processor(),
-        "load_average": [round(x, 2) for x in os.getloadavg()],
-        "trl_version": metadata.version("trl"),
+        case: lambda case=case, usual=usual: measure(case, model or smollm2(), runs or usual)
+        for case, usual in RUNS.items()
     }
-
-
-def cases() -> dict[str, Callable[[], dict[str, Any]]]:
-    """For ``python -m scripts.bench``."""
-    return {case: lambda case=case, runs=runs: measure(case, smollm2(), runs) for case, runs in RUNS.items()}
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help=".gguf file or model folder; default RLHF_SMOLLM2_GGUF")
-    parser.add_argument("--case", choices=sorted(CASES), default="a")
-    parser.add_argument("--runs", type=int, default=3, help="counted steps of each side")
-    parser.add_argument("--threads", type=int, default=THREADS, help="CPU threads of the side whose turn it is")
-    args = parser.parse_args()
-    print(json.dumps(measure(args.case, args.model or smollm2(), args.runs, args.threads), indent=2))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """One forward and backward over completions of unequal length: padded, packed, prompts shared, bfloat16, checkpointed.
 
-    python -m scripts.bench.update_paths --rounds 3
-    python -m scripts.bench.update_paths --model SmolLM2-135M-Instruct.gguf --rounds 3
+    python -m scripts.bench update_paths
+    python -m scripts.bench update_paths path=SmolLM2-135M-Instruct.gguf rounds=3
 
 All variants take turns in every round, in one process with one thread. CPU seconds are what to compare where other
 work shares the machine. Memory is the peak of resident memory above what was there before the variant began, the
@@ -11,9 +11,7 @@ over its norm.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
 import os
 import statistics
 import time
@@ -28,9 +26,7 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers.matmul import use_matmul_backend
 from rlhf_core.models.load import load_policy, wake_checkpointing
 from rlhf_core.models.precision import set_precision
-from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.forward_options import ALL, PLAIN, ForwardOptions
-from rlhf_core.training.structure import structure
+from rlhf_core.training.forward import ALL, PLAIN, ForwardOptions, completion_logprobs, structure
 
 HEAD = ForwardOptions(share_prefix=False, packing=False)
 WORK = {"pocket": ((16, 24, 12, 20, 18, 30, 10, 22), 8, (8, 48)), "other": ((90,), 4, (32, 256))}
@@ -79,8 +75,8 @@ VARIANTS = {
 EXTRA = ("packed + shared, checkpointed", "packed + shared, bf16")
 
 
-def measure(path: str, rounds: int, only: Sequence[str] = (*VARIANTS, *EXTRA)) -> dict[str, Any]:
-    """Medians and errors of the variants, and their speed over padding; ``only`` holds "padded"."""
+def measure(path: str, rounds: int) -> dict[str, Any]:
+    """Medians and errors of the variants, and their speed over padding."""
     use_matmul_backend("auto")
     torch.set_num_threads(1)
     model: Any = load_policy(ModelConfig(path=path)).model
@@ -99,15 +95,15 @@ def measure(path: str, rounds: int, only: Sequence[str] = (*VARIANTS, *EXTRA)) -
         rows.setdefault(name, []).append(row)
 
     for _ in range(rounds):
-        for name in (n for n in VARIANTS if n in only):
-            turn(name, VARIANTS[name])
+        for name, options in VARIANTS.items():
+            turn(name, options)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     wake_checkpointing(model)
-    for _ in range(rounds if EXTRA[0] in only else 0):
+    for _ in range(rounds):
         turn(EXTRA[0], ALL)
     model.gradient_checkpointing_disable()
     set_precision(model, "bf16")
-    for _ in range(rounds if EXTRA[1] in only else 0):
+    for _ in range(rounds):
         turn(EXTRA[1], ALL)
     slow = statistics.median(r["cpu"] for r in rows["padded"])
     found: dict[str, Any] = {}
@@ -131,27 +127,6 @@ def measure(path: str, rounds: int, only: Sequence[str] = (*VARIANTS, *EXTRA)) -
     return {"model": Path(path).name, "rounds": rounds, "load_average": os.getloadavg(), "work": work, "paths": found}
 
 
-def run() -> dict[str, Any]:
-    """For ``python -m scripts.bench``: the pocket model, and the one that ``RLHF_SMOLLM2_GGUF`` names."""
-    other = os.environ.get("RLHF_SMOLLM2_GGUF")
-    return {Path(path).name: measure(path, rounds=3) for path in ("pocket", *([other] if other else []))}
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="pocket", help=".gguf file, model folder, or pocket (default)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each variant")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=[*VARIANTS, *EXTRA],
-        default=[*VARIANTS, *EXTRA],
-        help="some of the variants; 'padded' is always one",
-    )
-    args = parser.parse_args()
-    print(json.dumps(measure(args.model, args.rounds, ["padded", *args.only]), indent=2))
-
-
-if __name__ == "__main__":
-    main()
+def run(path: str = "pocket", rounds: int = 3) -> dict[str, Any]:
+    """For ``python -m scripts.bench``: a model folder or .gguf file; ``pocket`` is the embedded model."""
+    return measure(path, rounds)

@@ -1,18 +1,15 @@
-"""Tokens per second of sampling with vLLM beside the native engine, what a sync costs, and a GRPO step against TRL's.
+"""Tokens per second of sampling with vLLM beside the native engine, and what a sync costs.
 
     RLHF_VLLM_MODEL=./SmolLM2-135M-Instruct python -m scripts.bench vllm          # with vLLM's own Python
 
-Case ``rollout``: N prompts x G completions of up to L tokens (``RLHF_VLLM_SIZE=64x8x256``, the default on CUDA; less
+N prompts x G completions of up to L tokens (``RLHF_VLLM_SIZE=64x8x256``, the default on CUDA; less
 on a CPU) with ``native`` and ``vllm_colocated`` in this process, and ``vllm`` servers started by the interpreter that
 ``RLHF_VLLM_PYTHON`` names, if it does. vLLM cannot be kept from ending a completion without changing its logprobs, so
 that what was sampled is counted. Engines take turns; the figures are medians of the rounds. Every round has a new
 version of the weights, and an engine's pause is what it takes until it can sample from it: copying, its canary, and on
 CUDA waking up.
 
-Case ``step``: one GRPO step of ours with ``vllm_colocated`` against TRL's with vLLM in its process, in turns. It needs
-TRL and vLLM in one environment. Completions end where they end, so that the sides are compared by seconds a token.
-
-On CUDA weights are float32 and both sides compute in bfloat16. On a CPU vLLM is not compiled (``enforce_eager``), and
+On CUDA weights are float32 and engines compute in bfloat16. On a CPU vLLM is not compiled (``enforce_eager``), and
 computes in float32.
 """
 
@@ -28,11 +25,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scripts.bench._grpo_work import numbered
 from scripts.bench._processor import device_name
+from scripts.bench._work import numbered
 
 DEFAULT_SIZES = {"cuda": "64x8x256", "cpu": "8x4x64"}
-STEP_SIZES = {"cuda": "64x8x256", "cpu": "4x4x32"}
 ROUNDS = {"cuda": 5, "cpu": 3}
 WARM_UP_TOKENS = 8
 STEP = 1e-4
@@ -68,8 +64,8 @@ def size_of(text: str) -> Size:
 
 
 def cases() -> dict[str, Callable[[], dict[str, Any]]]:
-    """Both; each says what it lacks."""
-    return {"rollout": rollout, "step": step}
+    """One, which says what it lacks."""
+    return {"rollout": rollout}
 
 
 def lacking(*packages: str) -> None:
@@ -269,29 +265,3 @@ def summary(rounds: dict[str, list[Round]]) -> dict[str, Any]:
                 "bytes_per_sync": turns[-1].sync_bytes,
             }
     return {"rounds": len(rounds["native"]), "load_average": [round(x, 2) for x in os.getloadavg()], **found}
-
-
-def step() -> dict[str, Any]:
-    """A GRPO step of ours and of TRL's, each with vLLM in its process.
-
-    Raises:
-        SystemExit: vLLM, TRL or the model is missing.
-    """
-    lacking("vllm", "rlhf_plugin_vllm", "trl", "datasets", "peft")
-    from scripts.bench._sides import compare
-
-    kind = device_type()
-    case = os.environ.get("RLHF_VLLM_SIZE") or STEP_SIZES[kind]
-    size_of(case)
-    on_cuda = kind == "cuda"
-    ours = ["rollout.name=vllm_colocated", f"rollout.gpu_memory={SHARE / 2}", "trainer.sampling.min_tokens=1"]
-    if on_cuda:
-        ours.append("trainer.precision=bf16")
-    else:
-        ours.append("rollout.arguments={enforce_eager: true}")
-        ours += [f"rollout.environment.{name}='{value}'" for name, value in CPU_ENVIRONMENT.items()]
-    theirs = ["vllm", f"share={SHARE / 2}", *(["bf16"] if on_cuda else [])]
-    words = {"ours": ours, "trl": theirs}
-    threads = os.cpu_count() or 1
-    compared = compare(case, os.environ["RLHF_VLLM_MODEL"], ROUNDS[kind], threads, words, same_tokens=False)
-    return {"device": device_name(), "versions": versions(), **compared}

@@ -7,14 +7,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.check import configs, cycles, docstrings, imports, paths, sizes
+from scripts.check import configs, cycles, imports, paths, sizes
 
 CHECKS: Mapping[str, Callable[[Path], list[str]]] = {
     "imports": imports.check,
     "cycles": cycles.check,
     "sizes": sizes.check,
     "paths": paths.check,
-    "docstrings": docstrings.check,
     "configs": configs.check,
 }
 

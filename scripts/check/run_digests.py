@@ -2,7 +2,6 @@
 
     python -m scripts.check.run_digests --out FOLDER --record docs/bench/run_digests.json   # with the code as it was
     python -m scripts.check.run_digests --out OTHER --compare docs/bench/run_digests.json   # with the code as it is
-    python -m scripts.check.run_digests --out OTHER --resume FOLDER --compare FILE          # old runs, cut back
 
 A digest covers ``metrics.jsonl`` and ``summary.json`` without their times, and the final weights. It belongs to one
 machine: processors and versions of torch round differently, so that record and comparison are made on the same one.
@@ -14,7 +13,6 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -68,11 +66,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs; those that are there are kept")
     parser.add_argument("--record", type=Path, help="write the digests here")
     parser.add_argument("--compare", type=Path, help="compare the digests with these")
-    parser.add_argument("--resume", type=Path, help="go on with the runs of this folder, cut back to an earlier step")
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
     args = parser.parse_args()
-    names = [name for name in args.only if args.resume is None or checkpoints(args.resume / name)]
-    digests = {name: digest_of(run_case(name, args.out.resolve(), args.resume)) for name in names}
+    digests = {name: digest_of(run_case(name, args.out.resolve())) for name in args.only}
     if args.record:
         args.record.write_text(json.dumps(digests, indent=1, sort_keys=True) + "\n")
     differing = compare(digests, json.loads(args.compare.read_text())) if args.compare else []
@@ -80,23 +76,14 @@ def main() -> int:
     return 1 if differing else 0
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints of a run that come before its last, oldest first."""
-    return sorted((folder / "checkpoints").glob("step-*"))[:-1]
-
-
-def run_case(name: str, out: Path, resume: Path | None) -> Path:
-    """Train one case into ``out``, or go on with a copy of an earlier run; return its folder."""
+def run_case(name: str, out: Path) -> Path:
+    """Train one case into ``out``; return its folder."""
     folder = out / name
     if (folder / "summary.json").is_file():
         return folder
     out.mkdir(parents=True, exist_ok=True)
     algo, *options = CASES[name]
     arguments = ["--algo", algo, *options, "--set", "threads=1", "--run-dir", str(folder)]
-    if resume is not None:
-        shutil.copytree(resume / name, folder, dirs_exist_ok=True)
-        cut_back(folder)
-        arguments = ["--resume", str(folder)]
     environment = {**os.environ, "RLHF_CACHE": str(out / "cache")}
     print(f"{name}: rlhf train {' '.join(arguments)}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *arguments, "--json"]
@@ -104,17 +91,6 @@ def run_case(name: str, out: Path, resume: Path | None) -> Path:
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr[-4000:]}")
     return folder
-
-
-def cut_back(folder: Path) -> None:
-    """Make a finished run look like one that was killed just after the oldest checkpoint that it still has."""
-    for file in ("summary.json", "failure.json"):
-        (folder / file).unlink(missing_ok=True)
-    shutil.rmtree(folder / "final", ignore_errors=True)
-    oldest = checkpoints(folder)[0]
-    for checkpoint in (folder / "checkpoints").iterdir():
-        if checkpoint != oldest:
-            shutil.rmtree(checkpoint)
 
 
 def digest_of(folder: Path) -> dict[str, str]:

@@ -1,12 +1,10 @@
 """Pictures of the page and of the dashboard, from real runs on the pocket model, as docs/pictures/*.png.
 
 python -m scripts.docs.pictures              # trains two runs (some minutes) and takes all pictures
-python -m scripts.docs.pictures --runs DIR   # with the runs `first` and `second` of a folder
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import subprocess
@@ -35,13 +33,6 @@ def start(name: str, folder: Path) -> subprocess.Popen[bytes]:
     """Begin one of :data:`RUNS`."""
     command = [*RLHF, *TRAIN, *RUNS[name], "--run-dir", str(folder / name)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-
-def stop(process: subprocess.Popen[bytes] | None) -> None:
-    """End a run that goes on."""
-    if process is not None:
-        process.terminate()
-        process.wait()
 
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
@@ -102,24 +93,20 @@ def save(file: Path, png: bytes) -> None:
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, help="folder with runs `first` and `second`; default: train them")
-    args = parser.parse_args()
+    """Train, and take the pictures while the second run goes on."""
     if missing():
         raise SystemExit(missing())
     PICTURES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = args.runs or Path(temporary) / "runs"
-        second = None
-        if not args.runs:
-            start("first", folder).wait()
-            second = start("second", folder)
-            wait_for_step(folder / "second", LOOK_AT, second)
+        folder = Path(temporary) / "runs"
+        start("first", folder).wait()
+        second = start("second", folder)
         try:
+            wait_for_step(folder / "second", LOOK_AT, second)
             take(folder)
         finally:
-            stop(second)
+            second.terminate()
+            second.wait()
 
 
 def take(folder: Path) -> None:

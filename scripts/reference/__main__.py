@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reference import algorithms, api, cli, components, contracts, migration, peers, run_config, studies
+from scripts.reference import algorithms, api, bench, cli, components, contracts, migration, peers, run_config, studies
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 HEAD = "<!-- Written by `make docs` from the code; changes made here are lost. -->\n\n"
 PAGES: Mapping[str, Callable[[], str]] = {
+    "algorithms.md": algorithms.page,
     "api.md": api.page,
     "cli.md": cli.page,
     "config.md": run_config.page,
@@ -27,7 +28,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page would change")
     check = parser.parse_args().check
     texts = {**{name: make() for name, make in PAGES.items()}, **components.pages()}
-    pages = {**{FOLDER / name: HEAD + text for name, text in texts.items()}, **algorithms.pages(), **peers.pages()}
+    pages = {
+        **{FOLDER / name: HEAD + text for name, text in texts.items()},
+        **peers.pages(),
+        **bench.pages(),
+    }
     stale = [f for f, text in pages.items() if not f.exists() or f.read_text() != text]
     for file in stale:
         print(f"{'out of date' if check else 'wrote'}: docs/{file.relative_to(FOLDER.parent)}")

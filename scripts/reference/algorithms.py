@@ -1,18 +1,15 @@
-"""The tables of defaults in docs/algorithms/: what `rlhf train --algo NAME` resolves to, between two comments."""
+"""docs/reference/algorithms.md: the defaults of each algorithm, as `rlhf train --algo NAME` resolves them."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.load import resolve
 from rlhf_core.plugins.registry import Registry
 
-PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
-MARKED = re.compile(r"<!-- defaults: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 LEFT_OUT = re.compile(
     r"\.(name|betas|eps|weight_decay|max_grad_norm|top_p|top_k|min_p|min_tokens|stop|track|sync_every|level|low)$"
     r"|^(seed|model|rollout|agent|strategy|monitors|trackers|benchmarks|threads|dataset|matmul|deterministic)\b"
@@ -44,14 +41,19 @@ BASES: Mapping[str, str] = {
 """Algorithm -> the one whose page has the settings that both share."""
 
 
-def pages() -> Mapping[Path, str]:
-    """Each page with its tables written anew."""
+def page() -> str:
+    """A section for each algorithm of this repository."""
     registry = Registry(disabled=())
-    return {
-        page: MARKED.sub(lambda m: f"<!-- defaults: {m['name']} -->\n{table(registry, m['name'])}\n<!-- end -->", text)
-        for page in sorted(PAGES.glob("*.md"))
-        if MARKED.search(text := page.read_text())
-    }
+    names = sorted(e.name for e in registry.entries("trainer") if e.distribution.startswith("rlhf-"))
+    head = "# Defaults of the algorithms\n\nSettings of an algorithm, its loss and its advantage. "
+    return head + "[All settings](components/trainer.md).\n" + "".join(section(registry, name) for name in names)
+
+
+def section(registry: Registry, algorithm: str) -> str:
+    """Heading and tables."""
+    text, base = table(registry, algorithm), BASES.get(algorithm)
+    differs = f"\nAs [{base}](#{base})" + (", but for:\n" if text else ".\n") if base else ""
+    return f"\n## {algorithm}\n{differs}{text}"
 
 
 def table(registry: Registry, algorithm: str) -> str:

@@ -26,7 +26,7 @@ def page() -> str:
     for entry in registry.entries("study"):
         if not entry.distribution.startswith("rlhf-"):
             continue
-        found = recorded(entry)
+        found = recorded(entry.point.module)
         assert found.folder is not None, f"{entry.name} has no package"
         folder = os.path.relpath(found.folder, HERE)
         table = f"[table]({folder}/result.md)" if found.table else ""

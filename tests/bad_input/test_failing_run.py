@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_for
 
 Rlhf = Callable[..., Any]
 
@@ -75,17 +76,6 @@ def test_reward_that_fails_on_everything(
     assert "Traceback" not in out.err
 
 
-def wait_for_step(run: Path, process: subprocess.Popen[str], deadline_s: float = 120) -> None:
-    """Wait until the first training step is logged."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end and process.poll() is None:
-        path = run / "metrics.jsonl"
-        if path.is_file() and '"reward/mean"' in path.read_text().replace('"eval/reward/mean"', ""):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"no step within {deadline_s} s; exit code {process.poll()}")
-
-
 def test_ctrl_c(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "rlhf_core.cli.main", *quick, "--set", "trainer.steps=16", "--run-dir", str(run)]
@@ -97,7 +87,13 @@ def test_ctrl_c(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
         start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    wait_for_step(run, process)
+    metrics = run / "metrics.jsonl"
+
+    def made_a_step() -> bool:
+        assert process.poll() is None, "it ended before its first step"
+        return metrics.is_file() and '"reward/mean"' in metrics.read_text()
+
+    wait_for(made_a_step, "the first step", 120)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does: every process of the run gets it
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err

@@ -83,16 +83,16 @@ def test_resuming_a_damaged_plan(rlhf: Rlhf, finished_run: Path, tmp_path: Path)
 def test_disk_full_at_a_checkpoint(
     rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlhf_core.runs import checkpoint_manager
+    from rlhf_core.runs import checkpoint
 
-    real = checkpoint_manager.save_tree
+    real = checkpoint.save_tree
 
     def full(folder: Path, name: str, tree: Any) -> None:
         if tree["step"] == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(folder, name, tree)
 
-    monkeypatch.setattr(checkpoint_manager, "save_tree", full)
+    monkeypatch.setattr(checkpoint, "save_tree", full)
     run = tmp_path / "run"
     out = rlhf(*quick, "--run-dir", run, "--set", "trainer.checkpoint_every=1")
     assert out.code == 2
@@ -100,7 +100,7 @@ def test_disk_full_at_a_checkpoint(
     assert "the last complete checkpoint is kept" in out.err
     assert "Traceback" not in out.err
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
-    monkeypatch.setattr(checkpoint_manager, "save_tree", real)
+    monkeypatch.setattr(checkpoint, "save_tree", real)
     resumed = rlhf("train", "--resume", run, "--json")
     assert (resumed.code, json.loads(resumed.out)["steps"]) == (0, 3)
 

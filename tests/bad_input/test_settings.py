@@ -85,7 +85,7 @@ def test_malformed_set(refused: Refused, setting: str, says: tuple[str, ...]) ->
 def test_a_key_that_stands_twice_in_a_file(refused: Refused, tmp_path: Path) -> None:
     file = tmp_path / "twice.yaml"
     file.write_text("trainer:\n  steps: 3\nseed: 1\ntrainer:\n  steps: 4\n")
-    refused("--config", str(file), says=(str(file), "'trainer' stands twice", "line 4"))
+    refused("--config", str(file), says=(str(file), "'trainer' is given twice", "line 4"))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_train_batch_that_cannot_be_shared(refused: Refused) -> None:
         "2",
         "--set",
         "trainer.train_batch_size=8",
-        says=("train_batch_size 8 cannot be shared by 2 processes", "multiple of 16"),
+        says=("train_batch_size 8 cannot be divided among 2 processes", "multiple of 16"),
     )
 
 
@@ -146,7 +146,7 @@ def test_a_reference_that_cannot_be_renewed(refused: Refused) -> None:
         "trainer.kl.track=false",
         "--set",
         "trainer.kl.coefficient=0",
-        says=("reference policy that nothing reads",),
+        says=("nothing uses the reference policy",),
     )
 
 
@@ -173,7 +173,7 @@ def test_no_algorithm(refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("--set", "trainer.rollout_batch_size=8"), "1 prompts per step cannot be shared by 2 processes"),
+        (("--set", "trainer.rollout_batch_size=8"), "1 prompts per step cannot be divided among 2 processes"),
         (("--set", "strategy=single"), "strategy 'single' cannot run on 2 processes"),
         (("--set", "strategy=fsdp", "--set", "strategy.shard_size=3"), "strategy.shard_size 3 does not divide 2 ranks"),
         (("--loss", "grpo_clop"), "did you mean 'grpo_clip'"),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,13 +54,3 @@ def test_names_are_offered_and_nothing_heavy_is_imported(words: str, offered: se
     *names, heavy = completed(words, tmp_path)
     assert offered <= set(names)
     assert heavy == "[]"
-
-
-def test_one_vocabulary_and_the_earlier_name(rlhf: Callable[..., Any]) -> None:
-    listed = [line.split()[0] for line in rlhf("--help").out.splitlines() if line.startswith("  ") and line.split()]
-    assert "eval" in listed
-    assert "evaluate" not in listed
-    assert (
-        rlhf("eval", "policies", "--help").out.split("Options")[1]
-        == (rlhf("evaluate", "policies", "--help").out.split("Options")[1])
-    )

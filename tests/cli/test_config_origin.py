@@ -41,7 +41,7 @@ def test_each_layer_is_named(rlhf: Rlhf, tmp_path: Path) -> None:
         "trainer.micro_batch_size": (64, "recipe of algorithm dapo for pocket"),
         "trainer.kl.coefficient": (0.15, "recipe of algorithm dapo for pocket+ensemble"),
         "trainer.overlong.cache": (0.2, "recipe of loss dapo"),
-        "trainer.overlong.weight": (1.0, "rlhf_core/rl/config.py:OverlongSettings"),
+        "trainer.overlong.weight": (1.0, "rlhf_core/rl/settings.py:OverlongSettings"),
         "trainer.optimizer.eps": (1e-8, "rlhf_core/training/config.py:OptimizerSettings"),
         "loss.name": ("dapo", "companion of algorithm dapo"),
         "loss.clip_range_high": (0.28, "rlhf_plugin_grpo/loss_config.py:DapoLossConfig"),

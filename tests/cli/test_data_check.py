@@ -68,7 +68,7 @@ def test_all_broken_rows_are_named_with_their_lines(check: Check) -> None:
         ("", "train.jsonl:4: expected an object, got list"),
         ("train.jsonl, line 3", "the arguments of a call of 'weather' are not valid JSON"),
         ("train.jsonl, line 5", "a turn is not {role: user | assistant | system | tool, content: text}"),
-        ("train.jsonl, line 6", "a turn has images beside its text, which would be lost"),
+        ("train.jsonl, line 6", "a turn has images besides its text, which training cannot read"),
         ("train.jsonl, line 7", "the prompt is empty"),
         ("train.jsonl, line 8", "dataset 'jsonl' has no column 'prompt'"),
     }

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.training import forward_check
-from rlhf_core.training.structure import Structure
+from rlhf_core.training.forward import Structure
 from rlhf_core.types.errors import RlhfError
 from rlhf_core.types.tree import SHARDED
 from rlhf_plugin_native.engine import NativeEngine

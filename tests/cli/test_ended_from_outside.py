@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from rlhf_core.runs.launch.sigterm import sigterm_as_interrupt
-from rlhf_core.runs.live import held_by_this_process, is_live
+from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
+from rlhf_core.runs.read import held_by_this_process, is_live
 from rlhf_core.types.errors import RunDirError
+from tests.waiting import wait_for
 
 SETTINGS = (
     *("trainer.steps=400", "trainer.rollout_batch_size=8", "trainer.eval_samples=0", "threads=1"),
@@ -38,9 +38,12 @@ def test_sigterm_saves_and_writes_a_page_and_kill_9_shows_as_interrupted(tmp_pat
         process = subprocess.Popen(
             [*RLHF, *words], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL
         )
-        while not metrics.is_file() or len(metrics.read_text().splitlines()) < lines:
+
+        def there() -> bool:
             assert process.poll() is None, process.communicate()
-            time.sleep(0.05)
+            return metrics.is_file() and len(metrics.read_text().splitlines()) >= lines
+
+        wait_for(there, f"{lines} rows of metrics", 200)
         return process
 
     process = begun((*WORDS, *settings), 1)

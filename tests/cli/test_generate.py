@@ -70,28 +70,11 @@ def test_wrong_input(rlhf: Rlhf, args: tuple[str, ...], message: str) -> None:
     assert "Traceback" not in out.err
 
 
-def test_a_reward_model_does_not_speak(rlhf: Rlhf, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    trained = rlhf(
-        "train",
-        "--algo",
-        "reward_model",
-        "--run-dir",
-        run,
-        "--set",
-        "trainer.max_steps=1",
-        "--set",
-        "trainer.batch_size=4",
-        "--set",
-        "trainer.eval_samples=0",
-        "--set",
-        "dataset.limit=16",
-    )
-    assert trained.code == 0, trained.err
-    out = rlhf("generate", "--model", run / "final", "--prompt", "What is 2 + 3?")
+def test_a_reward_model_does_not_speak(rlhf: Rlhf, reward_run: Path) -> None:
+    out = rlhf("generate", "--model", reward_run / "final", "--prompt", "What is 2 + 3?")
     assert out.code == 2
     assert "LlamaForSequenceClassification, which cannot generate text" in out.err
-    out = rlhf("generate", "--model", run, "--prompt", "What is 2 + 3?")
+    out = rlhf("generate", "--model", reward_run, "--prompt", "What is 2 + 3?")
     assert "LlamaForSequenceClassification, which cannot generate text" in out.err
 
 

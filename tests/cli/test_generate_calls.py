@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.cli import generate
-from rlhf_core.data.tool_call_check import read_tools
+from rlhf_core.data.tool_calls import read_tools
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter

@@ -28,7 +28,7 @@ POLICY_COMMANDS: dict[str, str] = {
     "--dry-run --json",
     "eval": "eval prompts --dataset pocket/arithmetic --verifier numeric --limit 2 --max-tokens 2 --out evals "
     "--model M",
-    "evaluate policies": "evaluate policies --baseline M --policy x=M --reference M --dataset prompts.jsonl "
+    "eval policies": "eval policies --baseline M --policy x=M --reference M --dataset prompts.jsonl "
     "--split train --max-tokens 2 --reward verifier --out compared",
     "data generate": "data generate sft --model M --dataset prompts.jsonl --count 1 --output out.jsonl --dry-run",
 }
@@ -39,20 +39,6 @@ REWARD_COMMANDS: dict[str, str] = {
     "train": "train --algo grpo --reward bradley_terry --set reward.path=M --dry-run --json",
     "data filter": "data filter --dataset pairs.jsonl --model M --output kept.jsonl",
 }
-
-
-@pytest.fixture(scope="session")
-def reward_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of one step that trained a reward model; not to be changed."""
-    from rlhf_core.cli.main import main
-
-    folder = tmp_path_factory.mktemp("rewards") / "run"
-    sizes = ("max_steps=1", "batch_size=4", "eval_samples=0")
-    settings = [text for size in sizes for text in ("--set", f"trainer.{size}")]
-    with pytest.raises(SystemExit) as caught:
-        main(["train", "--algo", "reward_model", "--run-dir", str(folder), "--set", "dataset.limit=16", *settings])
-    assert caught.value.code == 0
-    return folder
 
 
 @pytest.fixture

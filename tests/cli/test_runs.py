@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,10 @@ def test_list(rlhf: Rlhf, unfinished: Path, finished_run: Path) -> None:
     assert rows[2]["started"][:4].isdigit()
 
 
+NOW = 1_750_000_000.0
+"""In June 2025."""
+
+
 def make(root: Path, name: str, finished_run: Path, when: float, **changes: Any) -> None:
     shutil.copytree(finished_run, root / name, ignore=shutil.ignore_patterns("checkpoints", "final", "trace.jsonl"))
     plan = json.loads((root / name / "plan.json").read_text())
@@ -56,7 +59,7 @@ def make(root: Path, name: str, finished_run: Path, when: float, **changes: Any)
 
 
 def test_list_fits_a_terminal(rlhf: Rlhf, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, now = tmp_path / "many", time.time()
+    root, now = tmp_path / "many", NOW
     make(root, "grpo-20260131-142501-with-a-long-name-of-its-own", finished_run, now)
     make(root, "reinforce", finished_run, now - 60, algo="reinforce_pp_baseline")
     make(root, "old", finished_run, now - 3 * 365 * 86400, algo="sft")
@@ -65,7 +68,7 @@ def test_list_fits_a_terminal(rlhf: Rlhf, finished_run: Path, tmp_path: Path, mo
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["run", "started", "status", "algo", "steps", "reward", "loss"]
     assert lines[2].startswith("old ")
-    assert str(time.localtime().tm_year - 3) in lines[2]
+    assert "2022" in lines[2]
     assert lines[4].startswith("grpo-20260131")
     monkeypatch.setenv("COLUMNS", "200")
     wide = rlhf("runs", "list", "--root", root).out
@@ -75,7 +78,7 @@ def test_list_fits_a_terminal(rlhf: Rlhf, finished_run: Path, tmp_path: Path, mo
 
 
 def test_list_sorts_and_filters(rlhf: Rlhf, finished_run: Path, tmp_path: Path) -> None:
-    root, now = tmp_path / "many", time.time()
+    root, now = tmp_path / "many", NOW
     make(root, "b", finished_run, now, algo="sft")
     make(root, "a", finished_run, now - 60, lines=2)
     make(root, "c", finished_run, now - 120)
@@ -163,17 +166,6 @@ def test_trace_by_the_end_of_an_id(rlhf: Rlhf, finished_run: Path) -> None:
     out = rlhf("trace", "show", finished_run, "--step", 1, "--prompt", short + "x")
     assert out.code == 2
     assert repr(short) in out.err
-
-
-def test_trace_of_an_offline_run(rlhf: Rlhf, finished_run: Path, tmp_path: Path) -> None:
-    (tmp_path / "off").mkdir()
-    shutil.copy(finished_run / "plan.json", tmp_path / "off")
-    (tmp_path / "off" / "trace.jsonl").write_text(
-        '{"step": 1, "stage": "step", "event": "update", "examples": ["a/1", "a/2"], "metrics": {"loss": 0.25}}\n'
-    )
-    text = rlhf("trace", "show", tmp_path / "off", "--step", 1, "--prompt", "a/2").out
-    assert "a/1, a/2" in text
-    assert "loss 0.25" in text
 
 
 def test_trace_of_a_step_that_is_not_there(rlhf: Rlhf, finished_run: Path) -> None:

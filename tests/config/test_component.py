@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_core.config import ComponentConfig, PluginError
 from rlhf_core.data import JsonlConfig
-from rlhf_core.plugins.construct import takes_context
+from rlhf_core.plugins.component import takes_context
 from rlhf_testing import check_config, make_context
 
 HERE = __name__
@@ -92,7 +92,7 @@ def test_a_wrong_string_names_class_value_and_cause(value: str, cause: str) -> N
 def test_a_wrong_string_names_the_distribution_and_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.metadata import version
 
-    monkeypatch.setattr(JsonlConfig, "component", "rlhf_core.data.sources:NoSuchSource")
+    monkeypatch.setattr(JsonlConfig, "component", "rlhf_core.data.files:NoSuchSource")
     with pytest.raises(PluginError, match=f"rlhf-core {version('rlhf-core')}".replace(".", r"\.")):
         JsonlConfig(path="x").build(make_context())
 
@@ -111,7 +111,7 @@ def test_callables_that_take_more_by_keyword_get_the_config_alone() -> None:
     assert not takes_context(keyword_only)
 
 
-@pytest.mark.parametrize("value", ["rlhf_core.data.sources:NoSuchSource", "rlhf_core.cli.common:quiet_libraries"])
+@pytest.mark.parametrize("value", ["rlhf_core.data.files:NoSuchSource", "rlhf_core.cli.common:quiet_libraries"])
 def test_the_kit_refuses_a_string_that_does_not_resolve_or_takes_no_config(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def test_another_shape_or_another_vocabulary_is_another_model(finetuned: Path) -
     assert trainer_of(finetuned) == default, "what is not there is refused later, not here"
 
 
-def test_a_plan_of_an_earlier_version_stays_as_it_is(finetuned: Path) -> None:
+def test_a_plan_stays_as_it_is_nulls_included(finetuned: Path) -> None:
     sugar = {"trainer": {"name": "ppo"}, "model": {"path": str(finetuned)}}
     plan = resolve(Registry(), sugar=sugar).model_dump(mode="json")
     plan["trainer"] |= {"train_batch_size": None, "steps": 100}

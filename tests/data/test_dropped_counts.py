@@ -11,7 +11,7 @@ from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.training.offline.config import OfflineTrainerConfig
 from rlhf_core.training.offline.trainer import OfflineTrainer
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 
 
 def test_rows_dropped_while_reading_are_in_the_sessions_counts(

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from rlhf_core.data.datasets import Datasets
-from rlhf_core.data.held_out import content_key
-from rlhf_core.data.trained_rows import RowRecorder, ancestors
+from rlhf_core.data.held_out import ancestors, content_key
+from rlhf_core.runs.component_set import RowRecorder
 
 Make = Callable[..., Datasets]
 Write = Callable[..., str]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlhf_core.data.length_filter import admit
+from rlhf_core.data.datasets import admit
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.rollouts import Prompt

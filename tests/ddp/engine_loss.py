@@ -19,7 +19,7 @@ from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.plugins.hooks import HookBus, new_manager
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rollouts import EngineUnavailable, Rollout, RolloutRequest, SamplingParams
-from rlhf_core.runs.launch.leave import leave
+from rlhf_core.runs.launch.process_end import hard_exit
 from rlhf_core.runs.launch.run import plan_run, run_plan
 from rlhf_core.types.errors import RlhfError
 from rlhf_plugin_native.engine import NativeEngine
@@ -176,4 +176,4 @@ def run(case: Case, folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    leave(0)
+    hard_exit(0)

@@ -22,11 +22,11 @@ from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.training.forward_options import PLAIN, ForwardOptions
+from rlhf_core.training.forward import PLAIN, ForwardOptions
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import MicroBatcher, by_tokens, micro_batches_of_size
 from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_plugin_grpo.loss import GrpoClip
 
 PATHS = ("packing", "share_prefix", "chunked_head")

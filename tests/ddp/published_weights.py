@@ -22,13 +22,12 @@ from rlhf_core.distributed import decoder_layers
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.sampler_policy import trained_names
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import micro_batches_of_size
 from rlhf_core.training.optimizer import prepare_to_learn
 from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.weight_sync import WeightSync
+from rlhf_core.training.weight_sync import WeightSync, trained_names
 from rlhf_core.types.errors import RlhfError
 from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_grpo.loss import GrpoClip

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from rlhf_core.distributed.sharded_tensors import read_stored, write_sharded
+from rlhf_core.distributed.whole_weights import read_stored, write_sharded
 from rlhf_core.types.tree import Stored
 
 WHOLE = {

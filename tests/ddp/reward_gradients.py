@@ -26,7 +26,7 @@ from rlhf_plugin_prm.net import StepItem, StepModule
 from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairItem, PairModule
-from rlhf_plugin_reward.scoring import keep_features
+from rlhf_plugin_reward.reward import keep_features
 from rlhf_plugin_rubric.graded import GradedItem
 from rlhf_plugin_rubric.model import GradeLoss, GradeModule
 from rlhf_plugin_rubric.rubric import load_rubric

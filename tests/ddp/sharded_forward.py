@@ -36,9 +36,9 @@ from rlhf_core.rl.checkpoint import PolicyWeights
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.update import UpdateStep
 from rlhf_core.training.learner import Learner
-from rlhf_core.training.micro_batches import PolicyMicroBatcher, micro_batches_of_size
-from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.policy_module import LOGPROBS, PolicyMicroBatcher, PolicyModule, ReferencePolicy
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -102,7 +102,7 @@ def parts(strategy: Any, critic_kind: str, config: OnlineTrainerConfig) -> dict[
     learner = Learner(prepared, GrpoClip(0.2, 0.2), strategy, config, 10)
     policy = ReferencePolicy(reference, loaded.model, prepared, strategy, sync_every=1)
     cut, session = PolicyMicroBatcher(module, SIZE, None, 64), SimpleNamespace(counts=Counter[str]())
-    step = AdvantageStep(None, "", policy, module, cut, learner.no_grad, strategy, config)
+    step = AdvantageStep(None, policy, module, cut, learner.no_grad, strategy, config)
     update = UpdateStep(learner, module, cut, strategy, config, session, 0)  # pyright: ignore
     return {"reference": policy, "learner": learner, "step": step, "update": update, "weights": weights}
 
@@ -114,7 +114,7 @@ def pair_sums(strategy: Any, samples: Sequence[TrainingSample]) -> tuple[list[fl
     sides = [Side(s.prompt_ids, s.completion_ids, len(s.completion_ids)) for s in samples]
 
     def inner(outer: Any, micro: Sequence[TrainingSample]) -> list[float]:
-        return [float(row.sum()) for row, _ in PolicyModule(outer.model).measure_micro(micro)]
+        return [float(row.sum()) for row, *_ in PolicyModule(outer.model).measure(micro, LOGPROBS)]
 
     sums = no_grad.rows(sides, micro_batches_of_size(SIZE), lambda m, micro: m.side_sums(micro))
     return sums, no_grad.rows(samples, micro_batches_of_size(SIZE), inner)

@@ -21,7 +21,7 @@ from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
-from rlhf_core.rl.critic_weights import save_critic
+from rlhf_core.rl.checkpoint import save_critic
 from rlhf_core.training.policy_module import PolicyModule
 from rlhf_core.types.errors import DeadlineExceeded, OtherRankFailed
 from rlhf_plugin_fsdp.config import FsdpConfig

@@ -22,8 +22,9 @@ from rlhf_core.distributed.alone import alone
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.peers import STACKS_S
 from rlhf_core.types.errors import DeadlineExceeded, OtherRankFailed
+from tests.waiting import wait_for
 
-from .test_launch import ranks_of, wait_until
+from .test_launch import ranks_of
 from .test_stalled_rank import two as two
 
 SCRIPT = Path(__file__).with_name("alone.py")
@@ -210,7 +211,7 @@ def test_a_run_whose_benchmark_takes_longer_than_a_collective(tmp_path: Path) ->
 def test_a_run_whose_rank_0_is_killed_in_a_benchmark(tmp_path: Path) -> None:
     with run_with_a_slow_benchmark(tmp_path, seconds=600, timeout_s=60) as process:
         place = tmp_path / "benchmark"
-        wait_until(lambda: place.exists() and place.read_text(), "the benchmark", 200)
+        wait_for(lambda: place.exists() and place.read_text(), "the benchmark", 200)
         os.kill(int(place.read_text()), signal.SIGKILL)
         killed = time.monotonic()
         _, err = process.communicate(timeout=120)

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_for
 
 RLHF = [sys.executable, "-m", "rlhf_core.cli.main"]
 LONG = [
@@ -50,13 +51,6 @@ def ranks_of(run: Path) -> list[int]:
         if "rlhf_core.cli.rank_main" in words and str(run) in words and "rlhf_core.runs.launch.ranks" not in words:
             found.append(int(entry.parent.name))
     return found
-
-
-def wait_until(true: Callable[[], Any], what: str, deadline_s: float = 90) -> None:
-    end = time.monotonic() + deadline_s
-    while not true():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
-        time.sleep(0.05)
 
 
 def heed_ctrl_c() -> None:
@@ -96,7 +90,7 @@ def logged(run: Path, text: str) -> bool:
 @pytest.mark.slow  # Ctrl-C of one process: tests/bad_input
 def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path, rlhf: Callable[..., Any]) -> None:
     with started(tmp_path) as (process, run):
-        wait_until(lambda: logged(run, '"step": 2'), "second step")
+        wait_for(lambda: logged(run, '"step": 2'), "second step")
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         _, err = process.communicate(timeout=60)
         assert process.returncode == 130, err
@@ -112,7 +106,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path, rlhf: Callable[..., An
         state = rlhf("runs", "show", run, "--json")
         assert json.loads(state.out)["status"] == "interrupted"
         out = subprocess.Popen([*RLHF, "train", "--resume", str(run)], stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: logged(run, f'"step": {max(steps) + 2}'), "a step after the resume")
+        wait_for(lambda: logged(run, f'"step": {max(steps) + 2}'), "a step after the resume")
         (run / "stop").touch()  # asks for the same as Ctrl-C
         _, err = out.communicate(timeout=60)
         assert out.returncode == 130, err
@@ -120,7 +114,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path, rlhf: Callable[..., An
 
 def test_early_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path) as (process, run):
-        wait_until(lambda: ranks_of(run), "the ranks")
+        wait_for(lambda: ranks_of(run), "the ranks")
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 130, err
@@ -133,7 +127,7 @@ def test_early_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("victim", ["launcher", "rank"])
 def test_killed_from_outside(tmp_path: Path, victim: str) -> None:
     with started(tmp_path) as (process, run):
-        wait_until(lambda: logged(run, '"step": 1'), "first step")
+        wait_for(lambda: logged(run, '"step": 1'), "first step")
         ranks = ranks_of(run)
         assert len(ranks) == 2
         os.kill(process.pid if victim == "launcher" else max(ranks), signal.SIGKILL)
@@ -144,7 +138,7 @@ def test_killed_from_outside(tmp_path: Path, victim: str) -> None:
             assert err.count("error: ") == 1
             assert f"rlhf train --resume {run}" in err
             assert json.loads((run / "failure.json").read_text())["status"] == "failed"
-        wait_until(lambda: not ranks_of(run), "the end of every rank", 45)
+        wait_for(lambda: not ranks_of(run), "the end of every rank", 45)
 
 
 def test_bad_input_that_only_a_rank_finds(tmp_path: Path) -> None:
@@ -191,10 +185,11 @@ def test_who_only_starts_the_ranks_loads_no_model_library(tmp_path: Path) -> Non
 def test_the_first_reason_wins_while_another_rank_is_busy(tmp_path: Path) -> None:
     """torchrun ends the busy rank; neither its signal nor its exit code is the run's."""
     code = (
-        "import os, time, sys\nfrom rlhf_core.types.errors import DatasetError\n"
-        "from rlhf_core.runs.launch.ranks import report\n"
-        "if os.environ['RANK'] == '0':\n    time.sleep(60)\n"
-        "time.sleep(0.5)\nreport(DatasetError('the real reason'))\nsys.exit(2)\n"
+        "import os, time, sys\nfrom pathlib import Path\nfrom rlhf_core.types.errors import DatasetError\n"
+        "from rlhf_core.runs.launch.ranks import report\nbusy = Path(__file__).with_name('busy')\n"
+        "if os.environ['RANK'] == '0':\n    busy.touch()\n    time.sleep(600)\n"
+        "while not busy.exists(): time.sleep(0.02)\n"
+        "report(DatasetError('the real reason'))\nsys.exit(2)\n"
     )
     (tmp_path / "rank.py").write_text(code)
     out = subprocess.run(

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 
-from .test_launch import wait_until
+from tests.waiting import wait_for
+
 from .test_two_launchers import TRAIN, free_port
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -97,7 +98,7 @@ exit 130
     process = subprocess.Popen(script, cwd=tmp_path, env={**os.environ, **job})
     try:
         calls = tmp_path / "calls"
-        wait_until(lambda: calls.is_file() and "rlhf train" in calls.read_text(), "the trainers", 20)
+        wait_for(lambda: calls.is_file() and "rlhf train" in calls.read_text(), "the trainers", 20)
         time.sleep(0.2)  # until the script waits for them
         process.terminate()
         assert process.wait(20) == 130

@@ -20,7 +20,7 @@ print(sys.getrefcount(group))
 """
 LEAVES = """
 import atexit, sys, threading, time
-from rlhf_core.cli.rank_main import leave
+from rlhf_core.cli.rank_main import hard_exit
 
 class Stuck:
     def __del__(self):
@@ -30,21 +30,24 @@ stuck = Stuck()
 threading.Thread(target=time.sleep, args=(100,)).start()
 atexit.register(print, "told at exit")
 sys.stdout.write("not flushed ")
-leave(3)
+hard_exit(3)
 """
 
 IN_TORCH = """
-import sys, threading, time
+import sys, threading
 import torch
 from rlhf_core.cli.main import main
+
+inside = threading.Event()
 
 def work():
     weight = torch.randn(300, 300, requires_grad=True)
     while True:
         (weight @ weight).sum().backward()
+        inside.set()
 
 threading.Thread(target=work, daemon=True).start()
-time.sleep(0.5)
+inside.wait()
 sys.argv = ["rlhf", "no-such-command"]
 main()
 """

@@ -19,8 +19,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from rlhf_core.distributed.rank_states import for_ranks
-from rlhf_core.distributed.sharded_tensors import read_stored, take_out, write_sharded
-from rlhf_core.rl.shares import divide_anew
+from rlhf_core.distributed.whole_weights import read_stored, take_out, write_sharded
+from rlhf_core.rl.scheduler import reshard_batch
 from rlhf_core.runs.checkpoint import CheckpointStore
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.types.errors import RunDirError
@@ -92,7 +92,7 @@ def names(rollouts: Iterable[Rollout]) -> list[tuple[str, int]]:
 
 
 def sampled_by_one(sizes: Sequence[int]) -> RolloutBatch:
-    """A batch of one process; one more prompt was sampled and filtered."""
+    """A batch of one process; one more prompt was sampled and set aside."""
     prompts = [Prompt(f"p{n}", ({"role": "user", "content": str(n)},)) for n in range(len(sizes) + 1)]
     groups = [PromptGroup(prompt, (n,), size) for n, (prompt, size) in enumerate(zip(prompts, sizes))]
     rollouts = [sampled(g.prompt, i) for g in groups for i in range(g.group_size)]
@@ -106,7 +106,7 @@ def sampled_by_one(sizes: Sequence[int]) -> RolloutBatch:
 @pytest.mark.parametrize("ranks", [2, 3, 7])
 def test_a_batch_that_waits_is_divided_among_any_number_of_ranks_and_back(ranks: int) -> None:
     whole = sampled_by_one([2, 1, 4, 2, 3])
-    shares = [divide_anew([whole], rank, ranks) for rank in range(ranks)]
+    shares = [reshard_batch([whole], rank, ranks) for rank in range(ranks)]
     assert names(r for share in shares for r in share.rollouts) == names(whole.rollouts)
     assert [share.offset for share in shares] == [
         sum(len(other.rollouts) for other in shares[:n]) for n in range(ranks)
@@ -122,7 +122,7 @@ def test_a_batch_that_waits_is_divided_among_any_number_of_ranks_and_back(ranks:
         assert set(names(share.rollouts)) <= set(names(r for r, _ in rows))
     rows = [(name, score) for of_rank in told for (r, score) in of_rank for name in names([r])]
     assert sorted(rows, key=str) == sorted(zip(names(whole.events[1][1][0]), whole.events[1][1][1]), key=str)
-    again = divide_anew(shares, 0, 1)
+    again = reshard_batch(shares, 0, 1)
     assert names(again.rollouts) == names(whole.rollouts)
     assert (again.scores, again.groups, again.own_groups, again.offset) == (whole.scores, whole.groups, whole.groups, 0)
     assert [method for method, _ in again.events] == [method for method, _ in whole.events]

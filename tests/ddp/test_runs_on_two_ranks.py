@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -187,10 +186,8 @@ def test_one_rank_ends_the_run_of_all(tmp_path: Path, hooked: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_found_by_every_rank_s_stack(tmp_path: Path, hooked: Path) -> None:
-    began = time.monotonic()
     deadline = ["--set", "strategy.timeout_s=8"]
     said = train(tmp_path / "run", *SFT, *deadline, "--nproc", "2", code=1, PYTHONPATH=str(hooked), SLEEP_IN_STEP="2")
-    assert time.monotonic() - began < 120
     assert "rank 0 waited 8 s (deadline 8 s) for the others in step 2" in said
     assert "rank 1 is in step 2" in said
     asleep = said[said.index("rank 1: thread MainThread") :]

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +22,9 @@ from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.runs.launch.run import plan_run, run_plan
 from rlhf_core.types.errors import UserError
+from tests.waiting import wait_for
 
-from .test_launch import heed_ctrl_c, logged, wait_until
+from .test_launch import heed_ctrl_c, logged
 
 TRAIN = (
     *("-m", "rlhf_core.cli.main", "train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"),
@@ -105,7 +105,7 @@ def test_two_machines_are_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long  # the comparison and its messages: test_meeting.py
+@pytest.mark.long  # the comparison and its messages: test_rendezvous.py
 def test_another_run_directory_is_refused(tmp_path: Path) -> None:
     port, options = free_port(), (*TRAIN, "--set", "trainer.rollout_batch_size=32")
     with started(tmp_path, [[*node(r, port, 2), *options, "--run-dir", f"runs/{r}"] for r in (0, 1)]) as machines:
@@ -124,13 +124,11 @@ def test_a_machine_that_dies_ends_the_other(tmp_path: Path) -> None:
     options = (*options, "--set", "strategy.timeout_s=20")
     run = tmp_path / "runs" / "one"
     with started(tmp_path, [[*node(rank, port), *options] for rank in (0, 1)]) as machines:
-        wait_until(lambda: logged(run, '"step": 2'), "second step", 200)
+        wait_for(lambda: logged(run, '"step": 2'), "second step", 200)
         ranks = {m: children(m.pid) for m in machines}
         dies, stays = sorted(machines, key=lambda m: rank_of(ranks[m][0]), reverse=True)
-        began = time.monotonic()
         kill_machine(dies)
         _, err = stays.communicate(timeout=DIES_S)
-        assert time.monotonic() - began < DIES_S
         assert stays.returncode != 0
         assert err.count("error: ") == 1, err
         assert "for rank 1 in step " in err or "for the others in step " in err
@@ -145,7 +143,7 @@ def test_ctrl_c_on_one_machine_saves_and_ends_all(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "one"
     commands = [[*node(r, port), *options] for r in (0, 1)]
     with started(tmp_path, commands) as machines:
-        wait_until(lambda: logged(run, '"step": 2'), "second step", 200)
+        wait_for(lambda: logged(run, '"step": 2'), "second step", 200)
         machines[1].send_signal(signal.SIGINT)
         errors = [machine.communicate(timeout=DIES_S)[1] for machine in machines]
     for err in errors:
@@ -192,6 +190,9 @@ class Alone(LocalStrategy):
     """One of two ranks that do not add to each other."""
 
     world_size = 2
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        return list(values)
 
 
 class AloneConfig(AutoStrategyConfig):

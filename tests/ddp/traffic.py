@@ -25,14 +25,14 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.plugins.hooks import HookBus, Specs
 from rlhf_core.rl.advantages import AdvantageStep, ForwardResults
-from rlhf_core.rl.collector import CollectorSettings, RolloutCollector
 from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.dynamic_collector import DynamicCollector
+from rlhf_core.rl.sources import CollectorSettings
 from rlhf_core.rl.update import Groups, UpdateStep
 from rlhf_core.training.learner import Learner
-from rlhf_core.training.micro_batches import PolicyMicroBatcher, balance, flops
-from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.rollout_batch import RolloutGroup, batch_of
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.micro_batches import balance, flops
+from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule
+from rlhf_core.training.rollout_batch import RolloutGroup, TrainingSample, batch_of
 from rlhf_core.types.errors import ComponentError, OtherRankFailed
 from rlhf_core.types.rollouts import Advantages, Prompt, PromptGroup, Rollout, SamplingParams, Score
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -195,7 +195,7 @@ def advantages(strategy: Any, scores: Sequence[float], estimator: Shifting) -> t
     own = drawn if strategy.world_size == 1 else (drawn[:2] if strategy.rank == 0 else drawn[2:])
     batch = batch_of([g.group for g in drawn], own, 0, strategy.rank, strategy.world_size)
     parts: Any = SimpleNamespace()
-    step = AdvantageStep(estimator, "the estimator", None, parts, parts, parts, strategy, OnlineTrainerConfig(name="t"))
+    step = AdvantageStep(estimator, None, parts, parts, parts, strategy, OnlineTrainerConfig(name="t"))
     scored = step.score(batch, ForwardResults(None, None))
     return step.estimate(scored, batch.group_ids), [float(s.value or 0) for s in scored.scores]
 
@@ -216,15 +216,15 @@ def estimates(strategy: Counted) -> dict[str, Any]:
 
 
 def completions(strategy: Counted) -> dict[str, Any]:
-    """Which completions a rank has of five groups that are kept and two that are filtered."""
+    """Which completions a rank has of five groups that are kept and two that are set aside."""
     drawn = rollout_groups([float(n) for n in range(7)])
     known = [g if n % 2 == strategy.rank else replace(g, rollouts=()) for n, g in enumerate(drawn)]
     unused: Any = None
-    collector = RolloutCollector(unused, unused, unused, strategy, CollectorSettings(5, SamplingParams()), unused)
-    share, filtered = collector._with_completions(known[:5], known[5:])
+    collector = DynamicCollector(unused, unused, unused, strategy, CollectorSettings(5, SamplingParams()), unused)
+    share, set_aside = collector._with_completions(known[:5], known[5:])
     assert all(g.rollouts == () or [r.seed for r in g.rollouts] == [r.seed for r in drawn[n].rollouts]
-               for n, g in enumerate(filtered, 5))  # fmt: skip
-    ids = [[r.prompt_id for r in group.rollouts] for group in (*share, *filtered)]
+               for n, g in enumerate(set_aside, 5))  # fmt: skip
+    ids = [[r.prompt_id for r in group.rollouts] for group in (*share, *set_aside)]
     return {"ids": ids, "drawn": [[r.prompt_id for r in group.rollouts] for group in drawn]}
 
 

@@ -30,9 +30,9 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.weights_on_demand import like, on_demand
+from rlhf_core.models.tensor_files import like, on_demand
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import by_tokens, micro_batches_of_size
 from rlhf_core.training.optimizer import prepare_to_learn
@@ -147,7 +147,7 @@ def few_kept(ranks: AcceleratedStrategy) -> dict[str, float | str]:
     samples = reward_samples("reward_model")
     want = reward_gradient(LocalStrategy(), kind, samples)
     share = samples[:5] if ranks.rank == 0 else samples[5:]
-    with patch("rlhf_plugin_reward.net.MOST_KEPT", 3), patch("rlhf_plugin_reward.scoring.MOST_KEPT", 3):
+    with patch("rlhf_plugin_reward.net.MOST_KEPT", 3), patch("rlhf_plugin_reward.reward.MOST_KEPT", 3):
         for stage in (1, 2, 3):
             try:
                 got = reward_gradient(strategy_of(ranks, stage=stage), kind, share)
@@ -224,7 +224,7 @@ def numbers(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, Any]:
         cut = micro_batches_of_size(1 if "bf16" in kind else 2)
         found["reference"] = made.reference.logprobs(share, module, cut)
         with strategy.gathered(module):  # as the native engine samples: as many forwards as a rank wants
-            found["gathered"] = module.logprobs(share, cut)
+            found["gathered"] = [row.logprobs_T for row in module.measure_all(share, cut)]
     made.optimizer.load_state_dict(made.optimizer.state_dict())
     made.learner.update(share)
     found["weights"] = {k: v.clone() for k, v in strategy.full_state(made.prepared).items()}
@@ -294,7 +294,7 @@ def updates(ranks: AcceleratedStrategy) -> dict[str, float]:
     return far
 
 
-def handed_over(ranks: AcceleratedStrategy) -> dict[str, float]:
+def to_device_async(ranks: AcceleratedStrategy) -> dict[str, float]:
     """Moments of one layout in another, and back from one process: one more update is the same."""
     samples = samples_of("grpo")
     share = samples[:5] if ranks.rank == 0 else samples[5:]
@@ -343,7 +343,7 @@ def main(out: str) -> None:
         "rewards": reward_gradients(stages),
         "few kept": few_kept(ranks),
         "updates": updates(ranks),
-        "handed over": handed_over(ranks),
+        "handed over": to_device_async(ranks),
     }
     if ranks.rank == 0:
         Path(out).write_text(json.dumps(found, indent=1))

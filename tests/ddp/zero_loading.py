@@ -25,7 +25,7 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.micro_batches import NoGradForward
 from rlhf_core.training.optimizer import prepare_to_learn
 from rlhf_core.training.policy_module import PolicyModule
 from rlhf_plugin_deepspeed import stage3

@@ -114,7 +114,7 @@ def test_a_template_that_changes_texts_cannot_turn_them_into_placeholders(tokeni
     for filtered in ("m.content | upper", "m.content[:14]", "m.content | replace('t', 'T')"):
         formatter = Formatter(with_template(tokenizer, MINE), "auto")
         formatter.tokenizer.chat_template = MINE.replace("m.content", filtered)
-        with pytest.raises(ModelError, match="changes the letters of messages"):
+        with pytest.raises(ModelError, match="changes the text of messages"):
             formatter.render(asked, add_generation_prompt=True)
 
 

@@ -12,8 +12,8 @@ import torch
 from rlhf_core.types.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_native import decode_step
 from rlhf_plugin_native import engine as native
+from rlhf_plugin_native.decode_step import BLOCK
 from rlhf_plugin_native.engine import NativeEngine
-from rlhf_plugin_native.kv_cache import BLOCK
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 REQUESTS = [RolloutRequest(str(i), tuple(range(1, 2 + 3 * (i // 3))), i % 3, seed=i) for i in range(9)]
@@ -107,7 +107,7 @@ def test_mixed_precision_outgrows_the_room_of_the_cache(new_model: Callable[...,
 
 def test_adapters_are_added_in(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from rlhf_core.models.config import LoraSettings
-    from rlhf_core.models.lora import add_lora
+    from rlhf_core.models.save import add_lora
 
     adapted = add_lora(model, LoraSettings(r=4)).eval()
     plain = sampled(adapted, tokenizer, True, monkeypatch)

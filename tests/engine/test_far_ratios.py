@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.losses import compute_grpo_clip_loss, kl_value
-from rlhf_core.rl.loss_terms import KLTerm
-from rlhf_core.training.functional.kl import kl_loss
-from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.losses import kl_value
+from rlhf_core.plugins.loss_contract import CheckedLoss
+from rlhf_core.rl.update import PolicyTerms
+from rlhf_core.training.functional import kl_loss, reduce_loss
 from rlhf_core.training.learner import core_metrics
 from rlhf_core.types.batches import LossOutput, TokenBatch
 from rlhf_plugin_dpo import formulas
-from rlhf_plugin_grpo.loss import GrpoClip, NoClip
+from rlhf_plugin_grpo.functional import compute_grpo_clip_loss
+from rlhf_plugin_grpo.loss import Cispo, GrpoClip, NoClip, Sapo
 from rlhf_plugin_grpo.loss_config import CispoLossConfig, NoClipConfig, SapoConfig
-from rlhf_plugin_grpo.sapo import Sapo
-from rlhf_plugin_grpo.score_function import Cispo
 
 LEVELS = ("token", "sequence", "product")
 LOSSES = {
@@ -72,14 +71,14 @@ def test_ratios_within_reach_are_as_before_and_not_counted(gap: float) -> None:
     out = NoClip(NoClipConfig())(made)
     assert torch.equal(out.loss, (made.logprobs_BT - made.old_logprobs_BT).exp())
     assert out.metrics["log_ratios_clamped"] == (0.0, 0.0)
-    assert KLTerm(GrpoClip(0.2, 0.2), 0.1, "k3")(made).metrics["kl_clamped"] == (0.0, 0.0)
+    assert CheckedLoss(GrpoClip(0.2, 0.2), terms=[PolicyTerms(0.1)])(made).metrics["kl_clamped"] == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_a_kl_far_from_the_reference_is_finite_and_counted(estimator: str) -> None:
     for gap in (100.0, -100.0):
         made = batch(gap)
-        out = KLTerm(GrpoClip(0.2, 0.2), 0.1, estimator)(made)
+        out = CheckedLoss(GrpoClip(0.2, 0.2), terms=[PolicyTerms(0.1, estimator)])(made)
         assert torch.isfinite(gradient(out, made)).all()
         assert out.metrics["kl_clamped"] == (2.0, 2.0)
         ref = made.logprobs_BT.detach() + 100

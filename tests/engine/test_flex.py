@@ -12,7 +12,7 @@ import torch
 import torch.nn.attention.flex_attention as torch_flex
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from rlhf_core.models.layers import flex
+from rlhf_core.models.layers import segments as flex
 from rlhf_core.models.layers.segments import Segment, attend_by_segment
 
 CPU = torch.device("cpu")

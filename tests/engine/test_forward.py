@@ -11,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.models.layers.padded import pad_values
-from rlhf_core.training import forward
-from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.forward_options import ALL, allowed
-from rlhf_core.training.structure import structure
+from rlhf_core.training.forward import ALL, allowed, completion_logprobs, structure
 from rlhf_core.types.errors import ModelError
 
 VOCABULARY = 320
@@ -246,7 +243,7 @@ def test_sharing_without_packing_is_off_under_checkpointing(model: Any, caplog: 
 
 def test_adapters_take_part(model: Any) -> None:
     from rlhf_core.models.config import LoraSettings
-    from rlhf_core.models.lora import add_lora
+    from rlhf_core.models.save import add_lora
 
     adapted = add_lora(model, LoraSettings(r=4))
     with torch.no_grad():
@@ -271,10 +268,6 @@ def test_adapters_take_part(model: Any) -> None:
 def test_errors_say_what_is_wrong(model: Any, prompts: Any, completions: Any, temperature: float, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         completion_logprobs(model, prompts, completions, temperature=temperature)
-
-
-def test_public_names() -> None:
-    assert {"completion_logprobs", "take_apart", "pad_rows"} <= set(forward.__all__)
 
 
 def test_flat_values_are_laid_into_rows_and_never_spread() -> None:

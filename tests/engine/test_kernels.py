@@ -15,11 +15,9 @@ from rlhf_core.models.layers.chunked_head import head_logprobs, plain_head_logpr
 from rlhf_core.models.layers.packing import packed_hidden
 from rlhf_core.models.layers.padded import padded_hidden, padded_logits, predicting
 from rlhf_core.models.layers.prefix_sharing import shared_hidden
-from rlhf_core.models.layers.split import has_linear_head
-from rlhf_core.models.layers.trunk_and_head import take_apart, trunk_and_head
-from rlhf_core.training.structure import structure
-from rlhf_plugin_native.decode_step import plain_step
-from rlhf_plugin_native.kv_cache import growing, join_caches, make_cache, select_rows
+from rlhf_core.models.layers.trunk_and_head import has_linear_head, take_apart, trunk_and_head
+from rlhf_core.training.forward import structure
+from rlhf_plugin_native.decode_step import growing, join_caches, make_cache, plain_step, select_rows
 
 PROMPTS = [(1, 2, 3), (1, 2, 3), (0, 5, 6, 7), (9,)]
 COMPLETIONS = [(4,), (5, 0, 0), (7, 8, 9, 1, 2), (3, 3)]

@@ -11,19 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_core.models.layers.chunked_head import head_logprobs
-from rlhf_core.models.layers.logprobs import entropy, selected_logprobs
+from rlhf_core.models.layers.chunked_head import entropy_of, head_logprobs, selected_logprobs
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.advantages import apply_kl_penalty
-from rlhf_core.rl.build import policy_loss
-from rlhf_core.rl.config import KLSettings, OnlineTrainerConfig
-from rlhf_core.rl.importance import ImportanceSettings
-from rlhf_core.rl.loss_terms import KLTerm
-from rlhf_core.rl.rollout_config import RolloutSettings
-from rlhf_core.training.functional.kl import kl_loss, kl_value
-from rlhf_core.training.functional.reduce import masked_mean, masked_normalize, masked_sum, reduce_loss
+from rlhf_core.rl.build import policy_terms
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.settings import ImportanceSettings, KLSettings, RolloutSettings
+from rlhf_core.rl.update import PolicyTerms
+from rlhf_core.training.functional import kl_loss, kl_value, reduce_loss
 from rlhf_core.types.batches import TokenBatch
 from rlhf_core.types.errors import ConfigError
 from rlhf_core.types.rollouts import FinishReason, Rollout, Score
+from rlhf_plugin_grpo.functional.masked import masked_mean, masked_normalize, masked_sum
 from rlhf_plugin_grpo.loss import GrpoClip
 
 VOCABULARY = 7
@@ -88,7 +87,9 @@ def test_kl_term_of_a_run_is_the_kls_off_policy(case: Case) -> None:
         old_logprobs_BT=behaviour[None],
         ref_logprobs_BT=reference[None],
     )
-    value, gradient = expected(policy, KLTerm(GrpoClip(0.2, 0.2), 0.5, "k3")(batch).loss[0], behaviour)
+    value, gradient = expected(
+        policy, CheckedLoss(GrpoClip(0.2, 0.2), terms=[PolicyTerms(0.5)])(batch).loss[0], behaviour
+    )
     kl, kl_gradient = exact(policy, reference)
     torch.testing.assert_close(gradient, 0.5 * kl_gradient)
     torch.testing.assert_close(value, 0.5 * kl)
@@ -115,7 +116,9 @@ def test_kl_term_of_rollouts_sampled_ahead_is_the_kls(case: Case, stale: int, up
         ref_logprobs_BT=reference[None],
         behaviour_logprobs_BT=behaviour[None],
     )
-    value, gradient = expected(policy, policy_loss(GrpoClip(0.2, 0.2), config)(batch).loss[0], behaviour)
+    value, gradient = expected(
+        policy, CheckedLoss(GrpoClip(0.2, 0.2), terms=[policy_terms(config)])(batch).loss[0], behaviour
+    )
     kl, kl_gradient = exact(policy, reference)
     torch.testing.assert_close(gradient, 0.5 * kl_gradient)
     torch.testing.assert_close(value, 0.5 * kl)
@@ -252,7 +255,7 @@ def test_the_chunked_head_is_the_full_one(bias: bool, options: dict[str, int], t
     weights, entropy_weights = torch.randn(13), torch.randn(13)
     leaves = [t for t in (hidden, *head.parameters()) if t.requires_grad]
     logits = head(hidden)
-    want, want_entropy = selected_logprobs(logits, targets, 0.8), entropy(logits, 0.8)
+    want, want_entropy = selected_logprobs(logits, targets, 0.8), entropy_of(logits, 0.8)
     want_grads = torch.autograd.grad((want * weights + want_entropy * entropy_weights).sum(), leaves)
     got, got_entropy = head_logprobs(hidden, head, targets, temperature=0.8, entropy=True, **options)
     assert got_entropy is not None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_plugin_native.kv_cache import BLOCK, GrowingLayer
+from rlhf_plugin_native.decode_step import BLOCK, GrowingLayer
 from rlhf_plugin_native.kv_rows import Moves, RoomyLayer, few_moves
 
 CPU = torch.device("cpu")

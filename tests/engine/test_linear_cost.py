@@ -14,7 +14,7 @@ from rlhf_core.models.layers.last_token import can_pack, packed_last
 from rlhf_core.models.layers.packing import packed_hidden
 from rlhf_core.models.layers.padded import Ids, padded_hidden
 from rlhf_core.models.layers.prefix_sharing import shared_hidden
-from rlhf_core.training.structure import structure
+from rlhf_core.training.forward import structure
 from rlhf_plugin_ppo.critic import Critic
 
 

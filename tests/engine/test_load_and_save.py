@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_options, load_policy, load_tokenizer
-from rlhf_core.models.lora import add_lora
 from rlhf_core.models.prompt_format import Formatter, end_ids
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.save import load_weights, save_model
+from rlhf_core.models.save import add_lora, load_weights, save_model
 from rlhf_core.models.sources import Source
 from rlhf_core.training.forward import completion_logprobs
 from rlhf_core.types.errors import ModelError
@@ -133,7 +131,7 @@ def test_an_unreachable_hub_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_modules_import_without_torch() -> None:
     code = (
-        "import sys, rlhf_core.models.load, rlhf_core.models.config, rlhf_core.models.lora, "
+        "import sys, rlhf_core.models.load, rlhf_core.models.config, "
         "rlhf_core.models.prompt_format, rlhf_core.models.sources, rlhf_plugin_native.config\n"
         "print([m for m in ('torch', 'transformers', 'peft') if m in sys.modules])"
     )
@@ -288,10 +286,8 @@ def test_without_a_network_the_hub_is_asked_once_and_local_copies_serve(
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    began = time.monotonic()
     with pytest.raises(ModelError, match="the Hugging Face hub could not be reached"):
         load_policy(ModelConfig(path="nobody/nothing"))
-    assert time.monotonic() - began < 10
     assert "Retry" not in capfd.readouterr().err
     config = ModelConfig(path="nobody/nothing")
     assert load_options(config, Source("nobody/nothing", local=False))["local_files_only"]

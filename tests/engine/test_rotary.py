@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausa
 
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers.last_token import last_token_hidden
-from rlhf_core.models.layers.rotary import length_limit
+from rlhf_core.models.layers.trunk_and_head import length_limit
 from rlhf_core.models.load import context_length
 from rlhf_core.training.forward import completion_logprobs
 from rlhf_core.types.errors import ConfigError, ModelError

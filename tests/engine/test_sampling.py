@@ -10,8 +10,7 @@ import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from rlhf_core.types.rollouts import SamplingParams
-from rlhf_plugin_native.sampling import BLOCK, draw, truncate, uniforms
-from rlhf_plugin_native.stop import StopStrings
+from rlhf_plugin_native.sampling import BLOCK, StopStrings, draw, truncate, uniforms
 
 
 def transformers_logprobs(logits: torch.Tensor, p: SamplingParams) -> torch.Tensor:

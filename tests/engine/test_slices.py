@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
 from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.models.slices import has_no_weights, read_weights, stored_in, weight_files
+from rlhf_core.training.weight_sync import SamplerPolicy, snapshot
 from rlhf_core.types.errors import ModelError
 
 CPU = torch.device("cpu")

@@ -14,8 +14,7 @@ from safetensors.torch import load, save_file
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
-from rlhf_core.models.tensor_files import SHARD_BYTES, TYPES, entries, write_model_files, write_tensors
-from rlhf_core.models.weights_on_demand import ComputedWeights
+from rlhf_core.models.tensor_files import SHARD_BYTES, TYPES, ComputedWeights, entries, write_model_files, write_tensors
 
 TENSORS = {
     **{f"of {name}": torch.arange(5).to(dtype) for dtype, name in TYPES.items()},

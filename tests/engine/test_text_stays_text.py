@@ -13,7 +13,7 @@ import pytest
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.text_encoding import TextEncoder, encode_text
+from rlhf_core.models.template_writer import TextEncoder, encode_text
 from rlhf_core.types.rollouts import Message
 
 TEMPLATE = (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from typing import Any
 
 import pytest
 
-from rlhf_core.data.tool_call_check import read_tools
-from rlhf_core.data.tool_call_formats import CORE
 from rlhf_core.data.tool_call_parser import AssistantTurn, parse_turn
+from rlhf_core.data.tool_calls import read_tools
+from rlhf_core.models.tool_templates import format_named
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import ToolCall, message_text
 
@@ -24,6 +23,7 @@ ADD = {
     },
 }
 TOOLS = read_tools([ADD, {"name": "now", "description": "What time it is."}], "test")
+FORMATS = ("mistral", "qwen_xml", "hermes", "llama3", "plain")
 DEEP = "[" * 100_000
 
 
@@ -50,10 +50,10 @@ def write(name: str, calls: list[tuple[str, Any]]) -> str:
 
 
 def parse(text: str, name: str = "hermes", **options: Any) -> AssistantTurn:
-    return parse_turn(text, CORE[name], TOOLS, **options)
+    return parse_turn(text, format_named(name), TOOLS, **options)
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_parallel_calls_keep_their_order_and_their_arguments(name: str) -> None:
     hard = 'ä😀 "quoted" {nested: [braces]} \\ back'
     text = write(name, [("add", {"a": 1, "s": hard}), ("now", {}), ("add", {"a": 2})])
@@ -67,7 +67,7 @@ def test_parallel_calls_keep_their_order_and_their_arguments(name: str) -> None:
     assert parse(text, name, earlier=7).calls[0].id == "call00007"
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_an_answer_is_no_call(name: str) -> None:
     for text in ("It is 4.", '{"answer": 4}', "use {braces} and [lists]", "```python\nprint(4)\n```", ""):
         assert parse(text, name) == AssistantTurn(text)
@@ -109,7 +109,7 @@ def test_json_inside_json_is_read_as_openai_writes_it() -> None:
     assert (call.arguments, call.ok) == ({"a": 1}, True)
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_call_that_is_cut_by_its_length_says_so(name: str) -> None:
     whole = write(name, [("add", {"a": 123456})])
     for at in range(whole.index("add") + 4, len(whole) - (30 if name == "qwen_xml" else 15)):
@@ -131,7 +131,7 @@ def test_reasoning_is_apart_and_calls_in_it_do_not_run() -> None:
 
 def test_without_tools_a_turn_is_its_text() -> None:
     text = write("hermes", [("add", {"a": 1})])
-    assert parse_turn(text, CORE["hermes"], ()) == AssistantTurn(text)
+    assert parse_turn(text, format_named("hermes"), ()) == AssistantTurn(text)
 
 
 def test_mistral_writes_names_before_arguments_too() -> None:
@@ -167,7 +167,7 @@ PIECES = (
 )
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_whatever_is_written_nothing_raises_and_nothing_is_lost(name: str) -> None:
     rng = random.Random(name)
     for _ in range(600):
@@ -180,14 +180,13 @@ def test_whatever_is_written_nothing_raises_and_nothing_is_lost(name: str) -> No
         assert "".join(pieces).count("ok") <= kept.count("ok")
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.timeout(60)  # where the time grows with the square of the length, it takes hours
 def test_megabytes_are_read_in_seconds(name: str) -> None:
-    started = time.monotonic()
     for text in ("<tool_call>" * 20_000, '[TOOL_CALLS]{"' * 4_000, '<tool_call>{"a": "' * 4_000, "{" * 200_000):
         parse(text, name)
     big = write(name, [("add", {"a": 1, "s": "x" * 2_000_000})])
     assert len(parse(big, name).calls[0].arguments["s"]) == 2_000_000
-    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize(
@@ -197,8 +196,8 @@ def test_megabytes_are_read_in_seconds(name: str) -> None:
         ('[{"name": "add"', "tools are not valid JSON"),
         ([{"description": "x"}], "a tool has no name"),
         (["add"], "a tool has no name"),
-        ([{**ADD, "parameters": {"type": "object", "properties": {"a": {"type": "integr"}}}}], "no JSON schema"),
-        ([{**ADD, "parameters": {"type": "array"}}], "no JSON schema of an object"),
+        ([{**ADD, "parameters": {"type": "object", "properties": {"a": {"type": "integr"}}}}], "not a JSON schema"),
+        ([{**ADD, "parameters": {"type": "array"}}], "not a JSON schema of an object"),
     ],
 )
 def test_bad_tools_are_refused_with_their_row(tools: Any, message: str) -> None:
@@ -210,5 +209,5 @@ def test_bad_tools_are_refused_with_their_row(tools: Any, message: str) -> None:
 
 def test_a_schema_fetches_nothing() -> None:
     tools = read_tools([{"name": "add", "parameters": {"$ref": "http://127.0.0.1:9/schema.json"}}], "test")
-    turn = parse_turn(write("hermes", [("add", {})]), CORE["hermes"], tools)
+    turn = parse_turn(write("hermes", [("add", {})]), format_named("hermes"), tools)
     assert "cannot be held against its schema" in turn.calls[0].error

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from rlhf_core.cli.main import main
-from rlhf_core.data.tool_call_check import read_tools
+from rlhf_core.data.tool_calls import read_tools
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.tool_call_format import choose_format
+from rlhf_core.models.tool_templates import choose_format
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_plugin_episodes.agent_config import MultiTurnConfig
 from rlhf_plugin_pocket import weights_path
@@ -25,7 +25,7 @@ from rlhf_testing import make_context
 WEIGHTS = weights_path()
 MODULE = '''
 import json
-from rlhf_core.models import Taken, WrittenCall
+from rlhf_core.models import ParsedToolCalls, RawToolCall
 
 class Arrow:
     """-> name {"a": 1}"""
@@ -36,11 +36,11 @@ class Arrow:
                 content.append(line)
                 continue
             name, _, given = line[3:].partition(" ")
-            calls.append(WrittenCall(line, name, given))
-        return Taken("\\n".join(content).strip(), calls)
+            calls.append(RawToolCall(line, name, given))
+        return ParsedToolCalls("\\n".join(content).strip(), calls)
 
 class Always:
-    def take(self, text): return Taken("", [WrittenCall(text, "add", {"a": 3})])
+    def take(self, text): return ParsedToolCalls("", [RawToolCall(text, "add", {"a": 3})])
 
 class Raises:
     def take(self, text): raise KeyError("oh")
@@ -115,7 +115,7 @@ def test_a_format_is_chosen_by_name_whatever_the_template_writes(arrows: Path) -
     ("name", "says"),
     [
         ("a_raises", "KeyError: 'oh'"),
-        ("wrong", "returned list, expected rlhf_core.models.Taken"),
+        ("wrong", "returned list, expected rlhf_core.models.ParsedToolCalls"),
         ("bare", "no method take"),
         ("gone", "AttributeError"),
     ],

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.tool_call_check import read_tools
-from rlhf_core.data.tool_call_formats import CORE
+from rlhf_core.data.tool_calls import read_tools
 from rlhf_core.models.chat_templates import apply_template
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.text_encoding import TextEncoder
+from rlhf_core.models.template_writer import TextEncoder
+from rlhf_core.models.tool_templates import format_named
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message
 
@@ -82,7 +82,7 @@ def result(n: int, content: str = "4") -> Message:
 @every_family
 def test_what_a_template_writes_of_a_call_is_read_back(tokenizer: Any, family: str) -> None:
     formatter = formatter_of(tokenizer, family)
-    assert formatter.tool_format is CORE[FAMILIES[family][1]]
+    assert type(formatter.tool_format) is type(format_named(FAMILIES[family][1]))
     hard = 'ä😀 "q" {x: [1]}'
     reply = formatter.encode_reply([ASKED], "", calling(call(0, a=2, b=hard)), TOOLS)
     turn = formatter.parse(reply, TOOLS)
@@ -206,7 +206,7 @@ def test_results_after_a_call_that_could_not_be_read_reach_a_strict_template(tok
     formatter = formatter_of(tokenizer, "mistral_v3")
     prompt = formatter.encode([ASKED], TOOLS)
     sampled = formatter.encode_text('I add. {"name"')
-    messages = [ASKED, formatter.parse(sampled, TOOLS).message, result(0, "the call is no JSON")]
+    messages = [ASKED, formatter.parse(sampled, TOOLS).message, result(0, "the call is not JSON")]
     bridge = formatter.bridge((*prompt, *sampled), messages, TOOLS)
     assert not bridge.new_segment
     assert formatter.tokenizer.decode(bridge.ids).startswith("</s>[TOOL_RESULTS]")
@@ -214,7 +214,7 @@ def test_results_after_a_call_that_could_not_be_read_reach_a_strict_template(tok
 
 def test_reasoning_that_a_template_leaves_out_is_not_learned_as_nothing(tokenizer: Any) -> None:
     thinking: Message = {"role": "assistant", "content": "4", "reasoning": "2 and 2"}
-    with pytest.raises(ModelError, match="cannot write a turn that is to be learned"):
+    with pytest.raises(ModelError, match="cannot render a turn that the run trains on"):
         formatter_of(tokenizer, "llama3_1").encode_reply([ASKED], "4", thinking, TOOLS)
     formatter = formatter_of(tokenizer, "qwen3")
     assert "<think>\n2 and 2\n</think>" in formatter.tokenizer.decode(

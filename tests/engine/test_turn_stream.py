@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.plugins.contracts import ValidatedEngine
+from rlhf_core.plugins.contracts import CheckedEngine
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_core.types.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_episodes.agent_config import MultiTurnConfig
 from rlhf_plugin_native import stream_decode
 from rlhf_plugin_native.config import NativeRolloutConfig
 from rlhf_plugin_native.decode import Decoder
+from rlhf_plugin_native.decode_step import BLOCK
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_native.kept import KeptTurns, bytes_per_token
-from rlhf_plugin_native.kv_cache import BLOCK
 from rlhf_plugin_native.kv_rows import RoomyLayer
 
 SAMPLING = SamplingParams(max_tokens=12)
@@ -319,7 +319,7 @@ class Wrong:
 def test_a_wrong_turn_is_refused_by_name(how: str, says: str, model: Any, tokenizer: Any) -> None:
     native = engine(model, tokenizer)
     native.open_stream = lambda sampling, version: Wrong(native, how)  # type: ignore[method-assign,assignment,return-value]
-    stream = ValidatedEngine(native, "rollout engine 'acme'").open_stream(SAMPLING, 0)
+    stream = CheckedEngine(native, "rollout engine 'acme'").open_stream(SAMPLING, 0)
     assert stream is not None
     stream.submit("e", RolloutRequest("p", (1, 2, 3), 0, 1))
     with pytest.raises(PluginError, match=f"acme.*{says}|{says}"):
@@ -341,7 +341,7 @@ def test_a_row_that_ended_unseen_is_not_given_away(
         self.stride = 8
 
     monkeypatch.setattr(Decoder, "__init__", strided)
-    stream = ValidatedEngine(engine(ending, tokenizer, **options), "e").open_stream(SAMPLING, 0)
+    stream = CheckedEngine(engine(ending, tokenizer, **options), "e").open_stream(SAMPLING, 0)
     assert stream is not None
     rest, taken = list(enumerate(requests)), dict[Any, Rollout]()
     for _ in range(200):

@@ -18,18 +18,18 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.layers import packing, row_attention, varlen
-from rlhf_core.models.layers.packing import pack, packed_hidden
-from rlhf_core.models.layers.row_attention import BY_SEGMENT, WAYS, Kind, Way
+from rlhf_core.models.layers import packing
+from rlhf_core.models.layers.packing import BACKENDS, BY_SEGMENT, AttentionBackend, Kind, pack, packed_hidden
 from rlhf_core.models.layers.segments import Segment, attend_by_segment
+from rlhf_core.models.layers.segments import layout as lay_out
 from rlhf_core.models.load import load_policy
-from rlhf_core.training.structure import structure
+from rlhf_core.training.forward import structure
 from rlhf_plugin_preflight.device import forwards
 
 CPU = torch.device("cpu")
 PROMPTS = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 5), (7, 8), (1, 2, 3, 4, 5)]
 COMPLETIONS = [(6, 7, 8), (9,), (5, 6, 7, 8, 9, 10), (11, 12)]
-TORCH, FLASH, FLEX = WAYS
+TORCH, FLASH, FLEX = BACKENDS
 KIND = Kind(CPU, torch.bfloat16, 4, 2, 8, windowed=True, deterministic=False)
 SIGNATURE = inspect.signature(torch_varlen.varlen_attn)
 
@@ -108,8 +108,8 @@ def install_flash(monkeypatch: pytest.MonkeyPatch, function: Any = plain_flash) 
 
 
 def forget() -> None:
-    row_attention.first_way.cache_clear()
-    row_attention.refusal.cache_clear()
+    packing.first_backend.cache_clear()
+    packing.refusal.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -119,12 +119,12 @@ def nothing_tried() -> Iterator[None]:
     forget()
 
 
-@pytest.mark.parametrize("way", [TORCH, FLASH], ids=lambda way: way.name)
+@pytest.mark.parametrize("backend", [TORCH, FLASH], ids=lambda backend: backend.name)
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("key_heads", [4, 2])
 def test_one_call_attends_as_a_call_per_segment(
-    way: Way, share: bool, window: int | None, key_heads: int, monkeypatch: pytest.MonkeyPatch
+    backend: AttentionBackend, share: bool, window: int | None, key_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_varlen, "varlen_attn", plain_torch)
     install_flash(monkeypatch)
@@ -137,9 +137,9 @@ def test_one_call_attends_as_a_call_per_segment(
     for once in (False, True):
         query, key, value = (x.clone().requires_grad_() for x in made)
         if once:
-            rows = way.prepare(row.segments, window, CPU)
+            rows = backend.prepare(row.segments, window, CPU)
             assert (rows.key_places_K is None) is not share
-            out = way.attend(query, key, value, rows, 0.3, window)
+            out = backend.attend(query, key, value, rows, 0.3, window)
         else:
             out = attend_by_segment(query, key, value, row.segments, 0.3, window)
         (out * upstream).sum().backward()
@@ -151,30 +151,30 @@ def test_one_call_attends_as_a_call_per_segment(
 def test_flash_attn_is_told_where_results_are_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     install_flash(monkeypatch)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    assert row_attention.refusal(FLASH, KIND._replace(deterministic=True)) is None, "plain_flash asserts it"
+    assert packing.refusal(FLASH, KIND._replace(deterministic=True)) is None, "plain_flash asserts it"
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
-def test_a_model_takes_it_where_it_runs(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_a_model_takes_it_where_it_runs(backend: AttentionBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_varlen, "varlen_attn", plain_torch)
     install_flash(monkeypatch)
     prepared: list[Any] = []
 
     def prepare(*arguments: Any) -> Any:
-        prepared.append(way.prepare(*arguments))
+        prepared.append(backend.prepare(*arguments))
         return prepared[-1]
 
     attended: list[Any] = []
 
     def attend(*arguments: Any) -> Any:
         attended.append(arguments[3])
-        return way.attend(*arguments)
+        return backend.attend(*arguments)
 
     model = load_policy(ModelConfig(path="pocket")).model.eval()
     assert structure(model).pack
     with torch.no_grad():
         by_segment = packed_hidden(model, PROMPTS, COMPLETIONS, True)
-        monkeypatch.setattr(packing, "way_for", lambda *_: Way(way.name, prepare, attend))
+        monkeypatch.setattr(packing, "select_backend", lambda *_: AttentionBackend(backend.name, prepare, attend))
         at_once = packed_hidden(model, PROMPTS, COMPLETIONS, True)
     assert len(attended) == model.config.num_hidden_layers
     assert len(prepared) == 1, "once for all layers"
@@ -185,53 +185,55 @@ def test_a_model_takes_it_where_it_runs(way: Way, monkeypatch: pytest.MonkeyPatc
 def test_it_is_not_taken_where_it_cannot_run() -> None:
     """Neither on a CPU, nor on a device whose build lacks it: it is tried, not believed."""
     heads = torch.zeros((1, 4, 3, 8), dtype=torch.bfloat16)
-    with row_attention.taken_ways() as taken:
-        assert row_attention.way_for(heads, heads, heads, None) is None
+    with packing.selected_backends() as taken:
+        assert packing.select_backend(heads, heads, heads, None) is None
     assert list(taken) == [BY_SEGMENT]
-    assert row_attention.refusal(TORCH, KIND) is not None, "the operator is CUDA's alone"
-    assert "flash_attn" in str(row_attention.refusal(FLASH, KIND))
-    assert row_attention.refusal(FLEX, KIND) is not None, "torch refuses its backward on a CPU"
-    assert row_attention.first_way(KIND, tuple(way.name for way in WAYS)).way is None
+    assert packing.refusal(TORCH, KIND) is not None, "the operator is CUDA's alone"
+    assert "flash_attn" in str(packing.refusal(FLASH, KIND))
+    assert packing.refusal(FLEX, KIND) is not None, "torch refuses its backward on a CPU"
+    assert packing.first_backend(KIND, tuple(backend.name for backend in BACKENDS)).backend is None
 
 
 def test_the_first_that_agrees_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "rlhf.models")
-    every = tuple(way.name for way in WAYS)
+    every = tuple(backend.name for backend in BACKENDS)
     install_flash(monkeypatch, before_2_1)
-    assert row_attention.first_way(KIND, every).way is None, "it runs, and attends to other tokens"
+    assert packing.first_backend(KIND, every).backend is None, "it runs, and attends to other tokens"
     assert "flash-attn: differs by" in caplog.text
     install_flash(monkeypatch)
     with torch.inference_mode():
-        assert row_attention.first_way(KIND, every).way is FLASH, "whoever scores first does not decide for who trains"
+        assert packing.first_backend(KIND, every).backend is FLASH, (
+            "whoever scores first does not decide for who trains"
+        )
     monkeypatch.setattr(torch_varlen, "varlen_attn", plain_torch)
     forget()
     caplog.clear()
     for _ in range(2):
-        assert row_attention.first_way(KIND, every).way is TORCH
+        assert packing.first_backend(KIND, every).backend is TORCH
     assert [record.getMessage() for record in caplog.records] == [
         "attention of packed rows on cpu in torch.bfloat16: torch's varlen_attn"
     ]
-    assert row_attention.first_way(KIND, (FLASH.name,)).way is FLASH
+    assert packing.first_backend(KIND, (FLASH.name,)).backend is FLASH
 
 
 def test_a_trial_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     install_flash(monkeypatch)
     before = torch.get_rng_state()
-    assert row_attention.refusal(FLASH, KIND) is None
+    assert packing.refusal(FLASH, KIND) is None
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_checkpointed_layer_may_be_the_first_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial's backward would compute the layer again, and its tensors be counted among the layer's."""
     install_flash(monkeypatch)
-    monkeypatch.setattr(row_attention, "DEVICES", ("cpu",))
+    monkeypatch.setattr(packing, "DEVICES", ("cpu",))
     forget()
     row = torch.randn(1, KIND.heads, 3, KIND.head_size, dtype=KIND.dtype, requires_grad=True)
-    taken: list[Way | None] = []
+    taken: list[AttentionBackend | None] = []
 
     def layer(x: torch.Tensor) -> torch.Tensor:
         key = x[:, : KIND.key_heads] * 2
-        taken.append(row_attention.way_for(x, key, key, None))
+        taken.append(packing.select_backend(x, key, key, None))
         return (x * x).sum()
 
     checkpoint(layer, row, use_reentrant=False).backward()
@@ -242,13 +244,13 @@ def test_a_checkpointed_layer_may_be_the_first_to_ask(monkeypatch: pytest.Monkey
 def test_autocast_decides_the_number_type() -> None:
     """Under ``trainer.precision=bf16`` rotary embeddings leave float32, and attention computes in bfloat16."""
     heads = torch.zeros(1)
-    assert row_attention.computed_in(heads) == torch.float32
+    assert packing.computed_in(heads) == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
-        assert row_attention.computed_in(heads) == torch.bfloat16
+        assert packing.computed_in(heads) == torch.bfloat16
 
 
 def test_segments_of_a_row() -> None:
-    rows = varlen.layout([Segment((0, 2)), Segment((2, 3), (0, 2)), Segment((3, 6), (0, 2))], CPU)
+    rows = lay_out([Segment((0, 2)), Segment((2, 3), (0, 2)), Segment((3, 6), (0, 2))], CPU)
     assert rows.query_starts.tolist() == [0, 2, 3, 6]
     assert rows.key_starts.tolist() == [0, 2, 5, 10]
     assert rows.key_places_K is not None
@@ -258,7 +260,7 @@ def test_segments_of_a_row() -> None:
 def test_the_device_check_compares_every_way_and_names_the_one_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU with flash-attn and a torch before `varlen_attn`."""
     loaded = load_policy(ModelConfig(path="pocket"))
-    monkeypatch.setattr(row_attention, "DEVICES", ("cpu",))
+    monkeypatch.setattr(packing, "DEVICES", ("cpu",))
     install_flash(monkeypatch)
     rows = {row.what: row for row in forwards.compare_forwards(loaded, CPU, "bf16")}
     assert rows["forward bf16: packing"].verdict == "agrees"

@@ -20,17 +20,17 @@ from .conftest import Stage, call
 from .test_multi_turn import results
 
 FORMAT = """
-from rlhf_core.models import Taken, WrittenCall
+from rlhf_core.models import ParsedToolCalls, RawToolCall
 
-def do(what, **more): return WrittenCall(what, "do", {"what": what, **more})
+def do(what, **more): return RawToolCall(what, "do", {"what": what, **more})
 
 KINDS = [
-    [WrittenCall("x", "fly", {})],
-    [WrittenCall("x", "do", '{"what": ')],
-    [WrittenCall("x", "do", {"what": 3})],
-    [WrittenCall("x", "do", {"what": "echo", "more": 1})],
-    [WrittenCall("x", "do", [1, 2])],
-    [WrittenCall("x", error="the call is no JSON")],
+    [RawToolCall("x", "fly", {})],
+    [RawToolCall("x", "do", '{"what": ')],
+    [RawToolCall("x", "do", {"what": 3})],
+    [RawToolCall("x", "do", {"what": "echo", "more": 1})],
+    [RawToolCall("x", "do", [1, 2])],
+    [RawToolCall("x", error="the call is not JSON")],
     [do("huge")],
     [do("binary")],
     [do("refuse")],
@@ -42,7 +42,7 @@ class Mess:
     seen = 0
     def take(self, text):
         Mess.seen += 1
-        return Taken(text, KINDS[Mess.seen % len(KINDS)])
+        return ParsedToolCalls(text, KINDS[Mess.seen % len(KINDS)])
 """
 
 
@@ -104,9 +104,9 @@ SAID = (
     "break its schema at $.what: 3 is not of type 'string'",
     "'more' was unexpected",
     "must be an object, not list",
-    "the call is no JSON",
+    "the call is not JSON",
     "[cut: 60 of 5242880 characters]",
-    "25600 bytes that are no text",
+    "25600 bytes that are not text",
     "not today",
     "a turn may hold 3 calls",
 )

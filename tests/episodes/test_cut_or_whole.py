@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.training.forward_options import ForwardOptions
+from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.micro_batches import micro_batches_of_size, positions
 from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.rollouts import FinishReason, Rollout
 from rlhf_core.types.turns import Segment
-from scripts.audit.episode_cuts import REDUCTIONS, cut, episodes, policy, rows
+from tests.episodes.cuts import REDUCTIONS, cut, episodes, policy, rows
 
 
 def check(table: list[dict[str, Any]]) -> None:
@@ -53,10 +53,10 @@ def test_values_and_logprobs_are_those_of_the_whole_episode() -> None:
     pieces = [cut(sample) for sample in whole]
     module = PolicyModule(policy(), 1.0, ForwardOptions(), Critic(), on_policy_trunk=True)
     by_two = micro_batches_of_size(2)
-    for one, two in zip(module.values(whole, by_two), module.values(pieces, by_two), strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-5)
-    for one, two in zip(module.logprobs(whole, by_two), module.logprobs(pieces, by_two), strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-5)
+    measured = [module.measure_all(part, by_two, {"logprobs", "values"}) for part in (whole, pieces)]
+    for one, two in zip(*measured, strict=True):
+        np.testing.assert_allclose(one.values_T1, two.values_T1, atol=1e-5)
+        np.testing.assert_allclose(one.logprobs_T, two.logprobs_T, atol=1e-5)
     with torch.no_grad():
         values = [module(part).values_BT for part in (whole, pieces)]
     torch.testing.assert_close(*values, atol=1e-5, rtol=0)
@@ -75,5 +75,5 @@ def test_a_rewritten_context_is_what_the_forward_reads_and_what_it_costs() -> No
         TrainingSample(str(n), prompt, ids, np.ones(len(ids), bool), np.zeros(len(ids), np.float32))
         for n, (prompt, ids) in enumerate(sample.pieces)
     ]
-    whole, parts = (module.logprobs(part, micro_batches_of_size(2)) for part in ([sample], apart))
-    np.testing.assert_allclose(whole[0], np.concatenate(parts), atol=1e-6)
+    (whole,), parts = (module.measure_all(part, micro_batches_of_size(2)) for part in ([sample], apart))
+    np.testing.assert_allclose(whole.logprobs_T, np.concatenate([part.logprobs_T for part in parts]), atol=1e-6)

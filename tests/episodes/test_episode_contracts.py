@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.rl.rollout_batch_state import batch_state, read_batch
-from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
-from rlhf_core.training.rewards import RewardManager
+from rlhf_core.rl.scheduler import batch_state, read_batch
+from rlhf_core.training.generation import RewardManager, RolloutGenerator, rollout_metrics
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.training.trace import prompt_rows
 from rlhf_core.types.errors import PluginError
@@ -77,7 +76,7 @@ def test_a_whole_episode_passes() -> None:
         ({"mask_T": None, "logprobs_T": np.full(4, -1, np.float32)}, "role 'tool' in p#0, tokens 2 to 3"),
         (
             {"turns": (*TURNS[:2], Turn((3, 4), "assistant", {"content": float("nan")}))},
-            "a message in p#0 that is no JSON",
+            "a message in p#0 that is not JSON",
         ),
     ],
 )
@@ -141,14 +140,6 @@ def test_workers_checkpoints_and_traces_carry_the_trajectory() -> None:
         "score": 0.5,
         "seconds": 0.25,
     }
-
-
-def test_rollouts_of_earlier_versions_are_read_without_turns() -> None:
-    group = PromptGroup(PROMPT, (1,), 1)
-    state = batch_state(RolloutBatch([group], [group], [episode(turns=())], [Score(1.0)], 0))
-    for row in state["tables"]["Rollout"]:
-        del row["turns"], row["score"]
-    assert read_batch(state, lambda source, name: PROMPT).rollouts[0].turns == ()
 
 
 def test_metrics_count_what_the_policy_wrote_apart_from_what_it_read() -> None:

@@ -16,10 +16,11 @@ from rlhf_core.types.rollouts import Prompt, Score
 from rlhf_plugin_episodes.functions import load_functions
 
 FORMAT = """
-from rlhf_core.models import Taken, WrittenCall
+from rlhf_core.models import ParsedToolCalls, RawToolCall
 
 class Always:
-    def take(self, text): return Taken(text[:1], [WrittenCall(text, "do", {"what": "reward", "argument": "0.5"})])
+    def take(self, text):
+        return ParsedToolCalls(text[:1], [RawToolCall(text, "do", {"what": "reward", "argument": "0.5"})])
 """
 
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from rlhf_core.training import forward
-from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.forward_options import ALL, PLAIN, ForwardOptions
-from rlhf_core.training.training_sample import head_masks, prompts_and_completions
-from scripts.audit.episode_cuts import cut, episodes, policy
+from rlhf_core.training.forward import ALL, PLAIN, ForwardOptions, completion_logprobs
+from rlhf_core.training.rollout_batch import head_masks, prompts_and_completions
+from tests.episodes.cuts import cut, episodes, policy
 
 
 @pytest.fixture

@@ -96,9 +96,9 @@ def test_algorithms_on_data_learn_conversations_with_calls(algo: str, naughty: P
     ("algo", "more", "says"),
     [
         ("grpo", ["--advantage", "step"], "advantage 'step' cannot be used in environment 'effects'"),
-        ("reward_model", [], "environment 'effects' would not be played in by algorithm 'reward_model'"),
-        ("prm", [], "environment 'effects' would not be played in by algorithm 'prm'"),
-        ("sft", [], "environment 'effects' would not be played in by algorithm 'sft'"),
+        ("reward_model", [], "algorithm 'reward_model' does not use environment 'effects'"),
+        ("prm", [], "algorithm 'prm' does not use environment 'effects'"),
+        ("sft", [], "algorithm 'sft' does not use environment 'effects'"),
     ],
 )
 def test_what_cannot_learn_from_episodes_is_refused_by_name(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,14 @@ from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_core.types.rollouts import FinishReason, Prompt, Score, ScoreStatus
 from rlhf_plugin_episodes.journal import Journal
+from tests.waiting import alive, wait_for
 
 from .conftest import Stage, call
 
 
 def gone(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
+    wait_for(lambda: not alive(pid), f"the end of process {pid}")
+    return True
 
 
 def results(rollout: Any) -> list[tuple[str, str]]:
@@ -69,7 +62,7 @@ def test_the_policy_reads_what_was_wrong_and_goes_on(stage: Stage) -> None:
         ('<tool_call>\n{"name": "do", "arguments": {"what": "echo", "more": 1}}\n</tool_call>', "error", "more"),
         (call("refuse"), "error", "not today"),
         (call("huge"), "truncated", f"{'x' * 99}\n[cut: 99 of 5242880 characters]"),
-        (call("binary"), "error", "25600 bytes that are no text"),
+        (call("binary"), "error", "25600 bytes that are not text"),
         ('<tool_call>\n{"name": "do", "argu…', "error", "cut at its limit"),
     ]
     script = {str(n): [turn, "Sorry."] for n, (turn, _, _) in enumerate(cases)}

@@ -119,7 +119,7 @@ def test_prompts_that_offer_tools_which_nothing_answers_are_refused_with_their_l
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--set", "agent.name=single_turn"], "would not be used by agent 'single_turn'"),
+        (["--set", "agent.name=single_turn"], "agent 'single_turn' does not use environment"),
         (
             ["--env", "tools", "--reward", "environment", "--set", "environment.tools=[calculator, calculator]"],
             "two tools called 'calculator'",

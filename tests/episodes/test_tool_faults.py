@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.audit.tool_faults import play
+from scripts.faults.tools import play
 
 
 @pytest.mark.slow

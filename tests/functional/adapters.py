@@ -1,10 +1,10 @@
-"""What a course's test suite calls, onto ``rlhf_core.losses``: nothing but names."""
+"""What a course's test suite calls, onto ``rlhf_plugin_grpo.functional``: nothing but names."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rlhf_core import losses as F
+from rlhf_plugin_grpo import functional as F
 
 
 def run_tokenize_prompt_and_output(prompt_strs: list[str], output_strs: list[str], tokenizer: Any) -> Any:

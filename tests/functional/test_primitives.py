@@ -12,11 +12,11 @@ import torch
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.functional.surrogate import clipped_surrogate
 from rlhf_core.types.batches import TokenBatch
 from rlhf_core.types.rollouts import Score
 from rlhf_plugin_grpo.advantage import GroupNorm
 from rlhf_plugin_grpo.config import GroupNormConfig
+from rlhf_plugin_grpo.functional.surrogate import clipped_surrogate
 from rlhf_plugin_grpo.loss import GrpoClip
 from rlhf_testing.samples import make_rollouts
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlhf_core.data.tool_call_formats import Hermes
+from rlhf_core.data.tool_calls import Hermes
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
@@ -18,7 +16,7 @@ from rlhf_plugin_episodes.lookup import weights_path
 from rlhf_plugin_episodes.lookup.config import LookupDataConfig
 from rlhf_plugin_episodes.lookup.demonstrations import TOOLS
 from rlhf_plugin_episodes.lookup.source import LookupSource
-from rlhf_plugin_sft.turns import all_answers
+from rlhf_plugin_sft.task import all_answers
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +60,3 @@ def test_every_turn_of_a_demonstration_is_learned_and_no_result(formatter: Forma
     assert "<tool_response>" not in written
     assert "<tool_call>" not in read
     assert all(turn["content"] in read for turn in turns if turn["role"] == "tool")
-
-
-def test_the_build_measures_the_saved_files_on_held_out_questions(tmp_path: Path) -> None:
-    from scripts import build_pocket_tools
-
-    folder = Path(shutil.copytree(weights_path(), tmp_path / "weights"))
-    success = build_pocket_tools.held_out_success(folder, questions=4, calls=(2,))
-    assert success["questions_per_number"] == 4
-    assert success["by_calls"]["2"] == success["all"] in (0.0, 0.25, 0.5, 0.75, 1.0)
-    assert success["interval"][0] <= success["all"] <= success["interval"][1]

@@ -17,7 +17,7 @@ def test_binary_and_decimal_units_are_told_apart() -> None:
 
 @pytest.mark.parametrize("text", ["", "much", "-3GiB", "80 GiBs", "1e9"])
 def test_what_is_no_amount_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="no amount of memory"):
+    with pytest.raises(ConfigError, match="not an amount of memory"):
         read_amount(text)
 
 
@@ -34,9 +34,9 @@ def test_this_machine_has_memory() -> None:
     ("text", "why"),
     [
         ("shape:layers=2,hidden=64,heads=5,vocab=100", "do not divide hidden size"),
-        ("shape:layers=2,hidden=64,heads=4,kv_heads=3,vocab=100", "heads of keys do not divide"),
+        ("shape:layers=2,hidden=64,heads=4,kv_heads=3,vocab=100", "key/value heads do not divide"),
         ("shape:layers=0,hidden=64,heads=4,vocab=100", "at least 1"),
-        ("shape:layers=9999,hidden=64,heads=4,vocab=100", "that large"),
+        ("shape:layers=9999,hidden=64,heads=4,vocab=100", "1,000 layers"),
         ("shape:layer=2,hidden=64,heads=4,vocab=100", "did you mean 'layers'"),
         ("shape:hidden=64,heads=4,vocab=100", "does not say layers"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,9 +93,7 @@ def test_the_rank_that_has_most_counts_in_each_phase() -> None:
     assert of_all_ranks(ranks) == {"measured": {"update": 3, "other": 4}}
 
 
-def test_cards_have_the_rows_of_a_cpu_and_an_offloaded_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cards_have_the_rows_of_a_cpu_and_an_offloaded_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_plan_cuda.cases() == {}
     monkeypatch.setenv("RLHF_BENCH_MODEL", "models/Half-B")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -115,6 +112,4 @@ def test_cards_have_the_rows_of_a_cpu_and_an_offloaded_reference(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H100")
     result = one["Half-B: grpo, one process"]()
     assert (result["peak_error"], result["phase_errors"]["rollout"]) == (0.1, -0.05)
-    memory_plan_cuda.finish({"Half-B: grpo, one process": result}, tmp_path)
-    line = (tmp_path / "memory_plan_cuda.md").read_text().splitlines()[-1]
-    assert "| +10.0% | -5.0% | +10.0% | +0.0% | 120 B | H100 |" in line
+    assert result["card"] == "H100"

@@ -76,12 +76,13 @@ def test_the_cheapest_change_is_named_where_a_run_does_not_fit() -> None:
     ("words", "why"),
     [
         (("--algo", "sft", "--model", "./nothing-here"), "nothing-here"),
-        (("--algo", "sft", "--device-memory", "plenty"), "no amount of memory"),
+        (("--algo", "sft", "--device-memory", "plenty"), "not an amount of memory"),
         (("--algo", "sft", "--strategy", "fsdq"), "did you mean 'fsdp'"),
         (("--algo", "sft", "--ranks", "4", "--tensor", "3"), "does not divide 4 ranks"),
         (("--algo", "sft", "--ranks", "3", "--tensor", "3"), "does not divide the 5 heads"),
         (("--algo", "sft", "--prompt-tokens", "999999"), "do not fit"),
         (("--algo", "grpo", "--reply-tokens", "9"), "max_tokens"),
+        (("--algo", "sft", "--set", "model.dtype=bfloat16", "--set", "trainer.precision=bf16"), "cannot be combined"),
     ],
 )
 def test_bad_input_is_refused(words: tuple[str, ...], why: str) -> None:

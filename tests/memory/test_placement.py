@@ -244,7 +244,7 @@ def test_splits_are_estimated_by_their_shares() -> None:
         (Placement("fsdp", 6, tensor=4), "does not divide 6 ranks"),
         (Placement("fsdp", 8, tensor=8), "heads of keys"),
         (Placement("fsdp", 16, pipeline=16), "more than the 8 layers"),
-        (Placement("hsdp", 12, 8), "no whole nodes"),
+        (Placement("hsdp", 12, 8), "not whole nodes"),
     ],
 )
 def test_impossible_splits_are_refused(place: Placement, why: str) -> None:

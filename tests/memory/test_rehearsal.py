@@ -15,7 +15,7 @@ from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.sources import Source
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.runs.launch.started import ranks_here
+from rlhf_core.runs.launch.ranks import ranks_here
 from rlhf_core.types.errors import ConfigError, ModelError
 from rlhf_plugin_preflight.memory import check
 from rlhf_plugin_preflight.memory import footprint as footprint_module

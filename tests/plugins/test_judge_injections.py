@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pytest
 
 from rlhf_core.data import Message, Prompt
-from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, delimited
+from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample
 from rlhf_eval import selectors
 from rlhf_plugin_datagen.demonstrations import critique_request, revision_request
 from rlhf_plugin_datagen.grades import grade_request
@@ -24,6 +24,7 @@ from rlhf_plugin_datagen.items import Item, Settings
 from rlhf_plugin_datagen.principles import SEVEN
 from rlhf_plugin_evaluate import judging
 from rlhf_plugin_judge.config import AnthropicConfig
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.grading import GradeReward
 from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig, JudgeVerifierConfig

@@ -9,7 +9,7 @@ import pytest
 import rlhf_testing as testing
 from rlhf_core.config.run import RunConfig
 from rlhf_core.plugins import protocols
-from rlhf_core.plugins.kinds import KIND_OF_FIELD, KINDS, METHODS, PROTOCOLS, TABLE
+from rlhf_core.plugins.registry import KIND_OF_FIELD, KINDS, METHODS, PROTOCOLS, TABLE
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TABLE if kind.protocol], ids=lambda kind: kind.name)

@@ -45,7 +45,6 @@ def test_any_group_takes_commands(fakes: Fakes) -> None:
     [
         ("train.weigh", "`rlhf train` takes no commands of plugins"),
         ("config.show", "`rlhf config show` is there already"),
-        ("runs.show", "`rlhf runs show` is there already"),
         ("weigh.more", "`rlhf weigh` takes no commands of plugins"),
     ],
 )
@@ -115,23 +114,15 @@ def test_one_broken_module_marks_one_component(fakes: Fakes) -> None:
     assert fakes.rlhf("plugins", "list", "--kind", "loss").stdout.count("acme-two") == 3
 
 
-def test_what_build_imports_marks_its_component(fakes: Fakes) -> None:
+@pytest.mark.parametrize("module", ["extra", "late"])
+def test_a_broken_module_that_no_config_names_is_a_row_of_its_own(fakes: Fakes, module: str) -> None:
     package = two(fakes)
     (package / "sick.py").write_text((package / "late.py").read_text())
-    (package / "late.py").write_text("import no_such_library\n")
-    out = fakes.rlhf("plugins", "check", "acme-two")
-    assert out.stdout.count("broken ") == 1
-    assert "broken  loss       acme-two/late" in out.stdout
-
-
-def test_a_broken_module_of_no_component_is_a_row_of_its_own(fakes: Fakes) -> None:
-    package = two(fakes)
-    (package / "sick.py").write_text((package / "late.py").read_text())
-    (package / "extra.py").write_text("import no_such_library\n")
+    (package / f"{module}.py").write_text("import no_such_library\n")
     out = fakes.rlhf("plugins", "check", "acme-two")
     assert out.returncode == 1
     assert out.stdout.count("broken ") == 1
-    assert "broken  module     acme_two.extra" in out.stdout
+    assert f"broken  module     acme_two.{module}" in out.stdout
 
 
 def test_two_claims_are_a_note_and_break_nothing(fakes: Fakes) -> None:

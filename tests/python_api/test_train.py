@@ -21,7 +21,7 @@ import rlhf_core
 from rlhf_core.config import ConfigError, PluginError
 from rlhf_core.data import DatasetError
 from rlhf_core.losses import LossOutput
-from rlhf_core.python_api.held import splits_of
+from rlhf_core.python_api.object_registry import splits_of
 from rlhf_core.rewards import Score
 from rlhf_core.types.errors import RunDirError
 
@@ -193,7 +193,7 @@ def test_resume_goes_on_with_the_same_objects_and_refuses_others(tmp_path: Path)
 
     with pytest.raises(ConfigError, match=r"the run's (reward|dataset) is a Python object"):
         stopped.resume(progress=False)
-    with pytest.raises(ConfigError, match="another Python object"):
+    with pytest.raises(ConfigError, match="is not the Python object"):
         stopped.resume(reward=lambda samples: [0.0] * len(samples), dataset=ROWS, progress=False)
     with pytest.raises(ConfigError, match="takes no 'rewards'"):
         stopped.resume(rewards=letters, progress=False)

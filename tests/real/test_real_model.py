@@ -46,29 +46,31 @@ def test_quickstart_beats_the_starting_policy_by_the_gold_score(tmp_path: Path) 
     assert len(report["heldout"]["members"]) == 3
 
 
-def test_grpo_on_gsm8k(gguf: str, test_data: Path, tmp_path: Path) -> None:
-    settings = ("trainer.steps=1", "trainer.eval_samples=4", "reward.max_pairs=12", "reward.heldout_pairs=6")
-    command = [
-        sys.executable,
-        "-m",
-        "scripts.real.smollm2_gsm8k",
-        "--only",
-        "ensemble",
-        "--model",
-        gguf,
-        "--data",
-        str(test_data),
-        *[part for s in settings for part in ("--set", s)],
-    ]
-    env = {**os.environ, "RLHF_CACHE": str(tmp_path)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=900)
-    found = json.loads(done.stdout)["ensemble"]
-    assert found["completions"] == found["steps"] * 16
-    assert found["drift_mean_abs_first_step"] < 1e-3, "engine and trainer agree on the sampled tokens' logprobs"
-    assert found["tokens_generated"] > 16 * 16
-    assert found["final_model"]["parameters"] > 130e6
-    assert len(found["final_model"]["answer"].split()) > 3
-    assert found["reports"]["ensemble"]["train_pairs"] == 12
+def test_grpo_on_gsm8k(
+    gguf: str, test_data: Path, rlhf: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path))
+    settings = (
+        *("trainer.steps=1", "trainer.eval_samples=4", "reward.max_pairs=12", "reward.heldout_pairs=6"),
+        *(f"reward.base_model.path={gguf}", f"reward.pairs.path={test_data / 'hh_rlhf'}"),
+        *(f"dataset.path={test_data / 'gsm8k'}", "dataset.subset=null"),
+    )
+    config, run = Path(__file__).parents[2] / "configs" / "smollm2_gsm8k_ensemble.yaml", tmp_path / "run"
+    sets = [word for setting in settings for word in ("--set", setting)]
+    out = rlhf("train", "--config", config, "--model", gguf, "--run-dir", run, *sets)
+    assert out.code == 0, out.err
+    summary = json.loads((run / "summary.json").read_text())
+    steps = [row for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if "time" in row]
+    assert summary["dropped"]["scores_ok"] == len(steps) * 16
+    assert steps[0]["drift/mean_abs"] < 1e-3, "engine and trainer agree on the sampled tokens' logprobs"
+    assert summary["tokens_generated"] > 16 * 16
+    assert summary["reports"]["ensemble"]["train_pairs"] == 12
+    tokenizer = AutoTokenizer.from_pretrained(run / "final")
+    model = AutoModelForCausalLM.from_pretrained(run / "final")
+    assert model.num_parameters() > 130e6
+    ids = torch.tensor([tokenizer("The capital of France is")["input_ids"]])
+    text = tokenizer.decode(model.generate(ids, max_new_tokens=24, do_sample=False)[0], skip_special_tokens=True)
+    assert len(text.split()) > 8
 
 
 @pytest.mark.long  # the real model is trained, and its final folder read again: above

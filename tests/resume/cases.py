@@ -27,6 +27,7 @@ EVERY = {"threads": 1, "trainer.checkpoint_every": 1, "trainer.keep_checkpoints"
 SAMPLED = {
     **EVERY,
     "dataset": "pocket/arithmetic",
+    "dataset.limit": 64,
     "reward": {"name": "verifier", "workers": 1, "timeout_s": 60},  # a busy machine is no late verifier
     "trainer.rollout_batch_size": 16,
     "trainer.sampling.max_tokens": 12,
@@ -36,6 +37,7 @@ GRPO = {**SAMPLED, "trainer.steps": 3, "trainer.group_size": 4, "trainer.eval_ev
 KILLED = {
     "threads": 1,
     "dataset": "pocket/arithmetic",
+    "dataset.limit": 64,
     "reward": {"name": "verifier", "workers": 1},
     "trainer.steps": 6,
     "trainer.rollout_batch_size": 16,

@@ -14,6 +14,7 @@ import pytest
 from rlhf_core.data.manifest import MANIFEST, find_damage
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
+from rlhf_core.runs.checkpoint import CheckpointStore
 from rlhf_core.types.errors import ModelError
 
 from .runs import check_same, read_run, train
@@ -126,3 +127,12 @@ def test_a_file_that_was_added_is_not_loaded_with_the_others(run: Path, name: st
     expected = [] if name == "notes.md" else [f"{name} is not in it"]
     assert find_damage(model) == expected
     assert find_damage(model.parent) == [f"model/{row}" for row in expected]
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    for step in (1, 2, 3, 4):
+        with store.writing(step) as folder:
+            (folder / "state.json").write_text("{}")
+    assert store.steps() == [3, 4]
+    assert store.newest_whole() == 4

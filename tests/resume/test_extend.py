@@ -102,7 +102,7 @@ def copied(whole: Whole, tmp_path: Path) -> Path:
         (["trainer.steps=5", "trainer.optimizer.learning_rate=1"], "trainer.optimizer.learning_rate: "),
         (["trainer.group_size=2"], "only trainer.steps, trainer.max_steps, trainer.epochs"),
         (["seed=3"], "seed: 0 -> 3"),
-        (["trainer.steps=2"], "trainer.steps can only rise: 3 -> 2"),
+        (["trainer.steps=2"], "trainer.steps can only be raised: 3 -> 2"),
     ],
 )
 def test_other_settings_are_refused_by_name(
@@ -118,7 +118,7 @@ def test_other_settings_are_refused_by_name(
 def test_no_checkpoint_no_extension(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(copied / "checkpoints")
     assert train("--resume", str(copied), "--set", "trainer.steps=5") == 2
-    assert "has no checkpoint to go on from" in capsys.readouterr().err
+    assert "has no checkpoint to continue from" in capsys.readouterr().err
     assert (copied / "summary.json").is_file()
 
 
@@ -134,7 +134,7 @@ def test_no_checkpoint_no_extension(copied: Path, capsys: pytest.CaptureFixture[
 )
 def test_what_an_extension_means_is_said(trainer: dict[str, Any], summary: dict[str, Any], says: str) -> None:
     from rlhf_core.config.plan import Plan
-    from rlhf_core.runs.launch.extension import meaning
+    from rlhf_core.runs.launch.resume import meaning
 
     row = {"at_step": 4, "changes": {"trainer.steps": [4, 8]}}
     first, *more = meaning(Plan({"trainer": trainer}, (), {}, 0, 1, extensions=(row,)), summary)

@@ -19,25 +19,22 @@ from rlhf_core.distributed import optimizer as optimizer_module
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.optimizer import TorchOptimizer, fuses
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.layers.row_attention import WAYS, Way
+from rlhf_core.models.layers.packing import BACKENDS, AttentionBackend
 from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.optimizer_plan import NormPart, OptimizerGroup, OptimizerPlan
-from rlhf_core.rl.token_record import TokenRecorder
-from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.forward_options import PLAIN, ForwardOptions
+from rlhf_core.plugins.strategy_protocols import NormPart, OptimizerGroup, OptimizerPlan
+from rlhf_core.training.forward import PLAIN, ForwardOptions, completion_logprobs, structure
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import micro_batches_of_size
 from rlhf_core.training.offline.config import OfflineTrainerConfig
-from rlhf_core.training.offline.trace import ExampleRecorder
-from rlhf_core.training.structure import structure
+from rlhf_core.training.trace import ExampleRecorder, TokenRecorder
 from rlhf_plugin_preflight.device.forwards import possible_here, random_samples
 from rlhf_plugin_preflight.memory.sizes import sizes_of
 from rlhf_plugin_preflight.memory.update import _parts
 from tests.second_device.accelerator import DEVICE, There, accelerator, move
 
-ALLOWED = ("transformers/masking_utils.py", "rlhf_core/models/layers/agreement.py")
+ALLOWED = ("transformers/masking_utils.py", "rlhf_core/models/layers/trunk_and_head.py")
 """transformers asks of a padded batch whether several sequences lie in one row; we, once per model, what it allows."""
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "sft": ("trainer.sample_prompts=0",),
@@ -185,12 +182,14 @@ def test_on_cuda_alone_one_kernel_makes_the_step(monkeypatch: pytest.MonkeyPatch
         stepped(optimizer)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
 @pytest.mark.parametrize("window", [None, 3])
-def test_what_packed_attention_prepares_is_made_without_waiting(way: Way, window: int | None) -> None:
+def test_what_packed_attention_prepares_is_made_without_waiting(backend: AttentionBackend, window: int | None) -> None:
     """The operators need CUDA; what they are given, for all layers, is made of numbers that the host has."""
     with accelerator() as device:
-        prepared = way.prepare([Segment((0, 5)), Segment((5, 7), (0, 5)), Segment((7, 140), (0, 5))], window, DEVICE)
+        prepared = backend.prepare(
+            [Segment((0, 5)), Segment((5, 7), (0, 5)), Segment((7, 140), (0, 5))], window, DEVICE
+        )
         tensors = [value for value in vars(prepared).values() if isinstance(value, torch.Tensor)]
         assert len(tensors) >= 3
         assert all(isinstance(tensor, There) for tensor in tensors)

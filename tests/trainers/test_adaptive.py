@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.rl.config import AdaptiveSampling
+from rlhf_core.rl.settings import AdaptiveSampling
 
 from .conftest import GROUPS, largest_difference, one_and_two_processes, with_trainer
 

@@ -13,9 +13,10 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rl.advantages import apply_overlong_penalty
-from rlhf_core.rl.config import OnlineTrainerConfig, OverlongSettings
-from rlhf_core.rl.entropy import keep_uncertain
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.settings import OverlongSettings
+from rlhf_core.rl.update import keep_uncertain
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.rollouts import Score, ScoreStatus
 from rlhf_testing.samples import make_rollout
 

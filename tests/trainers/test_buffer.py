@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.rl.prompts import PromptLoader
-from rlhf_core.rl.rollout_batch_state import batch_state, read_batch
-from rlhf_core.rl.rollout_config import RolloutSettings
-from rlhf_core.rl.scheduler import RolloutBuffer
+from rlhf_core.rl.scheduler import RolloutBuffer, batch_state, read_batch
+from rlhf_core.rl.settings import RolloutSettings
+from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.events import EventLog
-from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup
+from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.types.rollouts import (
     FinishReason,
     Prompt,
@@ -115,6 +114,19 @@ def test_prompts_that_come_back_come_first_and_never_twice_in_a_batch() -> None:
     loader.put_back([*first, *second, *first])
     ids = [[g.prompt.id for g in loader.take(3)] for _ in range(3)]
     assert ids == [["p0", "p1", "p2"], ["p3", "p0", "p1"], ["p4", "p5", "p0"]]
+    loader.put_back([*first, *first])
+    ids = [[g.prompt.id for g in loader.take(3)] for _ in range(2)]
+    assert ids == [["p0", "p1", "p2"], ["p0", "p1", "p3"]], "put back twice, it comes twice"
+
+
+def test_ranks_share_every_group_once_and_know_where_their_completions_begin() -> None:
+    assert share_bounds(8, 3) == [0, 3, 6, 8]
+    assert share_bounds(1, 3) == [0, 1, 1, 1]
+    groups = [PromptGroup(prompt(f"p{n}"), (1,), size) for n, size in enumerate((2, 3, 1, 4))]
+    shares = [cut_groups(part, ["r"] * 10, [Score(0.0)] * 10) for part in (groups[:2], groups[2:])]  # type: ignore[list-item]
+    ranks = [batch_of(groups, own, 0, rank, 2) for rank, own in enumerate(shares)]
+    assert [(b.offset, len(b.rollouts), len(b.scores)) for b in ranks] == [(0, 5, 5), (5, 5, 5)]
+    assert ranks[1].group_ids == [0, 0, 1, 1, 1, 2, 3, 3, 3, 3]
 
 
 def test_a_batch_in_a_checkpoint_and_back(tmp_path: Path) -> None:
@@ -165,6 +177,6 @@ def test_a_batch_in_a_checkpoint_and_back(tmp_path: Path) -> None:
         assert (one.finish_reason, one.seed, one.policy_version) == (two.finish_reason, two.seed, two.policy_version)
         assert (one.mask_T is None) == (two.mask_T is None)
         assert (one.info, one.segments, one.versions) == (two.info, two.segments, two.versions)
-    assert back.filtered[0].rollouts[1] is back.rollouts[1]
+    assert back.set_aside[0].rollouts[1] is back.rollouts[1]
     assert [method for method, _ in back.events] == ["rollouts", "rewards", "count", "trace"]
     assert back.events[1][1][0][1] is back.rollouts[1]

@@ -170,12 +170,12 @@ def test_a_disk_that_is_full_at_the_end(train: Train, monkeypatch: pytest.Monkey
         if merge:
             raise error
 
-    monkeypatch.setattr("rlhf_plugin_sft.task.save_model", full)
+    monkeypatch.setattr("rlhf_core.models.save.save_model", full)
     with pytest.raises(RunDirError, match=r"(?s)cannot write '.*final': No space left.*last complete checkpoint is"):
         train(OFFLINE)
     run = train.folder / "run"
     assert sorted(p.name for p in run.iterdir() if "final" in p.name) == [], "nothing half written is left"
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-000003"]
-    monkeypatch.setattr("rlhf_plugin_sft.task.save_model", real)
+    monkeypatch.setattr("rlhf_core.models.save.save_model", real)
     assert train(OFFLINE, resume=True)["status"] == "completed"
     assert (run / "final" / "config.json").is_file()

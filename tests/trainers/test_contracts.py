@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_core.config import ComponentConfig, PluginError
 from rlhf_core.losses import Advantages, LossOutput, TokenBatch
-from rlhf_core.plugins.contracts import ValidatedEngine, check_advantages, check_rollouts, score_samples
+from rlhf_core.plugins.contracts import CheckedEngine, check_advantages, check_rollouts, score_samples
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import Rollout
 from rlhf_core.types.rollouts import FinishReason, Prompt, RolloutRequest, SamplingParams
@@ -148,13 +148,10 @@ def test_advantages_that_are_right() -> None:
 )
 def test_rollouts(change: Change, said: str) -> None:
     class Engine:
-        context = 77
-
         def generate(self, requests: Any, sampling: Any, policy_version: int) -> Any:
             return change(play(requests))
 
-    validated = ValidatedEngine(Engine(), "rollout 'x' (acme 1.0)")
-    assert validated.context == 77
+    validated = CheckedEngine(Engine(), "rollout 'x' (acme 1.0)")
     with pytest.raises(PluginError, match=rf"(?s)rollout 'x' \(acme 1.0\) returned .*{said}"):
         validated.generate(REQUESTS, SamplingParams(), 0)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.types.errors import DatasetError
 
 ROWS = [{"id": n, "prompt": f"What is {n} + 7?", "answer": str(n + 7)} for n in range(14)]
 
@@ -35,7 +36,7 @@ def base(data: Path, steps: int = 3, **dataset: Any) -> dict[str, Any]:
             "checkpoint_every": 1,
             "keep_checkpoints": 9,
         },
-        "reward": {"name": "verifier", "workers": 1},
+        "reward": {"name": "numbers"},
         "dataset": {
             "name": "jsonl",
             "path": str(data / "sums.jsonl"),
@@ -49,17 +50,11 @@ def drawn(run: Path) -> list[str]:
     return [r["prompt_id"] for r in read_jsonl(run / "trace.jsonl") if r["event"] == "prompt"]
 
 
-def test_easy_first_by_a_file(train: Any, data: Path) -> None:
+def test_easy_first_by_a_file_with_which_alone_it_is_resumed(train: Any, data: Path) -> None:
     summary = train(base(data, curriculum={"path": str(data / "passes.json")}))
     assert drawn(data / "run") == [f"sums/{n}" for n in (10, 8, 6, 4, 2, 0)]
     assert summary["dropped"]["curriculum_out_of_band"] == 6
     assert "curriculum_ids_unmatched" not in summary["dropped"], "held-out ids match"
-
-
-def test_resume_with_other_pass_rates_is_refused(train: Any, data: Path) -> None:
-    from rlhf_core.types.errors import DatasetError
-
-    train(base(data, curriculum={"path": str(data / "passes.json")}))
     (data / "run" / "summary.json").unlink()
     (data / "passes.json").write_text(json.dumps({str(n): 0.5 for n in range(14)}))
     with pytest.raises(DatasetError, match="changed since the checkpoint"):

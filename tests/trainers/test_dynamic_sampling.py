@@ -13,9 +13,8 @@ import pytest
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.training.rollout_batch import RolloutGroup
 from rlhf_core.types.rollouts import Prompt, PromptGroup, Sample, Score, ScoreStatus
-from rlhf_plugin_verifiers.reward import VerifierReward
 
-from .conftest import GROUPS, largest_difference, one_and_two_processes, with_trainer
+from .conftest import GROUPS, Numbers, largest_difference, one_and_two_processes, with_trainer
 
 BASE = with_trainer(GROUPS, rollout_batch_size=16, dynamic_sampling={"max_rounds": 8})
 
@@ -89,11 +88,11 @@ def test_missing_scores_stop_the_run_in_the_first_round(train: Any, monkeypatch:
 
     calls: list[int] = []
 
-    def broken(self: VerifierReward, samples: Sequence[Sample]) -> list[Score]:
+    def broken(self: Numbers, samples: Sequence[Sample]) -> list[Score]:
         calls.append(len(samples))
         return [Score.failed(ScoreStatus.ERROR, "no")] * len(samples)
 
-    monkeypatch.setattr(VerifierReward, "score", broken)
+    monkeypatch.setattr(Numbers, "score", broken)
     with pytest.raises(ScoreError, match="16 of 16 scores are missing"):
         train(changed(eval_samples=0))
     assert calls == [16]

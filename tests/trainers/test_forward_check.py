@@ -15,11 +15,9 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers import packing
 from rlhf_core.models.load import load_policy
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.training.forward import completion_logprobs
+from rlhf_core.training.forward import ForwardOptions, completion_logprobs, structure
 from rlhf_core.training.forward_check import choose_samples, forward_check
-from rlhf_core.training.forward_options import ForwardOptions
-from rlhf_core.training.structure import structure
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 
 from .conftest import ONLINE, Train
 

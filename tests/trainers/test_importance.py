@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.rl.importance import ImportanceSettings
-from rlhf_core.rl.loss_terms import ImportanceCorrection, with_sample_size
-from rlhf_core.training.functional.importance import effective_sample_size, importance_weights
+from rlhf_core.rl.settings import ImportanceSettings
+from rlhf_core.rl.update import PolicyTerms, with_sample_size
+from rlhf_core.training.functional import effective_sample_size, importance_weights
 from rlhf_core.training.learner import Learner
 from rlhf_core.types.batches import LossOutput, TokenBatch
 
@@ -58,7 +58,8 @@ def test_gradient_is_the_losses_own_times_the_weight() -> None:
         return LossOutput(-ratio * tokens.advantages_BT, {"mine": (3.0, 4.0)})
 
     logprobs = OLD.clone().requires_grad_()
-    out = ImportanceCorrection(clip, ImportanceSettings(), "truncate")(batch(logprobs))
+    tokens = batch(logprobs)
+    out = PolicyTerms(correction="truncate")(clip(tokens), tokens)
     out.loss[MASK].sum().backward()
     weights = torch.tensor([[2, 1, 0.25, 1], [0.5, 2, 1, 0.0]])
     torch.testing.assert_close(logprobs.grad, -weights * torch.tensor([[1.0] * 4, [-2.0] * 4]))
@@ -70,8 +71,8 @@ def test_metrics_cover_what_counts_and_add_up_over_micro_batches() -> None:
         return LossOutput(tokens.logprobs_BT)
 
     for level, ratios, clipped in (("token", [3, 1, 0.25, 1, 0.5, 4, 1], 2), ("sequence", [0.75, 2.0], 1)):
-        loss = ImportanceCorrection(none, ImportanceSettings(level=level, cap=1.9), "truncate")
-        found = {k: (float(s), float(w)) for k, (s, w) in loss(batch()).metrics.items()}
+        terms, tokens = PolicyTerms(correction="truncate", importance=ImportanceSettings(level=level, cap=1.9)), batch()
+        found = {k: (float(s), float(w)) for k, (s, w) in terms(none(tokens), tokens).metrics.items()}
         n = len(ratios)
         assert found["importance/mean_ratio"] == (pytest.approx(sum(ratios), rel=1e-5), n)
         assert found["importance/clipped_fraction"] == (clipped, n)
@@ -158,13 +159,13 @@ def test_settings_that_contradict_each_other(
 
 def test_accumulation_steps_say_the_micro_batch_size(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    micro = Learner._micro
+    forward_backward = Learner._forward_backward
 
-    def counted(self: Learner, items: Any, *args: Any) -> Any:
+    def counted(self: Learner, items: Any, *args: Any, **options: Any) -> Any:
         sizes.append(len(items))
-        return micro(self, items, *args)
+        return forward_backward(self, items, *args, **options)
 
-    monkeypatch.setattr(Learner, "_micro", counted)
+    monkeypatch.setattr(Learner, "_forward_backward", counted)
     accumulated = {"gradient_accumulation_steps": 4, "train_batch_size": 16, "drop_constant_groups": False}
     train(ONLINE, change={"trainer": {**FAST, "steps": 1, "share_prefix": False, **accumulated}})
     assert sizes == [4] * 8

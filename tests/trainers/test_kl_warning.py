@@ -30,7 +30,7 @@ def test_k2_and_k3_in_the_reward(
     if algo == "ppo":
         kl = {"controller": "fixed", "estimator": "k3", **kl}
     registry = Registry(disabled=())
-    settings = merge_settings(ONLINE, {"trainer": {"name": algo, "kl": kl}})
+    settings = merge_settings(ONLINE, {"trainer": {"name": algo, "kl": kl}, "reward": "verifier"})
     with caplog.at_level(logging.WARNING, "rlhf"):
         preflight(registry, validate(registry, settings), 1)
     assert ("is not the KL's" in caplog.text) is warned

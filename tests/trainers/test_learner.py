@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +15,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.rl.loss_terms import KLTerm
-from rlhf_core.training.forward_options import ForwardOptions
-from rlhf_core.training.learner import Learner
-from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.rl.update import PolicyTerms, UpdateStep
+from rlhf_core.training.config import OptimizerSettings
+from rlhf_core.training.forward import ForwardOptions
+from rlhf_core.training.learner import Learner, lr_factor, means
+from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.batches import LossOutput, TokenBatch
 from rlhf_core.types.errors import TrainingDiverged
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -74,7 +79,7 @@ def gradient(
 ) -> dict[str, torch.Tensor]:
     strategy = Capture()
     settings = OnlineTrainerConfig(name="t", micro_batch_size=micro, reduction=reduction)  # type: ignore[arg-type]
-    loss = GrpoClip(0.2, 0.2) if kl == 0 else KLTerm(GrpoClip(0.2, 0.2), kl, "k3")
+    loss = CheckedLoss(GrpoClip(0.2, 0.2), terms=[PolicyTerms(kl)])
     totals = (float(sum(i.tokens for i in rows)), float(len(rows)))
     kept = [i for i in rows if not i.zero_advantage] if drop else rows
     Learner(PolicyModule(model(), 1.0, ForwardOptions(share_prefix=share)), loss, strategy, settings, 1).update(
@@ -105,6 +110,51 @@ def test_masked_tokens_do_not_count() -> None:
     wild = [replace(masked[0], advantages_T=np.where(mask, masked[0].advantages_T, 1e6).astype(np.float32)), *rows[1:]]
     a, b = gradient(masked), gradient(wild)
     assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def updated(rows: list[TrainingSample]) -> dict[str, torch.Tensor]:
+    """The gradient of a step that learns from two groups."""
+    strategy, session = Capture(), SimpleNamespace(hooks=SimpleNamespace(fire=lambda *_: None), counts=Counter[str]())
+    settings = OnlineTrainerConfig.model_validate({"name": "t", "reduction": "sequence_mean", "micro_batch_size": 8})
+    module = PolicyModule(model(), 1.0)
+    learner, cut = Learner(module, GrpoClip(0.2, 0.2), strategy, settings, 1), PolicyMicroBatcher(module, 8, None, 32)
+    update: Any = UpdateStep(learner, module, cut, strategy, settings, session, 0)  # type: ignore[arg-type]
+    update(1, [rows[:4], rows[4:]], 0)
+    return strategy.gradient
+
+
+def test_a_sequence_without_tokens_is_none_of_the_mean() -> None:
+    rows = items()
+    empty = replace(rows[4], mask_T=np.zeros_like(rows[4].mask_T))
+    a, b = updated([*rows[:4], empty, *rows[5:]]), updated([*rows[:4], *rows[5:]])
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
+    assert max(float(g.abs().max()) for g in a.values()) > 1e-3
+
+
+def test_the_constant_reduction_divides_by_sequences_times_the_longest_completion() -> None:
+    settings = OnlineTrainerConfig.model_validate({"name": "t", "reduction": "constant", "sampling": {"max_tokens": 7}})
+    learner = Learner(PolicyModule(model()), GrpoClip(0.2, 0.2), LocalStrategy(), settings, 1)
+    mask_BT = torch.tensor([[True, True], [True, False]])
+    batch = TokenBatch(logprobs_BT=torch.zeros(2, 2), mask_BT=mask_BT)
+    assert float(learner.reduce(torch.full((2, 2), 14.0), batch, 3.0, 2.0)) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ("constant", [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("linear", [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]),
+        ("cosine", [0.5, 1.0, 1.0, 0.853553, 0.5, 0.146447]),
+    ],
+)
+def test_the_rate_warms_up_and_falls_over_what_is_left(schedule: str, factors: list[float]) -> None:
+    settings = OptimizerSettings.model_validate({"warmup_steps": 2, "schedule": schedule})
+    assert [lr_factor(settings, 6)(n) for n in range(6)] == pytest.approx(factors, abs=1e-6)
+
+
+def test_metrics_of_updates_are_weighted_means_and_counts_are_added() -> None:
+    updates = [{"loss": (2.0, 1.0), "train/tokens": (10.0, 1.0)}, {"loss": (10.0, 3.0), "train/tokens": (30.0, 1.0)}]
+    assert means(updates) == {"loss": 3.0, "train/tokens": 40.0}
 
 
 class Broken:

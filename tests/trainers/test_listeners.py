@@ -97,13 +97,16 @@ def test_a_stopped_run_goes_on_when_resumed(train: Train) -> None:
     assert {k: v for k, v in resumed.items() if k != "seconds"} == {k: v for k, v in whole.items() if k != "seconds"}
 
 
-def test_a_monitor_ends_the_run(train: Train) -> None:
+def test_a_monitor_ends_the_run_and_the_trace_says_why(train: Train) -> None:
     summary = train(OFFLINE, change={"monitors": [{"name": "watch", "stop": True}]}, components=WATCH)
     assert (summary["status"], summary["steps"], summary["stop_reason"]) == (
         "stopped",
         1,
         "the watcher has seen enough",
     )
+    (row,) = [r for r in read_jsonl(train.folder / "run" / "trace.jsonl") if r["event"] == "warning"]
+    wanted = {"step": 1, "stage": "monitor", "event": "warning", "monitor": "watch", "stops": True}
+    assert row == {**wanted, "text": "the watcher has seen enough"}
 
 
 def test_one_listener_that_stops_does_not_silence_the_others(train: Train) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.plugins.loss_contract import CheckedLoss
-from rlhf_core.rl.build import policy_loss
+from rlhf_core.rl.build import policy_terms
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.learner import Learner
 from rlhf_core.types.batches import LossOutput, PairBatch, TokenBatch, UnpairedBatch
@@ -75,7 +75,7 @@ def learner(kind: str, change: Change, *, terms: bool = False) -> Learner:
     def loss(batch: Any) -> Any:
         return change(values(batch))
 
-    chosen: Any = policy_loss(CheckedLoss(loss, "loss 'odd'"), config) if terms else loss
+    chosen: Any = CheckedLoss(loss, "loss 'odd'", [policy_terms(config)]) if terms else loss
     return Learner(Module(kind), chosen, LocalStrategy(), config, 1)
 
 
@@ -132,7 +132,8 @@ def test_a_loss_that_changes_its_batch_is_named_before_anything_is_learned(
 
     made = learner(kind, lambda row: LossOutput(row))
     config = OnlineTrainerConfig(name="t", kl={"coefficient": 0.1, "where": "loss"})  # pyright: ignore[reportArgumentType]
-    made.loss = policy_loss(CheckedLoss(loss, "loss 'odd'"), config) if terms and kind == "token" else loss
+    added = [policy_terms(config)] if terms and kind == "token" else []
+    made.loss = CheckedLoss(loss, "loss 'odd'", added)
     module: Any = made.module
     module.register_forward_hook(lambda *given: own_tensors(given[-1]))
     with pytest.raises(PluginError, match=rf"(changing [\w, ]*{field}|in-place)[\s\S]*in.place"):

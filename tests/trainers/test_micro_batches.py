@@ -11,11 +11,11 @@ from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.models import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.rl import OnlineTrainerConfig
-from rlhf_core.training.forward_options import ALL, PLAIN, ForwardOptions
+from rlhf_core.training.forward import ALL, PLAIN, ForwardOptions
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import balance, by_tokens, flops, positions
 from rlhf_core.training.policy_module import PolicyModule
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_plugin_grpo.loss import GrpoClip
 from tests.ddp.matrix import captured
 

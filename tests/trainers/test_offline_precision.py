@@ -16,10 +16,9 @@ from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
 from rlhf_core.cli.options import resolve_here
-from rlhf_core.config import precision
+from rlhf_core.config import run as run_config
 from rlhf_core.config.load import validate
 from rlhf_core.config.plan import make_plan
-from rlhf_core.config.precision import with_precision
 from rlhf_core.data import PreferencePair, Prompt
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.models import Formatter, ModelConfig, load_policy
@@ -89,7 +88,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, set[torch.dtype]
 
 
 @pytest.mark.parametrize("algo", OFFLINE)
-def test_losses_are_those_of_float32_but_for_rounding(
+def test_losses_are_those_of_float32_but_for_rounding_and_a_resumed_run_is_exact(
     algo: str, train: Train, seen: dict[str, set[torch.dtype]]
 ) -> None:
     train(settings(algo, "fp32"), run="fp32")
@@ -105,6 +104,7 @@ def test_losses_are_those_of_float32_but_for_rounding(
     assert {t.dtype for t in other.values()} == {torch.float32}
     assert any(not torch.equal(other[name], other[name].bfloat16().float()) for name in other), "no copy in bfloat16"
     assert max(float((one[name] - other[name]).abs().max()) for name in one) < 2 * 4 * 1e-4, "two steps of AdamW each"
+    check_resumed(algo, train)
 
 
 BEFORE, WRONG = "Let me think.", "I do not know."
@@ -174,9 +174,8 @@ def test_the_others_learn_in_bfloat16_too(
     assert gap(algo, run / "final") > 0.05
 
 
-@pytest.mark.parametrize("algo", OFFLINE)
-def test_a_resumed_run_ends_with_the_same_weights(algo: str, train: Train) -> None:
-    train(settings(algo, "bf16"), run="whole")
+def check_resumed(algo: str, train: Train) -> None:
+    """A paused run goes on to the weights of the one in ``bf16``, and keeps none in bfloat16."""
     train(settings(algo, "bf16"), StopsAt(2), run="paused")
     (newest,) = sorted((train.folder / "paused" / "checkpoints").glob("step-*"))[-1:]
     kept = [t for file in newest.rglob("*.safetensors") for t in load_file(file).values() if t.is_floating_point()]
@@ -186,9 +185,9 @@ def test_a_resumed_run_ends_with_the_same_weights(algo: str, train: Train) -> No
         path = train.folder / "paused" / name
         path.rename(path.with_name(f"before-{name}"))
     train({}, resume=True, run="paused")
-    one, other = (weights(train.folder / run) for run in ("whole", "paused"))
+    one, other = (weights(train.folder / run) for run in ("bf16", "paused"))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert losses(train.folder / "whole")[-1] == losses(train.folder / "paused")[-1]
+    assert losses(train.folder / "bf16")[-1] == losses(train.folder / "paused")[-1]
 
 
 def test_weights_that_are_not_float32_are_refused(train: Train) -> None:
@@ -200,10 +199,10 @@ def test_a_resumed_run_keeps_its_planned_precision(tmp_path: Path, monkeypatch: 
     registry = Registry(disabled=())
     run = validate(registry, {"trainer": "sft", "dataset": "pocket"})
     with monkeypatch.context() as without_cuda:
-        without_cuda.setattr(precision, "cuda_has_bfloat16", lambda: False)
-        plan = make_plan(registry, with_precision(run), 1)
-    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
-    assert with_precision(run).trainer.precision == "bf16"
+        without_cuda.setattr(run_config, "cuda_has_bfloat16", lambda: False)
+        plan = make_plan(registry, run.with_precision(), 1)
+    monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
+    assert run.with_precision().trainer.precision == "bf16"
     RunDir(tmp_path / "run").create(plan, {})
     (tmp_path / "run" / "checkpoints" / "step-000001").mkdir(parents=True)
 

@@ -13,17 +13,17 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from rlhf_core.cli.train import train as train_command
-from rlhf_core.config import precision
+from rlhf_core.config import run as run_config
 from rlhf_core.config.load import validate
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision, slow_bfloat16
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rl import inputs
 from rlhf_core.runs.launch.run import set_up_torch
-from rlhf_core.training.forward import completion_logprobs
-from rlhf_core.training.structure import compute_dtype, structure
+from rlhf_core.training.forward import completion_logprobs, structure
 from rlhf_core.types.errors import ConfigError
 
 from .conftest import ONLINE, Train
@@ -128,7 +128,7 @@ def planned(*more: str, algo: str = GRPO) -> str:
 
 def test_auto_is_bfloat16_where_the_device_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert planned() == "fp32", "a CPU's numbers stay"
-    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
     assert planned() == "bf16"
     for settings in ("model.dtype=bfloat16", "strategy.device=cpu", "trainer.precision=fp32"):
         more = ("--set", "strategy=ddp") if settings.startswith("strategy") else ()
@@ -139,28 +139,28 @@ def test_auto_is_bfloat16_where_the_device_has_it(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("algo", ["sft", "dpo", "kto", "reward_model", "prm", "orm"])
 def test_auto_means_the_same_where_a_run_learns_from_data(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert planned(algo=algo) == "fp32"
-    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
     assert planned(algo=algo) == "bf16"
     assert planned("--set", "model.dtype=bfloat16", algo=algo) == "fp32"
 
 
 def test_a_run_keeps_what_its_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
     registry = Registry(disabled=())
     asked = {"trainer": {"name": "grpo"}, "reward": "exact", "dataset": "pocket/arithmetic"}
-    assert precision.with_precision(validate(registry, asked)).trainer.precision == "bf16"
+    assert validate(registry, asked).with_precision().trainer.precision == "bf16"
     kept = validate(registry, asked | {"trainer": {"name": "grpo", "precision": "fp32"}})  # as plans of before have it
-    assert precision.with_precision(kept) is kept
+    assert kept.with_precision() is kept
 
 
 @pytest.mark.parametrize(("there", "native"), [(True, True), (True, False), (False, True)])
 def test_a_card_is_asked_for_instructions_not_for_emulation(
     there: bool, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "version", lambda _: "2.13.0+cu130")
+    monkeypatch.setattr(run_config, "version", lambda _: "2.13.0+cu130")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native or including_emulation)
-    assert precision.cuda_has_bfloat16() is (there and native)
+    assert run_config.cuda_has_bfloat16() is (there and native)
 
 
 def test_an_automatic_precision_reaches_the_model(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +169,6 @@ def test_an_automatic_precision_reaches_the_model(train: Train, monkeypatch: pyt
     real = inputs.set_precision
     monkeypatch.setattr(inputs, "set_precision", lambda model, chosen: (seen.append(chosen), real(model, chosen)))
     train(ONLINE, change={"trainer": small})
-    monkeypatch.setattr(precision, "cuda_has_bfloat16", lambda: True)
+    monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
     train(ONLINE, change={"trainer": small})
     assert seen == ["fp32", "bf16"]

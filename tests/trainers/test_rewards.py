@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rlhf_core.training.rewards import RewardManager, score_metrics
+from rlhf_core.rl.advantages import group_counts
+from rlhf_core.training.generation import RewardManager, score_metrics
 from rlhf_core.types.errors import ScoreError
 from rlhf_core.types.rollouts import FinishReason, Prompt, Rollout, Sample, Score, ScoreStatus
 from rlhf_plugin_grpo.advantage import GroupNorm
@@ -72,3 +74,41 @@ def test_a_non_finite_score_cannot_be_made() -> None:
 def test_gated_samples_do_not_count_as_failures() -> None:
     gated = Score(None, {"std": 2.0}, ScoreStatus.GATED, "members disagree")
     RewardManager(Constant(1.0), {}, 0.1).check([gated, gated, gated, Score(1.0)])
+
+
+def test_as_many_scores_may_be_missing_as_the_setting_says() -> None:
+    late, good = Score.failed(ScoreStatus.TIMEOUT, "5 s"), Score(1.0)
+    RewardManager(Constant(1.0), {}, 0.5).check([late, late, good, good])
+    with pytest.raises(ScoreError, match=r"3 of 4 scores are missing[\s\S]*timeout: 5 s"):
+        RewardManager(Constant(1.0), {}, 0.5).check([late, late, late, good])
+
+
+def test_no_reward_is_asked_about_an_episode_that_broke() -> None:
+    broke = Score.failed(ScoreStatus.ERROR, "the environment broke")
+    rollouts = [replace(ROLLOUTS[0], score=broke), replace(ROLLOUTS[1], score=Score(0.25)), *ROLLOUTS[2:]]
+    scores = RewardManager(Constant(1.0), {}, 0.5).score(PROMPTS, rollouts)
+    assert scores[0] is broke
+    assert [s.value for s in scores] == [None, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("status", [s for s in ScoreStatus if s is not ScoreStatus.OK])
+def test_a_value_without_the_status_ok_takes_no_part(status: ScoreStatus) -> None:
+    """A gate keeps the value that it dropped."""
+    scores = [Score(1.0), Score(9.0, status=status), Score(3.0), Score(2.0)]
+    values = GroupNorm(GroupNormConfig()).estimate(ROLLOUTS, scores, [0] * 4).values
+    assert values[1] is None
+    assert [values[0], values[2], values[3]] == pytest.approx([-1.0, 1.0, 0.0], abs=1e-5)
+    assert score_metrics(scores)["reward/mean"] == pytest.approx(2.0)
+
+
+def test_a_group_with_too_few_scores_to_compare_is_not_called_constant() -> None:
+    groups = {
+        "equal scores": [(0.0, True), (0.0, True)],
+        "one score": [(None, False), (0.0, True)],
+        "no score": [(None, False), (None, False)],
+        "a signal": [(0.5, True), (-0.5, True)],
+        "a single completion": [(0.0, True)],
+    }
+    rows = [(value, ok, number) for number, group in enumerate(groups.values()) for value, ok in group]
+    values, scores_ok, ids = zip(*rows)
+    assert group_counts(values, scores_ok, ids) == {"constant_groups": 2, "unscored_groups": 2}

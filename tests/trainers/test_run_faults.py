@@ -1,7 +1,4 @@
-"""Failures of a published training diary, made on purpose in runs of the pocket model; each is named.
-
-The table in docs/lab-notes.md says which other tests belong to the rest of them.
-"""
+"""Failures of a published training diary, made on purpose in runs of the pocket model; each is named."""
 
 from __future__ import annotations
 
@@ -66,6 +63,10 @@ class FaultyEngine:
 FAULTY = {("rollout", "faulty"): f"{__name__}:FaultyEngineConfig"}
 
 
+WHOLE = {"name": "pocket", "subset": "arithmetic", "limit": None}
+"""All prompts: on the 64 of the other tests the drift stays within its error."""
+
+
 @pytest.fixture
 def named(train: Train, caplog: pytest.LogCaptureFixture) -> Any:
     """``named(change)``: the warnings of a short run, and its summary."""
@@ -91,7 +92,7 @@ def test_nothing_is_said_of_a_sound_run(named: Any) -> None:
 
 
 def test_another_temperature_in_sampler_and_trainer(named: Any) -> None:
-    said, summary = named({"sampling": {"temperature": 0.6}}, rollout=engine("raw_logprobs"))
+    said, summary = named({"sampling": {"temperature": 0.6}}, rollout=engine("raw_logprobs"), dataset=WHOLE)
     assert "the rollout engine's logprobs differ from the trainer's" in said
     assert "another sampling temperature" in said
     assert "kl_spike: kl is" in said
@@ -101,7 +102,7 @@ def test_another_temperature_in_sampler_and_trainer(named: Any) -> None:
 
 
 def test_a_token_that_is_taken_for_padding(named: Any) -> None:
-    said, summary = named({"rollout_batch_size": 16, "kl": {"coefficient": 0}}, rollout=engine("pad_id"))
+    said, summary = named({"rollout_batch_size": 16, "kl": {"coefficient": 0}}, rollout=engine("pad_id"), dataset=WHOLE)
     assert "the rollout engine's logprobs differ from the trainer's" in said
     assert "ratio_drift: " in said
     assert summary["dropped"]["drift_warnings"] == 1

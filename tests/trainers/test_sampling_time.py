@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.rl.collector import CollectorSettings, RolloutCollector, _Call
-from rlhf_core.training import timer as timer_module
-from rlhf_core.training.timer import Timer
+from rlhf_core.rl.dynamic_collector import CollectContext, DynamicCollector
+from rlhf_core.rl.sources import CollectorSettings
+from rlhf_core.training import trace as timer_module
+from rlhf_core.training.trace import Timer
 from rlhf_core.types.rollouts import SamplingParams
 
 
@@ -40,10 +41,10 @@ def test_waiting_is_told_from_sampling(ranks: int, monkeypatch: pytest.MonkeyPat
     events: Any = SimpleNamespace(rollouts=lambda rows: None, rewards=lambda rows, scores: None)
     comm: Any = SimpleNamespace(world_size=ranks, rank=0)
     group: Any = SimpleNamespace(prompt=None, group_size=0)
-    collector = RolloutCollector(
+    collector = DynamicCollector(
         unused, generator, rewards, comm, CollectorSettings(1, SamplingParams()), lambda: clock.late_ranks()
     )
     timer = Timer()
-    collector._sample([group], "a", _Call(0, events, timer))
+    collector._sample([group], "a", CollectContext(0, events, timer), 0)
     seconds = {"rollout": 4.0, "reward": 0.0}
     assert timer.seconds == (seconds if ranks == 1 else {**seconds, "sampling": 1.0})

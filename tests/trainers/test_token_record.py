@@ -1,4 +1,4 @@
-"""What the trace keeps of each token's update, and of what monitors said; nothing that is trained changes by it."""
+"""What the trace keeps of each token's update; nothing that is trained changes by it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from rlhf_core.data.jsonl import read_jsonl
 
-from .conftest import OFFLINE, ONLINE, Train, with_trainer
-from .test_listeners import WATCH
+from .conftest import ONLINE, Train, with_trainer
 
 
 def completions(run: Path) -> list[dict[str, Any]]:
@@ -50,10 +49,3 @@ def test_recording_changes_no_weight_and_several_updates_have_a_ratio(train: Tra
     trained = [row for row in rows if "old_logprobs" in row]
     moved = [np.abs(np.subtract(row["trainer_logprobs"], row["old_logprobs"])).max() for row in trained]
     assert max(moved) > 1e-4, "the second epoch's policy is another one"
-
-
-def test_the_trace_keeps_what_a_monitor_said(train: Train) -> None:
-    train(OFFLINE, change={"monitors": [{"name": "watch", "stop": True}]}, components=WATCH)
-    (row,) = [r for r in read_jsonl(train.folder / "run" / "trace.jsonl") if r["event"] == "warning"]
-    wanted = {"step": 1, "stage": "monitor", "event": "warning", "monitor": "watch", "stops": True}
-    assert row == {**wanted, "text": "the watcher has seen enough"}

@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlhf_core.config import BuildContext, ComponentConfig
-from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
-from rlhf_core.training.weight_sync import WeightSync
+from rlhf_core.training.weight_sync import SamplerPolicy, WeightSync, trained_names
 from rlhf_plugin_native.engine import NativeEngine
 
 from .conftest import ONLINE, Train
@@ -41,6 +40,7 @@ def test_an_engine_that_keeps_weights_gets_each_version_once() -> None:
     model, engine = policy(), EngineWithWeights()
     weight_sync = WeightSync(model, nullcontext, None, engine, trained_names(model))
     weight_sync.sync(0)
+    weight_sync.release_memory()  # which this engine does not offer
     weight_sync.sync(0)
     before = model[0].weight.detach().clone()
     with torch.no_grad():
@@ -74,64 +74,6 @@ def test_an_engine_over_the_policy_itself_needs_nothing() -> None:
     WeightSync(policy(), never, None, object(), []).sync(0)
 
 
-class OwnWeightsConfig(ComponentConfig):
-    """An engine in another place: the native one over weights that only ``update_weights`` changes."""
-
-    name: str = "own_weights"
-    component: ClassVar[str] = f"{__name__}:OwnWeights"
-
-
-class OwnWeights:
-    def __init__(self, config: OwnWeightsConfig, ctx: BuildContext) -> None:
-        self.model = copy.deepcopy(ctx.policy.model)
-        self.engine = NativeEngine(self.model, ctx.policy.tokenizer, ctx.policy.context)
-
-    def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.model.load_state_dict(dict(tensors), strict=False)
-
-    def generate(self, *request: Any) -> Any:
-        return self.engine.generate(*request)
-
-
-@pytest.mark.parametrize("staleness", [0, 1])
-def test_no_copy_of_the_policy_is_made_for_an_engine_that_keeps_weights(
-    train: Train, monkeypatch: pytest.MonkeyPatch, staleness: int
-) -> None:
-    trainer = {"steps": 3, "eval_samples": 0, "rollouts": {"max_staleness": staleness}}
-    train(ONLINE, change={"trainer": trainer}, run="native")
-    monkeypatch.delattr("rlhf_core.models.sampler_policy.SamplerPolicy.__init__")
-    components = {("rollout", "own_weights"): f"{__name__}:OwnWeightsConfig"}
-    train(ONLINE, change={"trainer": trainer, "rollout": "own_weights"}, components=components, run="own")
-    native, own = (load_file(train.folder / run / "final" / "model.safetensors") for run in ("native", "own"))
-    assert all(native[name].equal(own[name]) for name in native)
-
-
-RELEASED: list[int] = []
-"""Versions after which memory was given back."""
-
-
-class ReleasesConfig(ComponentConfig):
-    """An engine that keeps no weights while the policy is updated."""
-
-    name: str = "releases"
-    component: ClassVar[str] = f"{__name__}:Releases"
-
-
-class Releases(OwnWeights):
-    version = -1
-
-    def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        super().update_weights(version, tensors)
-        self.version = version
-
-    @torch.no_grad()
-    def release_memory(self) -> bool:
-        RELEASED.append(self.version)
-        for parameter in self.model.parameters():
-            parameter.fill_(torch.nan)
-        return True
-
-
 def test_weights_that_an_engine_gave_up_are_sent_again_though_the_version_is_the_same() -> None:
     model, engine = policy(), EngineWithWeights()
     engine.release_memory = lambda: True  # type: ignore[attr-defined]
@@ -142,15 +84,51 @@ def test_weights_that_an_engine_gave_up_are_sent_again_though_the_version_is_the
     assert engine.versions == [0, 0]
 
 
+RELEASED: list[int] = []
+"""Versions after which memory was given back."""
+
+
+class OwnWeightsConfig(ComponentConfig):
+    """An engine in another place: the native one over weights that only ``update_weights`` changes."""
+
+    name: str = "own_weights"
+    component: ClassVar[str] = f"{__name__}:OwnWeights"
+
+
+class OwnWeights:
+    """Keeps no weights while the policy is updated."""
+
+    version = -1
+
+    def __init__(self, config: OwnWeightsConfig, ctx: BuildContext) -> None:
+        self.model = copy.deepcopy(ctx.policy.model)
+        self.engine = NativeEngine(self.model, ctx.policy.tokenizer, ctx.policy.context)
+
+    def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.model.load_state_dict(dict(tensors), strict=False)
+        self.version = version
+
+    def generate(self, *request: Any) -> Any:
+        return self.engine.generate(*request)
+
+    @torch.no_grad()
+    def release_memory(self) -> bool:
+        RELEASED.append(self.version)
+        for parameter in self.model.parameters():
+            parameter.fill_(torch.nan)
+        return True
+
+
 @pytest.mark.parametrize(("staleness", "released"), [(0, [0, 1, 2]), (1, [])])
-def test_an_engine_gives_memory_back_before_each_update_unless_it_samples_ahead(
-    train: Train, staleness: int, released: list[int]
+def test_an_engine_with_weights_needs_no_copy_and_gives_memory_back_unless_it_samples_ahead(
+    train: Train, monkeypatch: pytest.MonkeyPatch, staleness: int, released: list[int]
 ) -> None:
     RELEASED.clear()
     trainer = {"steps": 3, "eval_samples": 2, "rollouts": {"max_staleness": staleness}}
     train(ONLINE, change={"trainer": trainer}, run="native")
-    components = {("rollout", "releases"): f"{__name__}:ReleasesConfig"}
-    train(ONLINE, change={"trainer": trainer, "rollout": "releases"}, components=components, run="own")
+    monkeypatch.delattr("rlhf_core.training.weight_sync.SamplerPolicy.__init__")
+    components = {("rollout", "own_weights"): f"{__name__}:OwnWeightsConfig"}
+    train(ONLINE, change={"trainer": trainer, "rollout": "own_weights"}, components=components, run="own")
     assert released == RELEASED
     native, own = (load_file(train.folder / run / "final" / "model.safetensors") for run in ("native", "own"))
     assert all(native[name].equal(own[name]) for name in native)

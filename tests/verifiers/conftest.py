@@ -21,11 +21,13 @@ from rlhf_core.types.rollouts import Score
 class NaughtyConfig(VerifierConfig):
     name: str = "naughty"
     slow_start: float = 0.0
+    starts: str = ""
     thread: bool = False
     needs_answer = False
     secrets = property(lambda self: ("JUDGE_API_KEY",))
     def build(self, ctx):
         time.sleep(self.slow_start)
+        if self.starts: open(self.starts, "a").write("started\\n")
         if self.thread: threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
         return Naughty()
 
@@ -34,8 +36,9 @@ class Naughty:
         what, _, argument = sample.completion.partition(" ")
         return getattr(self, what)(argument)
     def echo(self, text): return Score(float(text))
-    def hang(self, _):
+    def hang(self, note):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if note: open(note, "w").close()
         while True: time.sleep(60)
     def spin(self, _):
         while True: pass

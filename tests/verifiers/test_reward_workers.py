@@ -12,7 +12,7 @@ import pytest
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import PluginError
 from rlhf_core.types.rollouts import Sample, ScoreStatus
-from rlhf_core.workers.reward_workers import RewardWorkers
+from rlhf_core.workers.pool import RewardWorkers
 from rlhf_testing import make_context
 
 MODULE = """
@@ -78,6 +78,6 @@ def test_a_call_that_hangs_or_crashes_costs_one_score(
 
 
 def test_a_reward_with_a_state_is_refused(workers: Callable[..., RewardWorkers]) -> None:
-    with pytest.raises(PluginError, match="keeps a state") as caught:
+    with pytest.raises(PluginError, match="has state") as caught:
         workers(stateful=True)
     assert "trainer.reward_workers=0" in str(caught.value)

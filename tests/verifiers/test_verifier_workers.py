@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,24 +17,10 @@ from rlhf_core.workers.worker_handle import descendants
 from rlhf_plugin_verifiers.reward import VerifierReward, worker_spec
 from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig, VerifierRewardConfig
 from rlhf_testing import make_context
+from tests.waiting import alive, wait_for
 
 Judge = Callable[..., VerifierReward]
 MakeSample = Callable[..., Sample]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def gone(pid: int, within: float = 5.0) -> bool:
-    deadline = time.monotonic() + within
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not alive(pid)
 
 
 def test_500_calls_come_back_in_order(judge: Judge, sample: MakeSample) -> None:
@@ -47,7 +32,7 @@ def test_500_calls_come_back_in_order(judge: Judge, sample: MakeSample) -> None:
 
 @pytest.mark.slow
 def test_the_audit_of_many_verifications_recycles_workers() -> None:
-    from scripts.audit import verifications
+    from scripts.faults import verifications
 
     with verifications.distribution():
         scores = verifications.through_pool(verifications.calls(20, 0), 1, 5.0, 100)
@@ -72,39 +57,37 @@ def test_a_worker_has_no_keys_but_those_its_verifier_names(
 def test_a_late_call_is_killed_and_the_others_are_not(judge: Judge, sample: MakeSample, call: str) -> None:
     reward = judge(workers=2)
     pids = [w.pid for w in reward.pool.workers]
-    started = time.monotonic()
     scores = reward.score([sample("echo 1"), sample(call), *[sample(f"echo {i}") for i in range(2, 20)]])
-    assert time.monotonic() - started < 4.0  # SIGTERM is ignored: only SIGKILL is that fast
     assert scores[1].status is ScoreStatus.TIMEOUT
     assert scores[1].value is None
     assert "test/0 in 1 s" in scores[1].detail
     assert [s.value for i, s in enumerate(scores) if i != 1] == [1.0, *map(float, range(2, 20))]
-    assert sum(gone(p, 0.5) for p in pids) == 1
+    wait_for(lambda: sum(map(alive, pids)) == 1, "the end of the late worker, which ignores SIGTERM")
     assert reward.score([sample("echo 4")] * 4)[3].value == 4.0
     assert reward.pool.restarts == 1
 
 
-@pytest.mark.parametrize(
-    ("call", "detail", "restarts"),
-    [
-        ("segfault", "SIGSEGV", 1),
-        ("exit", "exit code 7", 1),
-        ("sys_exit", "SystemExit: 3", 0),
-        ("raise_", "ValueError: no such thing", 0),
-        ("memory", "MemoryError", 0),
-        ("wrong", "returned 1.0, expected a Score", 0),
-        ("infinite", "part 'part' of the verdict is inf", 0),
-    ],
-)
-def test_a_failed_call_is_an_error_and_the_next_one_works(
-    judge: Judge, sample: MakeSample, call: str, detail: str, restarts: int
-) -> None:
+FAILURES = {
+    "segfault": ("SIGSEGV", 1),
+    "exit": ("exit code 7", 1),
+    "sys_exit": ("SystemExit: 3", 0),
+    "raise_": ("ValueError: no such thing", 0),
+    "memory": ("MemoryError", 0),
+    "wrong": ("returned 1.0, expected a Score", 0),
+    "infinite": ("part 'part' of the verdict is inf", 0),
+}
+"""Call -> what its score says, and how many workers it costs."""
+
+
+def test_a_failed_call_is_an_error_and_the_next_one_works(judge: Judge, sample: MakeSample) -> None:
     reward = judge(memory_mb=2048)
-    bad, good = reward.score([sample(call), sample("echo 2")])
-    assert (bad.status, bad.value) == (ScoreStatus.ERROR, None)
-    assert detail in bad.detail
-    assert good.value == 2.0
-    assert reward.pool.restarts == restarts
+    for call, (detail, restarts) in FAILURES.items():
+        before = reward.pool.restarts
+        bad, good = reward.score([sample(call), sample("echo 2")])
+        assert (bad.status, bad.value) == (ScoreStatus.ERROR, None), call
+        assert detail in bad.detail, call
+        assert good.value == 2.0, call
+        assert reward.pool.restarts - before == restarts, call
 
 
 def test_a_deadline_that_nobody_set_is_the_same_after_a_dump() -> None:
@@ -135,17 +118,15 @@ def test_workers_are_recycled_after_calls_and_above_a_size(judge: Judge, sample:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-@pytest.mark.parametrize("call", ["hang", "segfault", "exit", "daemonize /dev/null"])
-def test_a_lost_call_costs_no_new_start(judge: Judge, sample: MakeSample, call: str) -> None:
-    reward = judge(verifier={"name": "naughty", "slow_start": 2.0}, timeout_s=0.5)
+def test_a_lost_call_costs_no_new_start(judge: Judge, sample: MakeSample, tmp_path: Path) -> None:
+    reward = judge(verifier={"name": "naughty", "starts": str(tmp_path / "starts")}, timeout_s=0.5)
     below = len(descendants(os.getpid()))
-    bad = reward.score([sample(call)])[0]
-    started = time.monotonic()
-    assert not bad.ok
-    assert reward.score([sample("echo 3")])[0].value == 3.0
-    assert time.monotonic() - started < 1.5  # building takes two seconds
-    assert reward.pool.restarts == 1
-    assert len(descendants(os.getpid())) == below
+    for number, call in enumerate(("hang", "segfault", "exit", "daemonize /dev/null"), 1):
+        assert not reward.score([sample(call)])[0].ok, call
+        assert reward.score([sample("echo 3")])[0].value == 3.0, call
+        assert reward.pool.restarts == number, call
+        assert len(descendants(os.getpid())) == below, call
+    assert (tmp_path / "starts").read_text() == "started\n", "the verifier was built once"
 
 
 def test_a_verifier_with_threads_is_not_forked(judge: Judge, sample: MakeSample) -> None:
@@ -158,25 +139,25 @@ def test_a_verifier_with_threads_is_not_forked(judge: Judge, sample: MakeSample)
     assert good.value == 2.0
 
 
-@pytest.mark.parametrize(
-    "noise",
-    [
-        "noise\\n",
-        "null\\n",
-        "[1]\\n",
-        "{}\\n",
-        '{"ready": 1}\\n',
-        '{"call": 1}\\n',
-        '{"call": 1, "score": 3}\\n',
-        "\\xff\\n",
-    ],
+NOISE = (
+    "noise\\n",
+    "null\\n",
+    "[1]\\n",
+    "{}\\n",
+    '{"ready": 1}\\n',
+    '{"call": 1}\\n',
+    '{"call": 1, "score": 3}\\n',
+    "\\xff\\n",
 )
+
+
 @pytest.mark.parametrize("thread", [False, True])
-def test_stray_writes_cost_one_verdict(judge: Judge, sample: MakeSample, noise: str, thread: bool) -> None:
+def test_stray_writes_cost_one_verdict(judge: Judge, sample: MakeSample, thread: bool) -> None:
     reward = judge(verifier={"name": "naughty", "thread": thread}, timeout_s=20.0)
-    bad, *good = reward.score([sample(f"scribble {noise}"), sample("echo 1"), sample("echo 2"), sample("echo 3")])
-    assert (bad.status, bad.value) == (ScoreStatus.ERROR, None)
-    assert [s.value for s in good] == [1.0, 2.0, 3.0]
+    for noise in NOISE:
+        bad, *good = reward.score([sample(f"scribble {noise}"), *[sample(f"echo {n}") for n in range(3)]])
+        assert (bad.status, bad.value) == (ScoreStatus.ERROR, None), noise
+        assert [s.value for s in good] == [0.0, 1.0, 2.0], noise
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -204,7 +185,7 @@ def test_a_daemon_of_a_late_call_dies_with_it(judge: Judge, sample: MakeSample, 
     file = tmp_path / "pid"
     (score,) = judge(timeout_s=3.0).score([sample(f"daemonize {file}")])
     assert score.status is ScoreStatus.TIMEOUT
-    assert gone(int(file.read_text()))
+    wait_for(lambda: not alive(int(file.read_text())), "the end of the daemon")
 
 
 def test_close_leaves_no_process_and_is_idempotent(judge: Judge, sample: MakeSample) -> None:
@@ -229,17 +210,17 @@ def test_workers_die_with_a_killed_trainer(naughty: Path, tmp_path: Path) -> Non
         "from rlhf_testing import make_context\n"
         "r = R(C.model_validate(o, context={'registry': g}), make_context(registry=g))\n"
         "print(*[p for w in r.pool.workers for p in (w.process.pid, w.pid)], flush=True)\n"
-        "r.score([Sample(Prompt('p', ({'role': 'user', 'content': ''},)), 'hang')])\n"
+        "r.score([Sample(Prompt('p', ({'role': 'user', 'content': ''},)), f'hang {sys.argv[1]}/called')])\n"
     )
     trainer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert trainer.stdout
     pids = [int(p) for p in trainer.stdout.readline().split()]
     assert len(pids) == 4
-    time.sleep(0.5)  # one of them is inside a call that never returns, the other one waits
+    wait_for((tmp_path / "called").exists, "a call that never returns; the other worker waits")
     assert all(alive(p) for p in pids)
     trainer.kill()
     trainer.wait()
-    assert all(gone(p) for p in pids)
+    wait_for(lambda: not any(map(alive, pids)), "the end of the workers")
 
 
 def test_workers_import_no_torch(judge: Judge, sample: MakeSample) -> None:

@@ -56,10 +56,6 @@ class LmEvalConfig(ComponentConfig):
 
 
 def need_lm_eval() -> None:
-    """Refuse to go on without lm_eval.
-
-    Raises:
-        PluginError: it is not installed.
-    """
+    """Refuse to go on without lm_eval."""
     if find_spec("lm_eval") is None:
         raise PluginError("lm-evaluation-harness is not installed", fix="pip install 'rlhf-eval[lm-eval]'")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of, load_sampler
-from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.cli import load_sampler
+from rlhf_core.config import BuildContext, ConfigError, merge_settings, parse_settings
 from rlhf_core.data import write_json
 from rlhf_core.models import ModelConfig, resolve_model, weights_digest
 from rlhf_eval.store import ResultFolder
@@ -42,8 +42,8 @@ def run_task(
             fix="leave it out; what can be set: rlhf plugins info lm_eval",
         )
     chosen = {to: options[k] for k, to in OPTIONS.items() if options.get(k) is not None}
-    sets = options.get("settings", ())
-    config: Any = component_of(ctx.registry, "benchmark", "lm_eval", {"task": task, **chosen}, sets)
+    settings = merge_settings({"task": task, **chosen}, parse_settings(options.get("settings", ())))
+    config: Any = ctx.registry.config("benchmark", "lm_eval", settings)
     config.preflight(ctx)
     resolve_model(model.path)
     settings = {

@@ -14,6 +14,7 @@ from rlhf_core.data import DatasetError
 if TYPE_CHECKING:
     from rlhf_eval.lm_harness.config import LmEvalConfig
 
+
 log = logging.getLogger("rlhf.eval")
 
 
@@ -26,12 +27,7 @@ def manager(include_path: str | None) -> Any:
 
 
 def check_task(config: LmEvalConfig) -> None:
-    """Refuse an unknown task and missing files.
-
-    Raises:
-        PluginError: lm_eval has no such task; the nearest are named.
-        DatasetError: a file is missing.
-    """
+    """Refuse an unknown task and missing files."""
     import difflib
 
     tasks = manager(config.include_path).all_tasks

@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from rlhf_core.plugins.registry import Entry, Registry
+from rlhf_core.plugins.entry_points import Entry
+from rlhf_core.plugins.registry import Registry
 from rlhf_studies.arithmetic_algorithms.run import by_algorithm, summarise
 from rlhf_studies.calibration_top_decile.run import cells
 from rlhf_study.record import recorded
@@ -62,7 +63,7 @@ def test_the_recorded_deciles_are_those_of_the_table() -> None:
 
 @pytest.mark.parametrize("entry", OURS, ids=lambda entry: entry.name)
 def test_every_study_says_its_question_and_verdict(entry: Entry) -> None:
-    found = recorded(entry)
+    found = recorded(entry.point.module)
     assert found.question.endswith("?")
     assert f"rlhf study run {entry.name}" in found.verdict or entry.name in found.verdict or not found.table
     assert found.folder is not None

@@ -50,7 +50,7 @@ def list_(as_json: bool) -> None:
 
     rows: list[dict[str, Any]] = []
     for entry in Registry().entries("study"):
-        record = recorded(entry)
+        record = recorded(entry.point.module)
         rows.append({**entry.describe(), "question": record.question, "recorded": bool(record.table)})
     if as_json:
         emit_json(rows)
@@ -71,7 +71,7 @@ def show(name: str, as_json: bool) -> None:
     from rlhf_core.runs import RunDirError
     from rlhf_study.record import recorded
 
-    record = recorded(Registry().find("study", name))
+    record = recorded(Registry().find("study", name).point.module)
     if as_json:
         file = record.folder / "result.json" if record.folder else None
         if file is None or not file.is_file():
@@ -103,13 +103,10 @@ def run(
 
     Results go to OUT/NAME/result.json and result.md; OUT is runs/studies, or runs/studies-smoke with --smoke.
     """
-    from rlhf_core.cli import quiet_libraries, set_up_logging
-    from rlhf_core.cli.options import open_plugins
+    from rlhf_core.cli import open_registry
     from rlhf_study.runner import run_studies
 
-    set_up_logging()
-    quiet_libraries()
-    registry = open_plugins()[0]
+    registry = open_registry()
     configs = {name: configured(registry, name, seeds, smoke, settings) for name in dict.fromkeys(names)}
     out = out or Path("runs", "studies-smoke" if smoke else "studies")
     tables = run_studies(
@@ -130,17 +127,16 @@ def configured(
     """
     from typing import cast
 
-    from rlhf_core.cli import component_of
-    from rlhf_core.config import PluginError
+    from rlhf_core.config import PluginError, merge_settings, parse_settings
     from rlhf_study.config import StudyConfig
 
     cls = registry.load("study", name)
     if not issubclass(cls, StudyConfig):
         raise PluginError(
-            f"study '{name}' names {cls.__name__}, which is no StudyConfig", fix="derive it from StudyConfig"
+            f"study '{name}' names {cls.__name__}, which is not a StudyConfig", fix="derive it from StudyConfig"
         )
     chosen = {**cls.smoke, "seeds": (0,)} if smoke else {}
-    config = component_of(registry, "study", name, chosen, settings)
+    config = registry.config("study", name, merge_settings(chosen, parse_settings(settings)))
     return cast("StudyConfig", config.model_copy(update={"seeds": seeds}) if seeds else config)
 
 

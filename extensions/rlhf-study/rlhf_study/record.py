@@ -7,10 +7,7 @@ import platform
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rlhf_core.plugins.registry import Entry
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -26,9 +23,9 @@ class Recorded:
     """``result.md``; "" where nothing is recorded."""
 
 
-def recorded(entry: Entry) -> Recorded:
-    """Read what a study's package holds. Nothing is imported: only the top package is located."""
-    folder = folder_of(entry.point.module)
+def recorded(module: str) -> Recorded:
+    """Read what the package of a study's module holds. Nothing is imported: only the top package is located."""
+    folder = folder_of(module)
     heading, _, verdict = _text(folder, "README.md").partition("\n")
     return Recorded(folder, heading.lstrip("# ").strip(), verdict.strip(), _text(folder, "result.md").strip())
 

@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.config import RlhfError, UserError, check_component
 from rlhf_core.data import write_json
 from rlhf_core.runs import RunDirError
-from rlhf_core.runs.launch.ranks import die_with_parent
+from rlhf_core.runs.launch.process_end import die_with_parent
+from rlhf_study.config import StudyConfig
 from rlhf_study.record import machine
-
-if TYPE_CHECKING:
-    from rlhf_core.runs import Study
-    from rlhf_study.config import StudyConfig
 
 Figures = Mapping[str, Any]
 Key = tuple[str, int]
@@ -78,7 +75,7 @@ def in_turn(
     configs: Mapping[str, StudyConfig], keys: Sequence[Key], out: Path, jobs: int
 ) -> Iterator[tuple[Key, Figures | Exception]]:
     """One after the other in this process; a study is built once for all its seeds."""
-    studies: dict[str, Study] = {}
+    studies: dict[str, Any] = {}
     for name, seed in keys:
         try:
             study = studies.setdefault(name, built(configs[name]))
@@ -102,12 +99,8 @@ def in_processes(
             yield tasks[task], error or task.result()
 
 
-def measure(config: StudyConfig, seed: int, folder: Path, study: Study | None = None) -> Figures:
-    """Figures of one seed, from an earlier call where they are there.
-
-    Raises:
-        RunDirError: the folder holds work that was done with other settings.
-    """
+def measure(config: StudyConfig, seed: int, folder: Path, study: Any = None) -> Figures:
+    """Figures of one seed, from an earlier call where they are there."""
     settings = config.model_dump(mode="json", exclude={"seeds"})
     asked, figures = folder / "settings.json", folder / "figures.json"
     if asked.is_file() and json.loads(asked.read_text()) != settings:
@@ -119,7 +112,7 @@ def measure(config: StudyConfig, seed: int, folder: Path, study: Study | None = 
     return json.loads(figures.read_text())
 
 
-def built(config: StudyConfig) -> Study:
+def built(config: StudyConfig) -> Any:
     """The study that a Config stands for."""
     from rlhf_core.cli import context_of, open_registry
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import JsonlFile
@@ -11,10 +11,7 @@ from rlhf_plugin_agents.backends.config import check_form
 from rlhf_plugin_agents.backends.native import NativeBackend
 from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.report import report
-
-if TYPE_CHECKING:
-    from rlhf_plugin_agents.suites.config import AgentSuiteConfig
-
+from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
 PLAYS = "plays.jsonl"
 """Of a run: a row per play, with its messages. A resumed run plays again what came after its checkpoint; the last row

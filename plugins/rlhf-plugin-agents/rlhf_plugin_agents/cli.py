@@ -66,94 +66,68 @@ def agents(**options: Any) -> None:
     _run(options.pop("more"), options)
 
 
-@click.command()
-@agent_options
-def agentbench_mini(**options: Any) -> None:
+def _suite(name: str, help: str) -> click.Command:
+    """The command of one suite, which may name others to play besides."""
+
+    @click.command(name.replace("_", "-"), help=help)
+    @agent_options
+    def command(**options: Any) -> None:
+        _run((name, *options.pop("more")), options)
+
+    return command
+
+
+agentbench_mini = _suite(
+    "agentbench_mini",
     """36 own tasks for agents: tool use, several steps, and what cannot be found.
 
     \b
     rlhf eval agentbench_mini --agent react --backend scripted
     rlhf eval agentbench_mini --agent react --agent zero_shot --model M
-    """
-    _run(("agentbench_mini", *options.pop("more")), options)
-
-
-@click.command()
-@agent_options
-def bfcl(**options: Any) -> None:
-    """Berkeley Function Calling Leaderboard, single turn: rlhf eval bfcl --data FOLDER."""
-    _run(("bfcl", *options.pop("more")), options)
-
-
-@click.command()
-@agent_options
-def tau_bench(**options: Any) -> None:
+    """,
+)
+bfcl = _suite("bfcl", "Berkeley Function Calling Leaderboard, single turn: rlhf eval bfcl --data FOLDER.")
+tau_bench = _suite(
+    "tau_bench",
     """tau-bench, retail or airline.
 
     \b
     rlhf eval tau_bench --data FOLDER --model M
     rlhf eval tau_bench --data FOLDER --model M --set user.backend=openai --set user.model=U
     rlhf eval tau_bench --data FOLDER --replay FILE      # published trajectories
-    """
-    _run(("tau_bench", *options.pop("more")), options)
-
-
-@click.command()
-@agent_options
-def chains(**options: Any) -> None:
-    """Chains of documents, 2 to 8 hops: rlhf eval chains --agent multi_agent --agent scratchpad."""
-    _run(("chains", *options.pop("more")), options)
-
-
-@click.command()
-@agent_options
-def code_debug(**options: Any) -> None:
+    """,
+)
+chains = _suite("chains", "Chains of documents, 2 to 8 hops: rlhf eval chains --agent multi_agent --agent scratchpad.")
+code_debug = _suite(
+    "code_debug",
     """12 functions to repair, judged by asserts in a sandbox.
 
     \b
     rlhf eval code_debug --agent code_executor --agent zero_shot --model M
-    """
-    _run(("code_debug", *options.pop("more")), options)
-
-
-@click.command()
-@agent_options
-def agentbench_generated(**options: Any) -> None:
+    """,
+)
+agentbench_generated = _suite(
+    "agentbench_generated",
     """Tasks from a seed, as many as wanted, in seven categories.
 
     \b
     rlhf eval agentbench_generated --set count=200 --category flaky --model M
-    """
-    _run(("agentbench_generated", *options.pop("more")), options)
-
-
-@click.command()
-@agent_options
-def gaia_mini(**options: Any) -> None:
-    """30 own tasks in the manner of GAIA, 3 levels: rlhf eval gaia_mini --levels 1,2."""
-    _run(("gaia_mini", *options.pop("more")), options)
-
-
-@click.command()
-@agent_options
-def gaia(**options: Any) -> None:
-    """GAIA's 165 validation tasks, from the hub or a folder: rlhf eval gaia --data FOLDER --set mode=official."""
-    _run(("gaia", *options.pop("more")), options)
-
-
-@click.command()
-@agent_options
-def injection(**options: Any) -> None:
-    """20 instructions inside tool results: rlhf eval injection --agent react --agent multi_agent --model M."""
-    _run(("injection", *options.pop("more")), options)
+    """,
+)
+gaia_mini = _suite("gaia_mini", "30 own tasks in the manner of GAIA, 3 levels: rlhf eval gaia_mini --levels 1,2.")
+gaia = _suite(
+    "gaia", "GAIA's 165 validation tasks, from the hub or a folder: rlhf eval gaia --data FOLDER --set mode=official."
+)
+injection = _suite(
+    "injection", "20 instructions inside tool results: rlhf eval injection --agent react --agent multi_agent --model M."
+)
 
 
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
-    from rlhf_core.cli import emit_json, set_up_logging
+    from rlhf_core.cli import emit_json
     from rlhf_plugin_agents.commands import evaluate_all
     from rlhf_plugin_agents.show import show
 
-    set_up_logging()
     as_json = options.pop("as_json")
     results = evaluate_all(suites, options, lambda text: click.echo(text, err=True))
     if as_json:

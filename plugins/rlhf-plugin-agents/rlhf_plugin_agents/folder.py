@@ -37,11 +37,7 @@ class AgentFolder:
         return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', words)}-{digest}"
 
     def check(self) -> None:
-        """Refuse a folder that holds another evaluation, or something else.
-
-        Raises:
-            ConfigError: names the settings that differ; or another process plays into the folder.
-        """
+        """Refuse a folder that holds another evaluation, or something else."""
         file = self.path / "settings.json"
         if self.path.is_dir():
             with _held(self.path):
@@ -50,7 +46,9 @@ class AgentFolder:
             raise ConfigError(f"--out {self.path} is a file", fix="name a folder")
         if not file.is_file():
             if self.path.is_dir() and any(self.path.iterdir()):
-                raise ConfigError(f"--out {self.path} holds something that is no evaluation", fix="name another folder")
+                raise ConfigError(
+                    f"--out {self.path} holds something that is not an evaluation", fix="name another folder"
+                )
             return
         try:
             then = json.loads(file.read_text())
@@ -67,11 +65,7 @@ class AgentFolder:
             )
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole rows so far.
-
-        Raises:
-            DatasetError: a line of the file is broken.
-        """
+        """All whole rows so far."""
         try:
             return list(read_jsonl(self.rows_path))
         except ValueError as error:
@@ -117,11 +111,7 @@ class AgentFolder:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which ends with this process; without effect where the file system has none.
-
-    Raises:
-        ConfigError: another process, or another thread of this one, holds it.
-    """
+    """Hold the folder's lock, which ends with this process; without effect where the file system has none."""
     try:
         import fcntl
 

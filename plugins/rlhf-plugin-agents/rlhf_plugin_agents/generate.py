@@ -40,10 +40,8 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
     rlhf data generate agentic --output agentic.jsonl --backend scripted
     rlhf data generate agentic --output agentic.jsonl --model M --per-task 5
     """
-    from rlhf_core.cli import set_up_logging
     from rlhf_core.data import write_text
 
-    set_up_logging()
     chosen = categories or tuple(CATALOGUE)
     if dry_run:
         for category in dict.fromkeys(chosen):
@@ -89,7 +87,7 @@ def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[
     given = parse_settings(options["settings"])
     unknown = sorted(set(given) - {"backend", "agent_settings"})
     if unknown:
-        raise ConfigError(f"--set {unknown[0]}=... is no setting here", fix="backend.X=Y or agent_settings.X=Y")
+        raise ConfigError(f"--set {unknown[0]}=... is not a setting here", fix="backend.X=Y or agent_settings.X=Y")
     backend = dict(given.get("backend") or {})
     if options["model"]:
         backend["model"] = {"path": options["model"]} if options["backend"] == "native" else options["model"]

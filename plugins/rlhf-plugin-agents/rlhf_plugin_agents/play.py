@@ -61,12 +61,7 @@ class EpisodeTools:
         self.talk, self._made = talk, 0
 
     def __call__(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The result of one call.
-
-        Raises:
-            ToolError: the environment says that it failed.
-            TaskDone: the episode ends with it.
-        """
+        """The result of one call."""
         self._made += 1
         result = self.talk.call([ToolCall(name, arguments, f"made{self._made:05d}")])[0]
         if result.done:

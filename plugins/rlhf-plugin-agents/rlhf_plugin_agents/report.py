@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlhf_core.data import json_values
 from rlhf_eval.statistics import mean_interval
 
 Row = Mapping[str, Any]
@@ -53,7 +54,7 @@ def figures(rows: Sequence[Row], trials: int = 1) -> dict[str, Any]:
 
 def interval(values: Sequence[float]) -> dict[str, float | None]:
     """Mean with its interval; None where there is no value."""
-    return {k: v if math.isfinite(v) else None for k, v in mean_interval(values)._asdict().items()}
+    return json_values(mean_interval(values)._asdict())
 
 
 def mean(values: Sequence[float]) -> float | None:

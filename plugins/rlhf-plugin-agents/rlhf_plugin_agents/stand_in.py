@@ -9,9 +9,7 @@ billed (``/seen``).
 
 from __future__ import annotations
 
-import argparse
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +17,7 @@ from rlhf_plugin_agents.agents.parts import ROLES, role_of
 from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.suites.task import AgentTask
 from rlhf_plugin_episodes.tool_spec import tool_spec
-from rlhf_plugin_judge.stand_in import FAULTS, Service, StandIn
+from rlhf_plugin_judge.stand_in import arguments, serve
 from rlhf_plugin_judge.stand_in_tools import Wrote
 
 Body = Mapping[str, Any]
@@ -76,25 +74,14 @@ def _offered(body: Body) -> tuple[Any, ...]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until interrupted."""
-    from rlhf_core.cli import component_of, context_of, open_registry
+    from rlhf_core.cli import context_of, open_registry
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("suite", nargs="?", default="agentbench_mini")
-    parser.add_argument("--port", type=int, default=8123)
-    parser.add_argument("--fault", action="append", default=[], metavar="NAME=SHARE", help=", ".join(FAULTS))
-    parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS")
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     ctx = context_of(open_registry())
-    suite: Any = component_of(ctx.registry, "benchmark", args.suite)
-    faults = {name: float(share) for name, _, share in (f.partition("=") for f in args.fault)}
-    service = Service(oracle(suite.tasks(ctx)), faults, args.seed, latency_s=args.latency, models=("oracle",))
-    with StandIn(service, args.port) as server:
-        print(f"{server.url}, what it counts: {server.url}/seen", flush=True)
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            print(json.dumps(dict(service.seen)))
+    suite: Any = ctx.registry.config("benchmark", args.suite)
+    serve(args, oracle(suite.tasks(ctx)), models=("oracle",))
 
 
 if __name__ == "__main__":

@@ -100,13 +100,9 @@ class AgentTrajectory:
 
 
 def from_json(row: Any, where: str = "") -> AgentTrajectory:
-    """The trajectory of a row.
-
-    Raises:
-        DatasetError: it is of another version, or none.
-    """
+    """The trajectory of a row."""
     if not isinstance(row, Mapping):
-        raise DatasetError("a row is no trajectory", where=where, fix="name a rows.jsonl that `rlhf eval` wrote")
+        raise DatasetError("a row is not a trajectory", where=where, fix="name a rows.jsonl that `rlhf eval` wrote")
     version = row.get("version")
     if version != VERSION:
         raise DatasetError(
@@ -122,5 +118,5 @@ def from_json(row: Any, where: str = "") -> AgentTrajectory:
         return AgentTrajectory(**{**fields, "messages": tuple(fields["messages"]), "turns": turns, "calls": calls})
     except (KeyError, TypeError) as error:
         raise DatasetError(
-            f"a row is no trajectory: {error}", where=where, fix="name a rows.jsonl that `rlhf eval` wrote"
+            f"a row is not a trajectory: {error}", where=where, fix="name a rows.jsonl that `rlhf eval` wrote"
         ) from error

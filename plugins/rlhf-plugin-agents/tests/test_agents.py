@@ -143,7 +143,7 @@ def test_no_call_and_broken_calls() -> None:
     for text in ("Action: search[x]", "Action: []", 'Action: {"name": "a", "arguments": 3}', "Action: {"):
         call = written_call(text)
         assert call is not None
-        assert "no JSON of the form" in call.error
+        assert "not JSON of the form" in call.error
 
 
 def test_limits_are_stop_reasons(box: ToolBox) -> None:

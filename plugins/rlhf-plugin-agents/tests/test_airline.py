@@ -137,11 +137,6 @@ def test_the_oracle_gets_both_tasks_and_who_is_always_wrong_none(airline: Path, 
     assert play_one(suite.agent_config("react"), oracle, tasks[1], 0, 0)["requests"] == 1  # a transfer ends it
 
 
-def test_unused_settings_leave_earlier_evaluations_alone() -> None:
-    assert not {"domain", "user"} & set(TauBench(path="x").model_dump(mode="json"))
-    assert TauBench(path="x", domain="airline").model_dump(mode="json")["domain"] == "airline"
-
-
 def recorded(airline: Path, **changes: str) -> dict[str, Any]:
     """A conversation about the first task as tau-bench publishes them; ``changes`` are other results."""
     store = AirlineStore(database(airline, "airline"))

@@ -13,8 +13,7 @@ from rlhf_plugin_agents.agents.config import PlanAndExecuteConfig, ReactConfig
 from rlhf_plugin_agents.backends.base import ContextFull, ModelReply
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import Job, play_one
-from rlhf_plugin_agents.suites.bfcl import load, task_of
-from rlhf_plugin_agents.suites.bfcl_check import fault_in_calls
+from rlhf_plugin_agents.suites.bfcl import fault_in_calls, load, task_of
 from rlhf_plugin_agents.suites.config import Bfcl
 
 PROPERTIES = {
@@ -107,7 +106,7 @@ def test_bad_files_are_refused(folder: Path, tmp_path: Path, ctx: Any) -> None:
     with pytest.raises(DatasetError, match="'s' has no possible answer"):
         load(folder)
     (folder / "BFCL_v4_simple_python.json").write_text("{")
-    with pytest.raises(DatasetError, match="is no file of JSON lines"):
+    with pytest.raises(DatasetError, match="is not a file of JSON lines"):
         load(folder)
     row = {"id": "i", "question": [[]], "function": [FUNCTION]}
     (folder / "BFCL_v4_irrelevance.json").write_text(2 * (json.dumps(row) + "\n"))
@@ -129,7 +128,7 @@ def test_every_published_question_has_an_oracle_and_a_wrong_answer(test_data: Pa
         "parallel": 200,
         "irrelevance": 240,
     }
-    tasks = tasks[::4]  # scripts/audit/bfcl_verdicts.py judges all
+    tasks = tasks[::4]
     for script, wanted in (("oracle", True), ("wrong", False)):
         backend = ScriptedConfig(script=script).make(tasks, ctx)
         rows = [play_one(ReactConfig(), backend, t, 0, 0) for t in tasks]

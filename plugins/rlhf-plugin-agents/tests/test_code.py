@@ -180,14 +180,13 @@ def test_where_an_answer_is(text: str, code: str) -> None:
 
 
 def test_tools_with_a_state_begin_afresh_with_each_episode(ctx: Any) -> None:
-    from rlhf_core.cli import component_of
     from rlhf_core.data import Prompt, ToolCall
     from rlhf_testing import check_tool
 
     settings = {"tools": [{"name": "python_exec", "stateful": True}, "calculator"]}
-    config = component_of(ctx.registry, "environment", "tools", settings)
+    config = ctx.registry.config("environment", "tools", settings)
     assert not config.stateless  # pyright: ignore[reportAttributeAccessIssue]
-    assert component_of(ctx.registry, "environment", "tools", {"tools": ["python_exec"]}).stateless  # pyright: ignore
+    assert ctx.registry.config("environment", "tools", {"tools": ["python_exec"]}).stateless  # pyright: ignore
     remembers = "try:\n    print(x)\nexcept NameError:\n    x = 1"
     check_tool(config.tools[0], arguments={"code": remembers})  # pyright: ignore[reportAttributeAccessIssue]
     environment = config.build(ctx)

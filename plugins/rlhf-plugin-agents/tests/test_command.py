@@ -204,7 +204,7 @@ def test_a_folder_of_another_evaluation_is_refused(evaluated: Any, rlhf: Any) ->
 
 def test_a_policy_in_training_plays(tmp_path: Path) -> None:
     """As a benchmark of a run: the engine that it is given answers, and the run keeps what was said."""
-    from rlhf_core.cli import component_of, context_of, load_sampler, open_registry
+    from rlhf_core.cli import context_of, load_sampler, open_registry
 
     registry = open_registry()
     settings = {"category": ["failure_recovery"], "max_per_category": 1, "agent_settings": {"max_turn_tokens": 8}}
@@ -217,7 +217,7 @@ def test_a_policy_in_training_plays(tmp_path: Path) -> None:
     with pytest.raises(ContextFull):
         backend.complete(ModelRequest(({"role": "user", "content": "2 + 2? " * 500},)))
     ctx = context_of(registry, policy=policy).with_(run_dir=tmp_path)
-    metrics = component_of(registry, "benchmark", "agentbench_mini", settings).build(ctx).evaluate(engine, 3)
+    metrics = registry.config("benchmark", "agentbench_mini", settings).build(ctx).evaluate(engine, 3)
     assert set(metrics) == {
         f"{c}{n}" for c in ("", "failure_recovery/") for n in ("right", "answer", "process", "calls", "missing")
     }

@@ -11,7 +11,7 @@ import pytest
 from rlhf_plugin_agents.agents.config import AGENTS, MultiAgentConfig, ScratchpadConfig
 from rlhf_plugin_agents.backends.base import ContextFull, ModelRequest
 from rlhf_plugin_agents.backends.config import ScriptedConfig
-from rlhf_plugin_agents.backends.window import seen
+from rlhf_plugin_agents.backends.scripted import seen
 from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.suites.config import Chains
 
@@ -56,8 +56,10 @@ def test_the_crossover_and_the_command_for_it(rlhf: Any) -> None:
 
 
 def test_the_record_can_be_measured_again() -> None:
-    script = pytest.importorskip("scripts.audit.context_crossover")
-    record = json.loads((Path(script.__file__).parents[2] / "docs/bench/context_crossover.json").read_text())
+    script = pytest.importorskip("scripts.bench.context_crossover")
+    record = json.loads((Path(script.__file__).parents[2] / "docs/bench/context_crossover.json").read_text())["cases"][
+        "run"
+    ]["results"]
     row = next(r for r in record["conditions"] if (r["facts"], r["window"], r["cut"]) == ("49 words", 300, "refuse"))
     assert row["crossover"] == 6
     places = [record["hops"].index(n) for n in (5, 6)]

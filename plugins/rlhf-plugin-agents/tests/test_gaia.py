@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError, ToolCall
 from rlhf_core.rollouts import ToolError
@@ -178,7 +177,7 @@ def test_bad_rows_are_refused(change: dict[str, Any], message: str, folder: Path
     [
         ("metadata.parquet", b"version https://git-lfs.github.com/spec/v1", "cannot be read"),
         ("metadata.jsonl", b"\xff\xfe", "cannot be read"),
-        ("metadata.jsonl", b"[1]\n", "a row is no task"),
+        ("metadata.jsonl", b"[1]\n", "a row is not a task"),
     ],
 )
 def test_bad_files_are_refused(name: str, content: bytes, message: str, tmp_path: Path, ctx: Any) -> None:
@@ -289,7 +288,7 @@ def test_live_mode_searches_by_key(
     url, asked = service
     monkeypatch.setenv("BRAVE_API_KEY", "k-brave")
     monkeypatch.setenv("TAVILY_API_KEY", "k-tavily")
-    suite: Callable[..., Any] = lambda **s: component_of(ctx.registry, "benchmark", "gaia", {"path": str(folder), **s})  # noqa: E731
+    suite: Callable[..., Any] = lambda **s: ctx.registry.config("benchmark", "gaia", {"path": str(folder), **s})  # noqa: E731
     live = suite(mode="live", search={"url": url, "results": 2}).tasks(ctx)[0].open(0).box
     assert live.call(ToolCall("web_search", {"query": "a b"})).result == "[1] T (u): D\n[2] T (u): D"
     assert asked[-1] == ("/?q=a+b&count=2", "k-brave")

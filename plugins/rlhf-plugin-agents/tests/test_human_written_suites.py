@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.cli import component_of
 from rlhf_plugin_agents.backends.scripted import ScriptedBackend
 from rlhf_plugin_agents.harness import play_one
 
@@ -119,7 +118,7 @@ def bfcl(tmp_path: Path) -> Path:
 def test_a_play_is_worth_what_its_writer_knew(play: str, ctx: Any, airline: Path, bfcl: Path) -> None:
     name, settings, task_id, texts, value, process = PLAYS[play]
     places = {"tau_bench": {"path": str(airline)}, "bfcl": {"path": str(bfcl)}}
-    suite: Any = component_of(ctx.registry, "benchmark", name, {**settings, **places.get(name, {})})
+    suite: Any = ctx.registry.config("benchmark", name, {**settings, **places.get(name, {})})
     task = next(t for t in suite.tasks(ctx) if t.id == task_id)
     rest = list(texts)
     script = {task_id: lambda request: {"role": "assistant", "content": rest.pop(0)}}

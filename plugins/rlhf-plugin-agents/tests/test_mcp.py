@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from rlhf_core.config import ConfigError
 from rlhf_core.data import ToolCall
 from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.tools.mcp_config import McpEnvironment, McpServer, McpToolConfig, ServerTools
+from tests.waiting import wait_for
 
 pytest.importorskip("mcp")
 SERVER = '''
@@ -30,7 +30,7 @@ more = server
 def price(item: str) -> str:
     """The price of an item."""
     if item == "slow":
-        time.sleep(30)
+        time.sleep(600)
     if item == "none":
         raise ValueError("no such item")
     if item == "change":
@@ -77,11 +77,12 @@ def http(script: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     process = subprocess.Popen([sys.executable, str(script), str(port)], stderr=subprocess.DEVNULL)
-    for _ in range(300):
+
+    def answers() -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.1)
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_for(answers, "the server")
     yield f"http://127.0.0.1:{port}/mcp"
     process.kill()
     process.wait()
@@ -106,10 +107,8 @@ def test_in_process_a_server_answers_and_one_that_changes_is_refused(script: Pat
 @pytest.mark.slow
 def test_over_stdio_a_hanging_tool_is_late_and_the_next_call_goes_on(script: Path) -> None:
     settings = pinned(f"{sys.executable} {script}", timeout_s=1.5)
-    began = time.monotonic()
     answers = ask(settings, "tea", "slow")
     assert answers == ["tea costs 3", "Error: tool 'price' did not answer in 1.5 s"]
-    assert time.monotonic() - began < 25
 
 
 @pytest.mark.slow

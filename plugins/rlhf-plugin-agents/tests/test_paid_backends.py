@@ -102,8 +102,8 @@ def test_a_server_without_tools_gets_calls_as_text(serve: Any, rlhf: Any) -> Non
 @pytest.mark.parametrize(
     ("backend", "settings", "message"),
     [
-        ("openai", {"backend.base_url": "http://127.0.0.1:9/v1"}, "nobody answers at http://127.0.0.1:9/v1"),
-        ("anthropic", {"backend.base_url": "http://127.0.0.1:9"}, "nobody answers at http://127.0.0.1:9"),
+        ("openai", {"backend.base_url": "http://127.0.0.1:9/v1"}, "no server answers at http://127.0.0.1:9/v1"),
+        ("anthropic", {"backend.base_url": "http://127.0.0.1:9"}, "no server answers at http://127.0.0.1:9"),
         ("openai", {"backend.model": "''"}, "has no model"),
         ("openai", {"backend.base_url": "https://api.example.org/v1", "backend.prices": "{}"}, "OPENAI_API_KEY"),
         ("anthropic", {"backend.model": "claude-unheard-of"}, "costs is not known"),
@@ -162,16 +162,16 @@ def test_a_request_that_does_not_fit_ends_its_task_and_is_no_fault_of_the_servic
 @pytest.mark.slow
 def test_what_a_killed_evaluation_paid_for_is_not_paid_again(ctx: Any, tmp_path: Path) -> None:
     """SIGKILL in the middle; the same command leaves out what was in flight, and only asks again when told to."""
-    from scripts.audit.agent_services import AGENTS, counted, finish, kill_at, start, words
+    from scripts.faults.services import AGENTS, agent_words, counted, killed, played
 
     tasks = AgentBenchMini(max_per_category=1).tasks(ctx)
     with StandIn(Service(oracle(tasks), latency_s=0.05, models=("oracle",))) as server:
         given: Any = ("openai", server, tmp_path, 1.0, 1)
-        assert kill_at(start(words(*given, repeat=False), tmp_path), server.service, 6)
-        rest = counted(finish(words(*given, repeat=False), tmp_path), server.service, tmp_path, 1.0)
+        assert killed(agent_words(*given, repeat=False), tmp_path, server.service, 6)
+        rest = counted(played(agent_words(*given, repeat=False), tmp_path), server.service, tmp_path, 1.0)
         assert rest["missing"] > 0, "the calls that were in flight"
         assert (rest["plays"], rest["wrong"], rest["calls billed twice"]) == (3 * len(AGENTS), 0, 0)
         assert rest["billed <= ledger <= cap"]
-        whole = counted(finish(words(*given, repeat=True), tmp_path), server.service, tmp_path, 1.0)
+        whole = counted(played(agent_words(*given, repeat=True), tmp_path), server.service, tmp_path, 1.0)
         assert (whole["right"], whole["missing"]) == (3 * len(AGENTS), 0)
         assert whole["calls billed twice"] <= 8, "workers"

@@ -30,10 +30,10 @@ def test_a_plan_is_ordered_by_what_its_steps_need() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("I would search.", "no JSON of the form"),
-        ("[1, 2]", "no JSON of the form"),
-        ('{"steps": 3}', "no JSON of the form"),
-        ('{"steps": ["a"]}', "no JSON of the form"),
+        ("I would search.", "not JSON of the form"),
+        ("[1, 2]", "not JSON of the form"),
+        ('{"steps": 3}', "not JSON of the form"),
+        ('{"steps": ["a"]}', "not JSON of the form"),
         ('{"steps": []}', "has no steps"),
         (plan({"id": 1, "after": [2]}, {"id": 2, "after": [1]}), "is circular"),
         (plan({"id": 1, "after": [7]}), "comes after step 7, which does not exist"),
@@ -61,7 +61,7 @@ def test_a_bad_plan_may_be_written_again_once(config: Any, ctx: Any) -> None:
     never = ScriptedBackend({"task": lambda request: {"role": "assistant", "content": "{}"}})
     stopped = config.make(never).run("?", task.open(0).box)
     assert (stopped.stop_reason, stopped.answer, len(stopped.turns)) == ("bad_plan", "", 2)
-    assert "no JSON of the form" in stopped.error
+    assert "not JSON of the form" in stopped.error
 
 
 def test_executors_see_their_sub_task_and_one_tool_alone(ctx: Any) -> None:

@@ -120,5 +120,5 @@ def test_suites_are_environments_where_their_tasks_share_their_tools(ctx: Any) -
     prompts = job.prompts(ctx)
     assert [p.id.partition("/")[2] or p.id for p in prompts] == [row["id"] for row in held_out]
     assert [t["function"]["name"] for t in prompts[0].tools] == ["documents"]
-    with pytest.raises(ConfigError, match="no suite for agents"):
+    with pytest.raises(ConfigError, match="not a suite for agents"):
         AgentSuiteEnvironment(suite="gsm8k").offered()

@@ -30,7 +30,7 @@ def test_the_oracle_gets_every_task_and_who_is_always_wrong_none(split: Any, fol
     suite = TauBench(path=str(folder), split=split)
     tasks = suite.tasks(ctx)
     assert len(tasks) == {"test": 115, "dev": 20}[split]
-    tasks = tasks[::3]  # scripts/audit/tau_bench_gold.py plays all
+    tasks = tasks[::3]
     for script, wanted in (("oracle", True), ("wrong", False)):
         backend = ScriptedConfig(script=script).make(tasks, ctx)
         rows = [play_one(suite.agent_config("react"), backend, t, 0, 0) for t in tasks]

@@ -74,14 +74,11 @@ def chat(
     echo "What is 2 + 3?" | rlhf chat pocket --temperature 0
     rlhf chat M --tools calculator --tools my_tools.py
     """
-    from rlhf_core.cli import quiet_libraries, set_up_logging
     from rlhf_plugin_chat.conversation import Conversation
     from rlhf_plugin_chat.screen import Columns, JsonScreen, Screen
     from rlhf_plugin_chat.talker import Settings, Talker
     from rlhf_plugin_chat.toolbox import Toolbox
 
-    set_up_logging()
-    quiet_libraries()
     typed = sys.stdin.isatty()
     wide = typed and compare is not None and sys.stdout.isatty()
     screen = JsonScreen() if as_json else Columns() if wide else Screen()

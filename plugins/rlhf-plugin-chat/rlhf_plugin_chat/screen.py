@@ -6,12 +6,11 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import click
 
-if TYPE_CHECKING:
-    from rlhf_core.rollouts import Rollout
+from rlhf_core.rollouts import Rollout
 
 
 class Writer(Protocol):

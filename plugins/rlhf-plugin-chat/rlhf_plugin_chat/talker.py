@@ -102,24 +102,17 @@ class Talker:
             ModelError: it cannot be loaded, or its chat template ignores tools.
             PluginError: a tool cannot be built.
         """
-        from pydantic import ValidationError
-
         from rlhf_core.cli import load_sampler, open_registry
-        from rlhf_core.config import explain_invalid
         from rlhf_core.models import Formatter, planned_format
 
         written = prompt_format or ("auto" if chat_template else planned_format(path))
-        try:
-            config = ModelConfig.model_validate(
-                {
-                    "path": path,
-                    "chat_template": chat_template,
-                    "prompt_format": written,
-                    "tool_format": tool_format or planned_format(path, "tool_format"),
-                }
-            )
-        except ValidationError as error:
-            raise explain_invalid(error, ModelConfig, where="rlhf chat") from error
+        settings = {
+            "path": path,
+            "chat_template": chat_template,
+            "prompt_format": written,
+            "tool_format": tool_format or planned_format(path, "tool_format"),
+        }
+        config = ModelConfig.from_settings(settings, "rlhf chat")
         policy, engine = load_sampler(open_registry(), config)
         formatter = Formatter(policy.tokenizer, written, config.tool_format)
         if not formatter.chat:

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_core.config import ComponentConfig, ConfigError, PluginError
+from rlhf_core.config import ComponentConfig, ConfigError, PluginError, Registry
 from rlhf_core.data import Message, Prompt, PromptGroup, Tool
-from rlhf_core.models import ModelConfig
-from rlhf_core.rollouts import SamplingParams, Turn
-
-if TYPE_CHECKING:
-    from rlhf_core.config import Registry
-    from rlhf_core.models import LoadedModel
-    from rlhf_core.rollouts import Rollout
+from rlhf_core.models import LoadedModel, ModelConfig
+from rlhf_core.rollouts import Rollout, SamplingParams, Turn
 
 SHOWN = 400
 """Characters of a result that a line shows; the model reads it whole, up to the agent's limit."""
@@ -42,7 +37,7 @@ class Toolbox:
             ConfigError: a file that is no Python, two tools of one name, or an environment beside tools.
             PluginError: there is no such tool or environment.
         """
-        from rlhf_core.cli import component_of, context_of, open_registry
+        from rlhf_core.cli import context_of, open_registry
 
         registry = open_registry()
         tools: list[str] = []
@@ -63,10 +58,10 @@ class Toolbox:
         if environment and len(names) > 1:
             raise ConfigError(f"environment '{environment}' cannot be joined with other tools", fix="name it alone")
         settings = {} if environment else {"tools": tools, "files": files}
-        chosen = component_of(registry, "environment", environment or "tools", settings)
+        chosen = registry.config("environment", environment or "tools", settings)
         chosen.preflight(context_of(registry))
         limits = {"max_turns": max_turns, "call_timeout_s": call_timeout_s}
-        return cls(registry, chosen, component_of(registry, "agent", "multi_turn", limits))
+        return cls(registry, chosen, registry.config("agent", "multi_turn", limits))
 
     @property
     def tools(self) -> tuple[Tool, ...]:

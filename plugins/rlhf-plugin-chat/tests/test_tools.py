@@ -32,10 +32,10 @@ def wait(seconds: int):
 def _hidden(): ...
 '''
 FORMAT = """
-from rlhf_core.models import Taken, WrittenCall
+from rlhf_core.models import ParsedToolCalls, RawToolCall
 
 class Always:
-    def take(self, text): return Taken("", [WrittenCall(text, "calculator", {"expression": "6 * 7"})])
+    def take(self, text): return ParsedToolCalls("", [RawToolCall(text, "calculator", {"expression": "6 * 7"})])
 """
 
 

@@ -12,6 +12,7 @@ from rlhf_core.config import ConfigError
 if TYPE_CHECKING:
     from rlhf_plugin_code.config import SandboxSettings
 
+
 PATIENCE_S = 5.0
 """For a command to do something with an empty program."""
 
@@ -37,11 +38,7 @@ def _isolation(kind: type[SandboxSettings], settings_json: str) -> str:
 
 
 def check_command(settings: SandboxSettings, command: Sequence[str]) -> None:
-    """Run a command on an empty program; it need not like it, but it must be there.
-
-    Raises:
-        ConfigError: it cannot be run in the sandbox.
-    """
+    """Run a command on an empty program; it need not like it, but it must be there."""
     from rlhf_plugin_code.sandbox import SandboxError, Starved
 
     with settings.build() as sandbox:

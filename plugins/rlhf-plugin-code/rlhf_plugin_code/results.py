@@ -97,11 +97,7 @@ def report(
 
 
 def check_memory(reply: Mapping[str, Any], right: bool) -> None:
-    """Refuse a verdict against a program that the kernel may have killed for want of memory.
-
-    Raises:
-        SandboxError: it killed something meanwhile, and the program did not do well.
-    """
+    """Refuse a verdict against a program that the kernel may have killed for want of memory."""
     if reply["oom"] and not right:
         raise SandboxError(
             "the machine ran out of memory while the program ran",

@@ -51,9 +51,6 @@ def asserts(config: AssertsConfig, prompt: Prompt, names: Sequence[str] = (), se
         prompt: the row.
         names: see :class:`Asserted`.
         setup: runs before the tests where the row has nothing in the column for that.
-
-    Raises:
-        BrokenTests: no such column, no tests in it that a program can fail, or no Python.
     """
     tests = prompt.meta.get(config.tests_column)
     if not isinstance(tests, str | list | tuple):
@@ -83,11 +80,7 @@ def humaneval(config: AssertsConfig, prompt: Prompt) -> Asserted:
 
 
 def cases(config: AppsConfig, prompt: Prompt) -> dict[str, Any]:
-    """``inputs``, ``outputs`` and ``fn_name`` of a row, the first ``max_tests`` of them.
-
-    Raises:
-        BrokenTests: missing or malformed.
-    """
+    """``inputs``, ``outputs`` and ``fn_name`` of a row, the first ``max_tests`` of them."""
     columns = prompt.meta.get(config.column)
     try:
         columns = json.loads(columns) if isinstance(columns, str) else dict(columns or {})
@@ -98,7 +91,7 @@ def cases(config: AppsConfig, prompt: Prompt) -> dict[str, Any]:
         raise BrokenTests(f"{len(inputs)} inputs and {len(outputs)} outputs")
     name = columns.get("fn_name")
     if name is not None and not (isinstance(name, str) and name.isidentifier()):
-        raise BrokenTests(f"fn_name {name!r} is no name")
+        raise BrokenTests(f"fn_name {name!r} is not a name")
     return {"inputs": inputs[: config.max_tests], "outputs": outputs[: config.max_tests], "fn_name": name}
 
 
@@ -132,11 +125,7 @@ def _same(returned, expected):
 
 
 def split(tests: str) -> list[str]:
-    """Asserts of one text, each with what it needs.
-
-    Raises:
-        BrokenTests: no Python.
-    """
+    """Asserts of one text, each with what it needs."""
     try:
         return split_tests(tests)
     except SyntaxError as error:

@@ -6,19 +6,17 @@ would be a way out of a low one. Status ``error`` is for tests that cannot be ru
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlhf_core.config import BuildContext
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-from rlhf_plugin_code.compare import same_output
+from rlhf_plugin_code.config import AppsConfig, AssertsConfig, CodeConfig, ProgramConfig
 from rlhf_plugin_code.extract import program
 from rlhf_plugin_code.rows import Asserted, BrokenTests, calls, cases
 from rlhf_plugin_code.sandbox import Ended, SandboxError, TestReport
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_plugin_code.config import AppsConfig, AssertsConfig, CodeConfig, ProgramConfig
 
 
 class _Coder:
@@ -190,3 +188,39 @@ def how(ended: Ended) -> str:
 def lines(text: Any) -> str:
     """Standard input or output as one text; some rows give a list of lines."""
     return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def same_output(printed: str, expected: str, tolerance: float) -> bool:
+    """Equal line by line but for white space and trailing empty lines; tokens may be numbers that are close.
+
+    Example:
+        >>> same_output("1.0000001 yes\\n", "1 yes", 1e-6)
+        True
+    """
+    printed_lines, expected_lines = _lines(printed), _lines(expected)
+    return len(printed_lines) == len(expected_lines) and all(
+        len(a) == len(b) and all(same_token(x, y, tolerance) for x, y in zip(a, b))
+        for a, b in zip(printed_lines, expected_lines)
+    )
+
+
+def _lines(text: str) -> list[list[str]]:
+    lines = [line.split() for line in text.strip().splitlines()]
+    return [line for line in lines if line] if any(not line for line in lines) else lines
+
+
+def same_token(printed: str, expected: str, tolerance: float) -> bool:
+    """Equal text, or two numbers that are close. Integers are compared exactly."""
+    if printed == expected:
+        return True
+    if len(printed) > 40 or len(expected) > 40 or not tolerance or (_whole(printed) and _whole(expected)):
+        return False
+    try:
+        a, b = float(printed), float(expected)
+    except ValueError:
+        return False
+    return math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def _whole(token: str) -> bool:
+    return token.lstrip("+-").isdigit()

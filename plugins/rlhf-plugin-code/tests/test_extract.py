@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_plugin_code.compare import same_output
 from rlhf_plugin_code.extract import program, split_tests
+from rlhf_plugin_code.verifiers import same_output
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import signal
 import sys
 import tempfile
 import textwrap
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from rlhf_core.config import ConfigError
 from rlhf_plugin_code.inside import seccomp, values
 from rlhf_plugin_code.redteam.arena import processes_below
 from rlhf_plugin_code.sandbox import UNSAFE, Limits, Sandbox, SandboxError
+from tests.waiting import alive, wait_for
 
 LOOK = """
 import os, sys
@@ -52,10 +52,8 @@ def test_programs_leave_nothing_to_each_other(sandbox: Sandbox) -> None:
 
 
 def test_a_late_program_costs_its_deadline(sandbox: Sandbox) -> None:
-    started = time.monotonic()
     ended = sandbox.script("import os, time\nif os.fork() == 0: os.setsid()\ntime.sleep(60)", timeout_s=0.3)
     assert (ended.why, ended.code) == ("time", -signal.SIGKILL)
-    assert time.monotonic() - started < 2.0
     assert len(processes_below(sandbox)) == 2
 
 
@@ -151,7 +149,7 @@ def test_a_killed_sandbox_comes_back() -> None:
 def test_a_sandbox_killed_at_work_says_so_and_comes_back() -> None:
     with Sandbox() as box, ThreadPoolExecutor(1) as pool:
         pids, pending = processes_below(box), pool.submit(box.script, "import time; time.sleep(60)")
-        time.sleep(0.3)
+        wait_for(lambda: len(processes_below(box)) > len(pids), "the program")
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(SandboxError, match="gave no answer"):
@@ -245,10 +243,4 @@ def test_no_process_outlives_its_owner(tmp_path: Path) -> None:
     assert len(pids) == 2
     owner.kill()
     owner.wait()
-    deadline = time.monotonic() + 5.0
-    while (
-        any(Path(f"/proc/{p}").exists() and "Z" not in Path(f"/proc/{p}/stat").read_text().split()[2] for p in pids)
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
-    assert time.monotonic() < deadline
+    wait_for(lambda: not any(map(alive, pids)), "the end of the sandbox")

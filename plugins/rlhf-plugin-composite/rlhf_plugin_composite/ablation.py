@@ -102,11 +102,7 @@ def read_scored(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: 
 
 
 def chosen_components(scores: Sequence[Mapping[str, float]], names: Sequence[str], file: str) -> list[str]:
-    """``names``, or every component of the file where none is named.
-
-    Raises:
-        DatasetError: the file has no component, or not one that is named.
-    """
+    """``names``, or every component of the file where none is named."""
     component_names = list(dict.fromkeys(name for row_scores in scores for name in row_scores))
     if not component_names:
         raise DatasetError(
@@ -132,11 +128,7 @@ def components(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def label_column(rows: Sequence[Mapping[str, Any]], label: str, file: str) -> Floats:
-    """The labels as numbers.
-
-    Raises:
-        DatasetError: one is missing or no number, or all are the same.
-    """
+    """The labels as numbers."""
     for row in rows:
         if not isinstance(row.get(label), (int, float)) or not math.isfinite(row[label]):
             raise DatasetError(
@@ -160,12 +152,7 @@ def prompt_of(row: Mapping[str, Any]) -> str:
 
 
 def rescale(scored: Scored, methods: Mapping[str, str]) -> Scored:
-    """Normalise components over these responses: ``none``, ``sigmoid`` or ``zscore``.
-
-    Raises:
-        ConfigError: no such component or way.
-        DatasetError: a z-score of what is always the same.
-    """
+    """Normalise components over these responses: ``none``, ``sigmoid`` or ``zscore``."""
     values = scored.values_NK.copy()
     for name, method in methods.items():
         if name not in scored.names or method not in ("none", "sigmoid", "zscore"):
@@ -188,11 +175,7 @@ def rescale(scored: Scored, methods: Mapping[str, str]) -> Scored:
 
 
 def grid(names: Sequence[str], steps: int) -> list[dict[str, float]]:
-    """Every weighting with weights that are multiples of 1/steps and sum to 1; each component alone comes first.
-
-    Raises:
-        ConfigError: there are more than :data:`MAX_WEIGHTINGS`.
-    """
+    """Every weighting with weights that are multiples of 1/steps and sum to 1; each component alone comes first."""
     count = math.comb(steps + len(names) - 1, len(names) - 1)
     if count > MAX_WEIGHTINGS:
         raise ConfigError(

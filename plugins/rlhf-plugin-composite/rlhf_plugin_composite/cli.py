@@ -58,13 +58,12 @@ def ablate(
     rlhf reward ablate --input scored.jsonl --label gold
     rlhf reward ablate --input scored.jsonl --weights taste=1 --weights taste=0.7,rules=0.3
     """
-    from rlhf_core.cli import emit_json, set_up_logging
+    from rlhf_core.cli import emit_json
     from rlhf_core.data import read_rows, write_json
     from rlhf_plugin_composite.ablation import grid, read_scored, rescale, weigh
     from rlhf_plugin_composite.config import HollowCheck
     from rlhf_plugin_composite.rules import hollow_pattern
 
-    set_up_logging()
     names = [n.strip() for n in (parts or "").split(",") if n.strip()]
     scored = read_scored(read_rows(file).rows, names, label, file)
     scored = rescale(
@@ -95,11 +94,7 @@ def facts(scored: Scored) -> dict[str, Any]:
 
 
 def pairs_of(text: str, option: str) -> list[tuple[str, str]]:
-    """``a=1,b=x`` as pairs.
-
-    Raises:
-        ConfigError: a piece without ``=``.
-    """
+    """``a=1,b=x`` as pairs."""
     from rlhf_core.config import ConfigError
 
     pairs = [piece.partition("=") for piece in text.split(",")]
@@ -109,11 +104,7 @@ def pairs_of(text: str, option: str) -> list[tuple[str, str]]:
 
 
 def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
-    """One ``--weights``.
-
-    Raises:
-        ConfigError: an unknown component, a weight that is no number, or nothing but zeros.
-    """
+    """One ``--weights``."""
     import math
 
     from rlhf_core.config import ConfigError
@@ -122,7 +113,7 @@ def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
     for name, value in pairs_of(text, "--weights"):
         if name not in names:
             raise ConfigError(
-                f"--weights names '{name}', which is no component",
+                f"--weights names '{name}', which is not a component",
                 why=f"components: {', '.join(names)}",
                 fix="check --weights and --parts",
             )

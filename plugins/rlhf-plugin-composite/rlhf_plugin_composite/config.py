@@ -271,22 +271,14 @@ def needs_calibration(part: PartSettings) -> bool:
 
 
 def check_names(names: Iterable[str], kind: str) -> None:
-    """Refuse names that would be unreadable in metrics and traces.
-
-    Raises:
-        ConfigError: names the first.
-    """
+    """Refuse names that would be unreadable in metrics and traces."""
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
             raise ConfigError(f"{kind} cannot be called {name!r}", fix="letters, digits, _ and -")
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse what is no regular expression.
-
-    Raises:
-        ConfigError: says where it breaks.
-    """
+    """Refuse what is no regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:

@@ -14,6 +14,7 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus
 if TYPE_CHECKING:
     from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig
 
+
 Counter = Callable[[str], int]
 Pattern = Any
 """Of the module ``regex``: the same syntax as ``re``, with a deadline for each call."""

@@ -14,7 +14,7 @@ from rlhf_core.config import ConfigError, Registry, RlhfError
 from rlhf_core.data import DatasetError, Prompt
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_composite.config import CompositeConfig, PartSettings
-from rlhf_plugin_composite.normalise import Normaliser
+from rlhf_plugin_composite.reward import Normaliser
 from rlhf_testing import check_reward, make_context, make_samples
 
 RULES = {"name": "programmatic", "length": {"max": 4, "zero_at": 8}, "mode": "continuous"}

@@ -161,7 +161,7 @@ def _load(path: Path) -> Mapping[str, Any] | str:
         value = json.loads(text) if text.strip() else ""
     except (OSError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
-    return value if isinstance(value, Mapping) or value == "" else "it is no JSON object"
+    return value if isinstance(value, Mapping) or value == "" else "it is not a JSON object"
 
 
 def _name(component: Any) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rlhf_core
-from rlhf_plugin_dashboard.server import Dashboard
+from rlhf_plugin_dashboard.serve import Dashboard
 from rlhf_plugin_dashboard.site import Site
 
 SETTINGS = {

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from rlhf_plugin_dashboard.curves import RunData
-from rlhf_plugin_dashboard.server import Dashboard
+from rlhf_plugin_dashboard.serve import Dashboard
 from scripts.chromium import show_as
+from tests.waiting import wait_for
 
 BLUE, ORANGE = (0, 114, 178), (213, 94, 0)
 
@@ -33,10 +35,7 @@ class Page:
         return self.browser.execute_script(f"return {expression}")
 
     def wait(self, condition: str, seconds: float = 20) -> None:
-        end = time.monotonic() + seconds
-        while not self.js(condition):
-            assert time.monotonic() < end, f"never true: {condition}"
-            time.sleep(0.05)
+        wait_for(lambda: self.js(condition), condition, seconds)
 
     def find(self, selector: str) -> Any:
         return self.browser.find_element("css selector", selector)
@@ -60,10 +59,7 @@ class Page:
         return {colour: count for count, colour in shot.getcolors(1 << 20)}
 
     def wait_for_colour(self, metric: str, colour: tuple[int, ...]) -> None:
-        end = time.monotonic() + 20
-        while self.colours(metric).get(colour, 0) < 100:
-            assert time.monotonic() < end, f"{colour} was never drawn"
-            time.sleep(0.1)
+        wait_for(lambda: self.colours(metric).get(colour, 0) >= 100, f"{colour} drawn", 20)
 
 
 @pytest.fixture
@@ -98,9 +94,14 @@ def test_it_draws_the_ticked_runs_over_one_another_with_a_legend(page: Callable[
 def test_charts_wait_for_their_points_however_slowly_runs_are_read(
     browser: Any, serve: Callable[[Path], Dashboard], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    since = RunData.since
-    monkeypatch.setattr(RunData, "since", lambda *args: time.sleep(0.4) or since(*args))
-    seen = Page(browser, f"{serve(root).url}#first&sweep%2Fsecond")
+    since, runs_are_listed = RunData.since, threading.Event()
+    monkeypatch.setattr(RunData, "since", lambda *args: since(*args) if runs_are_listed.wait(60) else None)
+    url = f"{serve(root).url}#first&sweep%2Fsecond"
+    browser.get(url)
+    rows = "return document.querySelectorAll('#list tr').length"
+    wait_for(lambda: browser.execute_script(rows) == 2, "both runs listed, before their points are read", 20)
+    runs_are_listed.set()
+    seen = Page(browser, url)
     seen.wait("document.querySelectorAll('#legend li').length === 2")
     seen.wait_for_colour("reward/mean", ORANGE)  # bokeh warns of a figure without points, which fails the test
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,12 @@ def head(path: Path) -> Head:
     return HeadReader(path, path.name).read()
 
 
-def make_old(path: Path, seconds: float) -> None:
+LONG_AGO = 1_500_000_000.0
+
+
+def make_old(path: Path) -> None:
     for file in path.iterdir():
-        os.utime(file, (time.time() - seconds,) * 2)
+        os.utime(file, (LONG_AGO, LONG_AGO))
 
 
 def test_runs_are_found_in_folders_of_folders_and_a_run_is_one_itself(root: Path) -> None:
@@ -41,10 +43,10 @@ def test_a_running_run_and_one_that_was_killed(growing) -> None:
     growing.append_half("metrics")
     run = head(growing.path)
     assert (run.status, run.step) == ("running", 1)
-    make_old(growing.path, 3600)
+    make_old(growing.path)
     run = head(growing.path)
     assert run.status == "silent"
-    assert 3590 < run.to_json(time.time())["age"] < 3700
+    assert run.to_json(LONG_AGO + 3600)["age"] == 3600
     growing.kill()
     run = head(growing.path)
     assert (run.status, run.problem) == ("interrupted", "it was killed: no process works on it")
@@ -60,7 +62,7 @@ def test_a_failed_and_a_stopped_run_say_why(growing) -> None:
 
 DAMAGES = {
     "plan.json": ("{", "plan.json cannot be read: JSONDecodeError"),
-    "summary.json": ("[1]", "summary.json cannot be read: it is no JSON object"),
+    "summary.json": ("[1]", "summary.json cannot be read: it is not a JSON object"),
     "metrics.jsonl": ("{\n\x00\n", "metrics.jsonl: 2 lines hold no JSON object"),
 }
 
@@ -77,7 +79,7 @@ def test_a_damaged_run_is_listed_with_its_problem(root: Path, name: str) -> None
 def test_the_plan_of_a_run_that_begins_is_empty_for_a_moment(growing) -> None:
     (growing.path / "plan.json").write_text("")
     assert head(growing.path).status == "running"
-    make_old(growing.path, 60)
+    make_old(growing.path)
     assert head(growing.path).status == "damaged"
 
 

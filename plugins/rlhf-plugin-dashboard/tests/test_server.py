@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from rlhf_plugin_dashboard import server as module
-from rlhf_plugin_dashboard.server import Dashboard
+from rlhf_plugin_dashboard import serve as module
+from rlhf_plugin_dashboard.serve import Dashboard
 
 
 def ask(server: Dashboard, path: str, method: str = "GET", host: str | None = "") -> tuple[int, Any, bytes]:
@@ -220,7 +220,7 @@ def test_a_damaged_run_has_a_report_that_names_the_damage_and_one_that_is_gone_h
     assert b"plan.json" in body
     (root / "first" / "plan.json").unlink()
     status, _, body = ask(server, f"/{server.token}/report?run=first")
-    assert (status, b"is no run" in body) == (409, True)
+    assert (status, b"is not a run" in body) == (409, True)
     assert ask(server, f"/{server.token}/api/runs")[0] == 200
 
 

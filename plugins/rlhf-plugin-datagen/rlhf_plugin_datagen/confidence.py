@@ -9,17 +9,13 @@ from typing import Any, Literal
 from rlhf_core.data import DatasetError, PreferencePair, Prompt
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import request_seed
-from rlhf_core.runs import WinRate, win_rate
+from rlhf_core.runs import win_rate
 
 By = Literal["absolute", "signed", "random"]
 
 
 def margins(reward: Any, pairs: Sequence[PreferencePair]) -> list[float | None]:
-    """``r(chosen) - r(rejected)`` of every pair; None where a side has no score.
-
-    Raises:
-        DatasetError: no pair has both scores.
-    """
+    """``r(chosen) - r(rejected)`` of every pair; None where a side has no score."""
     prompts = [Prompt(p.id, p.prompt, source=p.source) for p in pairs]
     samples = [Sample(prompt, text) for prompt, pair in zip(prompts, pairs) for text in (pair.chosen, pair.rejected)]
     scores = list(reward.score(samples))
@@ -70,8 +66,8 @@ def top(values: Sequence[float | None], keep: float, strata: Sequence[str]) -> l
     return sorted(kept_rows)
 
 
-def accuracy(margins: Sequence[float | None]) -> WinRate:
-    """Share of pairs whose chosen side has the higher score, ties half, with its Wilson interval."""
+def accuracy(margins: Sequence[float | None]) -> Any:
+    """Win rate of the chosen sides: ``rate``, ties half, with its Wilson interval (``low``, ``high``) and ``n``."""
     scored = [m for m in margins if m is not None]
     return win_rate(scored, [0.0] * len(scored))
 

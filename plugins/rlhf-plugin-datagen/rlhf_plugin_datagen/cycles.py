@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rlhf_core.config import Registry
-    from rlhf_core.data import PreferencePair
+from rlhf_core.config import Registry
+from rlhf_core.data import PreferencePair
 
 
 @dataclass(frozen=True)
@@ -168,11 +167,7 @@ def split_settings(settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def check_enough(train: Sequence[Any], heldout: Sequence[Any], options: dict[str, Any]) -> None:
-    """Refuse data of which the last cycle would have nothing left, or that nothing can be measured on.
-
-    Raises:
-        DatasetError: says how many pairs there are.
-    """
+    """Refuse data of which the last cycle would have nothing left, or that nothing can be measured on."""
     from rlhf_core.data import DatasetError
 
     pairs_left = len(train) * options["keep"] ** options["cycles"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rlhf_core.data import Message
-from rlhf_core.rewards import JudgeReply, JudgeRequest, delimited
+from rlhf_core.rewards import JudgeReply, JudgeRequest
 from rlhf_core.rollouts import request_seed
 from rlhf_plugin_datagen.items import FRAME, Item, ItemResult, Settings, length, question, reply_text, was_cut
 from rlhf_plugin_datagen.principles import numbered
 from rlhf_plugin_datagen.usage import Estimate, Meter
+from rlhf_plugin_judge.delimiters import delimited
 
 GUIDE = """You answer by these principles:
 {principles}"""

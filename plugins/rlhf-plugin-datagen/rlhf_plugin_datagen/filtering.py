@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rlhf_core.cli import Choice
-
-if TYPE_CHECKING:
-    from rlhf_core.config import Registry
-    from rlhf_core.data import Datasets, PreferencePair
+from rlhf_core.config import Registry
+from rlhf_core.data import Datasets, PreferencePair
 
 
 @click.command("filter")
@@ -57,12 +55,11 @@ def filter_pairs(
     rlhf data filter --dataset pairs.jsonl --model runs/rm/final --keep 0.5 --output sure.jsonl
     rlhf data filter --dataset pairs.jsonl --by random --keep 0.5 --output control.jsonl
     """
-    from rlhf_core.cli import emit_json, open_registry, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry
     from rlhf_core.runs import check_writable
     from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
     from rlhf_plugin_datagen.outside import open_datasets, own_name
 
-    set_up_logging()
     registry = open_registry()
     check_writable(output.parent)
     datasets = open_datasets(registry, dataset, seed, heldout_fraction=0.0)
@@ -104,13 +101,12 @@ def scored(
     Raises:
         UserError: the reward cannot be used.
     """
-    from rlhf_core.cli import chosen_reward, context_of, quiet_libraries
+    from rlhf_core.cli import chosen_reward, context_of
     from rlhf_plugin_datagen.confidence import margins
 
     chosen = chosen_reward(registry, folder, name, settings)
     ctx = context_of(registry, seed=seed, dataset={"name": "pocket/assistant"})
     chosen.preflight(ctx)
-    quiet_libraries()
     reward = chosen.build(ctx)
     try:
         return margins(reward, pairs)
@@ -120,11 +116,7 @@ def scored(
 
 
 def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str | None) -> list[str]:
-    """The stratum of every pair: its value in a column, or its source.
-
-    Raises:
-        DatasetError: a row lacks the column.
-    """
+    """The stratum of every pair: its value in a column, or its source."""
     from rlhf_core.data import DatasetError
 
     if column is None:

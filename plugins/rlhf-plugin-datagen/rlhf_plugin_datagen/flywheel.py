@@ -60,10 +60,9 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
     rlhf data flywheel --run-dir runs/wheel
     rlhf data flywheel --dataset pairs.jsonl --model ./trunk --control --run-dir runs/wheel
     """
-    from rlhf_core.cli import emit_json, open_registry, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry
     from rlhf_plugin_datagen.cycles import Flywheel
 
-    set_up_logging()
     result = Flywheel(open_registry(), folder, options).run()
     emit_json(result) if as_json else show(result)
 

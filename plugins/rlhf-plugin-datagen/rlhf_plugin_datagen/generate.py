@@ -88,12 +88,11 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     rlhf data generate sft --judge local --set model.path=./instruct --dataset prompts.jsonl --output sft.jsonl
     rlhf data generate grades --judge anthropic --rubric rubric.yaml --dataset answers.jsonl --output graded.jsonl
     """
-    from rlhf_core.cli import emit_json, open_registry, set_up_logging
+    from rlhf_core.cli import emit_json, open_registry
     from rlhf_plugin_datagen.job import estimate, make_job
     from rlhf_plugin_datagen.report import show, show_estimate
     from rlhf_plugin_datagen.run import run
 
-    set_up_logging()
     job = make_job(open_registry(), kind, output, options)
     if dry_run:
         costs = estimate(job)

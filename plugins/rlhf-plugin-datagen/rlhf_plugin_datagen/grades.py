@@ -67,11 +67,7 @@ def graded(item: Item, text: str, verdict: Verdict[Mapping[str, Any]] | None) ->
 
 
 def read_grades(answer: dict[str, Any], rubric: Rubric) -> Mapping[str, Any]:
-    """``grades`` on their scales, their weighted mean ``score`` in [0, 1], and ``why``.
-
-    Raises:
-        Unusable: they do not fit the rubric.
-    """
+    """``grades`` on their scales, their weighted mean ``score`` in [0, 1], and ``why``."""
     try:
         normalised = rubric.read(answer.get("grades"))
     except BadGrades as error:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.data import Message, message_text
-from rlhf_core.rewards import JudgeReply, JudgeRequest, delimited
+from rlhf_core.rewards import JudgeReply, JudgeRequest
 from rlhf_core.rollouts import request_seed
 from rlhf_plugin_datagen.usage import Estimate, Meter
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_rubric.rubric import Rubric
 
 

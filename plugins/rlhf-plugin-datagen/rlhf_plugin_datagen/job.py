@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of, context_of
-from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, Registry
+from rlhf_core.cli import context_of
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, Registry, parse_settings
 from rlhf_core.data import Datasets
+from rlhf_plugin_datagen.demonstrations import demonstrations, estimate_demonstrations
+from rlhf_plugin_datagen.grades import estimate_grades, grades
 from rlhf_plugin_datagen.items import Item, Kind, Settings
-from rlhf_plugin_datagen.kinds import KINDS
+from rlhf_plugin_datagen.preferences import estimate_preferences, preferences
 from rlhf_plugin_datagen.principles import read_constitution
 from rlhf_plugin_datagen.usage import answer_settings, estimate_for
 from rlhf_plugin_rubric.rubric import load_rubric
@@ -69,7 +71,7 @@ def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, 
     generator = generator_config(registry, options, kind)
     judge = generator
     if options["judge_name"] is not None:
-        judge = component_of(registry, "judge", options["judge_name"], settings=options["settings"])
+        judge = registry.config("judge", options["judge_name"], parse_settings(options["settings"]))
     ctx = context_of(registry, seed=options["seed"], dataset={"name": options["dataset"], "heldout_fraction": 0.0})
     items = items_of(ctx.datasets, kind)[: options["count"]]
     if all(item.completion is not None for item in items):
@@ -78,11 +80,7 @@ def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, 
 
 
 def check_kind_and_judge(registry: Registry, kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse an unknown kind, and a call without a judge where nothing else can take its part.
-
-    Raises:
-        ConfigError: says what there is.
-    """
+    """Refuse an unknown kind, and a call without a judge where nothing else can take its part."""
     if kind not in KINDS:
         raise ConfigError(f"there is no kind of data '{kind}'", fix=f"one of: {', '.join(KINDS)}")
     generator_judges = kind == "sft" and (options["model"] or options["generator"])
@@ -92,11 +90,7 @@ def check_kind_and_judge(registry: Registry, kind: str, options: Mapping[str, An
 
 
 def generator_config(registry: Registry, options: Mapping[str, Any], kind: str) -> ComponentConfig:
-    """The model that writes responses: ``--model``, ``--generator``, or else the judge (sft) or the pocket model.
-
-    Raises:
-        ConfigError: both are given.
-    """
+    """The model that writes responses: ``--model``, ``--generator``, or else the judge (sft) or the pocket model."""
     model, name, settings = options["model"], options["generator"], options["generator_settings"]
     if model and name:
         raise ConfigError(
@@ -105,10 +99,10 @@ def generator_config(registry: Registry, options: Mapping[str, Any], kind: str) 
             fix="drop one; --model M is --generator local --generator-set model.path=M",
         )
     if name:
-        return component_of(registry, "judge", name, settings=settings)
+        return registry.config("judge", name, parse_settings(settings))
     if not model and kind == "sft":
-        return component_of(registry, "judge", options["judge_name"], settings=options["settings"])
-    return component_of(registry, "judge", "local", settings=(*settings, f"model.path={model or 'pocket'}"))
+        return registry.config("judge", options["judge_name"], parse_settings(options["settings"]))
+    return registry.config("judge", "local", parse_settings((*settings, f"model.path={model or 'pocket'}")))
 
 
 def items_of(datasets: Datasets, kind: str) -> list[Item]:
@@ -156,3 +150,10 @@ def finished_rows(output: Path) -> list[dict[str, Any]]:
 
     left_out = output.with_name(f"{output.name}.left_out.jsonl")
     return [*read_jsonl(output), *read_jsonl(left_out)]
+
+
+KINDS: Mapping[str, Kind] = {
+    "preferences": Kind(preferences, estimate_preferences),
+    "sft": Kind(demonstrations, estimate_demonstrations),
+    "grades": Kind(grades, estimate_grades),
+}

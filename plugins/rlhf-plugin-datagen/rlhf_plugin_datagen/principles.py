@@ -24,11 +24,7 @@ SEVEN = (
 
 
 def read_constitution(path: str | None) -> tuple[str, ...]:
-    """Principles of a YAML list (or a mapping with ``principles``); None is :data:`SEVEN`.
-
-    Raises:
-        ConfigError: no file, not a list of texts, empty, or a principle twice.
-    """
+    """Principles of a YAML list (or a mapping with ``principles``); None is :data:`SEVEN`."""
     if path is None:
         return SEVEN
     try:
@@ -44,7 +40,9 @@ def read_constitution(path: str | None) -> tuple[str, ...]:
         )
     if bad := [r for r in rows if not isinstance(r, str) or not r.strip()]:
         raise ConfigError(
-            f"constitution '{path}' has a principle that is no text", why=f"got {bad[0]!r}", fix="one line of text each"
+            f"constitution '{path}' has a principle that is not text",
+            why=f"got {bad[0]!r}",
+            fix="one line of text each",
         )
     twice = [t for t, n in Counter(" ".join(r.lower().split()) for r in rows).items() if n > 1]
     if twice:

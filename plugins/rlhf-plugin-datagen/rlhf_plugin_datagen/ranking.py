@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext, ComponentConfig, Registry
-    from rlhf_core.data import Datasets, Prompt
-    from rlhf_core.rollouts import Rollout
+from rlhf_core.config import BuildContext, ComponentConfig, Registry
+from rlhf_core.data import Datasets, Prompt
+from rlhf_core.rollouts import Rollout
 
 
 @click.command()
@@ -39,17 +38,15 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     rlhf data pairs --model runs/sft/final --gold --output pairs.jsonl
     rlhf data pairs --model runs/sft/final --dataset pocket/arithmetic --reward verifier --output pairs.jsonl
     """
-    from rlhf_core.cli import check_output, emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import check_output, emit_json, open_registry
     from rlhf_plugin_datagen.filtering import write_rows
     from rlhf_plugin_datagen.outside import open_datasets
 
-    set_up_logging()
     registry = open_registry()
     check_output(output)
     datasets = open_datasets(registry, dataset, options["seed"])
     prompts = chosen_prompts(datasets, options["skip"], options["count"])
     chosen, ctx = ranking(registry, datasets, prompts, options)
-    quiet_libraries()
     rollouts = sample(registry, prompts, options)
     values = score(chosen, ctx, prompts, rollouts, options["n"])
     rows, left_out = ranked(prompts, rollouts, values, options["n"])
@@ -67,11 +64,7 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
 
 
 def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Prompt]:
-    """The prompts that are answered.
-
-    Raises:
-        DatasetError: ``skip`` leaves none.
-    """
+    """The prompts that are answered."""
     from rlhf_core.data import DatasetError
 
     every = datasets.prompts("train")
@@ -124,7 +117,6 @@ def score(
     chosen: ComponentConfig | None, ctx: BuildContext, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], n: int
 ) -> list[float | None]:
     """A number for each answer; None where there is none."""
-    from rlhf_core.cli import open_component
     from rlhf_core.rewards import score_samples
 
     of_rollout = [prompt for prompt in prompts for _ in range(n)]
@@ -132,7 +124,7 @@ def score(
     if chosen is None:
         golds = [ctx.datasets.gold(one) for one in samples]
         return [None if gold is None else float(gold["value"]) for gold in golds]
-    with open_component("reward", chosen, ctx) as reward:
+    with ctx.open("reward", chosen) as reward:
         scores = score_samples(reward, samples, f"reward '{chosen.name}'")
     return [None if not one.ok or one.value is None else float(one.value) for one in scores]
 

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_core.cli import quiet_libraries
 from rlhf_core.config import check_component
 from rlhf_core.data import DatasetError
-from rlhf_core.models import ModelConfig
 from rlhf_plugin_datagen.items import Item, ItemResult
 from rlhf_plugin_datagen.job import Job
 from rlhf_plugin_datagen.store import Store
@@ -69,8 +67,6 @@ def run_batches(
 
 def build(job: Job) -> list[Any]:
     """Generator and judge; one object if they are the same."""
-    if any(isinstance(getattr(config, "model", None), ModelConfig) for config in (job.generator, job.judge)):
-        quiet_libraries()
     generator = job.generator.build(job.ctx)
     judge = generator if job.judge == job.generator else job.judge.build(job.ctx)
     for component, config in ((generator, job.generator), (judge, job.judge)):
@@ -111,11 +107,7 @@ def row_of(result: ItemResult, generator: Meter, judge: Meter) -> dict[str, Any]
 
 
 def check_same_items(job: Job, store: Store) -> None:
-    """Refuse an output whose rows have other prompts than the data set under the same ids, or grade other responses.
-
-    Raises:
-        DatasetError: names the first.
-    """
+    """Refuse an output whose rows have other prompts than the data set under the same ids, or grade other responses."""
     for item in job.items:
         if (row := store.done.get(item.id)) is None:
             continue

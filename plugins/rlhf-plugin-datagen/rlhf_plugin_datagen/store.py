@@ -89,11 +89,7 @@ def read_whole(path: Path) -> list[dict[str, Any]]:
 
 
 def ids_of(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[str, Any]]:
-    """Rows by id.
-
-    Raises:
-        DatasetError: a row has none, or two have the same.
-    """
+    """Rows by id."""
     row_of_id: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         name = row.get("id")
@@ -105,11 +101,7 @@ def ids_of(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[s
 
 
 def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings beside a new output; refuse to mix others into one that is there.
-
-    Raises:
-        ConfigError: lists what differs.
-    """
+    """Write the settings beside a new output; refuse to mix others into one that is there."""
     settings_file = settings_path(path)
     has_rows = path.is_file() and path.stat().st_size > 0
     if has_rows and not settings_file.is_file():

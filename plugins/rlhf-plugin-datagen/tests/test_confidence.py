@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from rlhf_core.data import PreferencePair, read_jsonl
 from rlhf_plugin_datagen.confidence import confidences, top
 from rlhf_plugin_pocket.data import load_pairs
+from tests.waiting import wait_for
 
 Command = Callable[..., tuple[int, str]]
 
@@ -129,11 +129,12 @@ def test_a_flywheel_goes_on_where_it_was_killed(tmp_path: Path) -> None:
         str(wheel),
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 900
-    while not list(wheel.glob("cycle1-run/checkpoints/*")):  # in the middle of the second training
+
+    def in_the_second_training() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return bool(list(wheel.glob("cycle1-run/checkpoints/*")))
+
+    wait_for(in_the_second_training, "a checkpoint of the second training", 900)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     first = (wheel / "cycle0-run" / "summary.json").stat().st_mtime_ns

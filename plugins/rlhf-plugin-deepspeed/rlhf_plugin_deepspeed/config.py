@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 from rlhf_plugin_deepspeed.tested import check_installation, check_run, missing
-
-if TYPE_CHECKING:
-    from rlhf_plugin_deepspeed.strategy import Zero
 
 Stage = Literal[1, 2, 3]
 
@@ -19,7 +16,7 @@ class DeepSpeedConfig(ComponentConfig):
     """Moments (stage 1), gradients too (2), weights too (3) divided among ranks (DeepSpeed's ZeRO)."""
 
     name: str = "deepspeed"
-    component: ClassVar[str] = "rlhf_plugin_deepspeed.strategy:Zero"
+    component: ClassVar[str] = "rlhf_plugin_deepspeed.build:build"
     stage: Stage = 3
     """What is divided: moments, moments and gradients, or weights as well."""
     offload: bool = False
@@ -57,12 +54,3 @@ class DeepSpeedConfig(ComponentConfig):
             )
         check_run(ctx.config, self)
         check_installation(self)
-
-    def build(self, ctx: BuildContext) -> Zero:
-        """Return the strategy of this rank."""
-        from rlhf_plugin_deepspeed.build import build
-
-        return build(self, ctx)
-
-
-__all__ = ["DeepSpeedConfig"]

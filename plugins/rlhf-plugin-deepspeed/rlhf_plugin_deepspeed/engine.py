@@ -15,6 +15,7 @@ import torch
 if TYPE_CHECKING:
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
+
 NEVER = 2**31 - 1
 
 
@@ -99,6 +100,3 @@ def forget_ranks(deepspeed: Any) -> None:
     """Let the next engine of this process find its ranks anew: DeepSpeed keeps their groups when these are gone."""
     deepspeed.utils.groups._WORLD_GROUP = None
     deepspeed.comm.comm.cdb = None
-
-
-__all__ = ["forget_ranks", "import_deepspeed", "local_rank", "make_engine", "settings"]

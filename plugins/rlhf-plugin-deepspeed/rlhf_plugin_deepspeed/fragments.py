@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from rlhf_core.distributed import OptimizerPlan
+from rlhf_core.distributed import OptimizerPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,3 @@ def cut_fragments(module: torch.nn.Module, plan: OptimizerPlan, zero: Any, rank:
     stepped = list(zero.fp32_partitioned_groups_flat)
     groups = {row.flat: row.group for row in rows}
     return Fragments(rows, stepped, [groups[n] for n in range(len(stepped))])
-
-
-__all__ = ["Fragment", "Fragments", "cut_fragments", "flat_fragments"]

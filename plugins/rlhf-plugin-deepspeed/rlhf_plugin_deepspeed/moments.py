@@ -59,9 +59,6 @@ def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments:
         inner: what DeepSpeed steps.
         fragments: where its elements lie.
         strategy: ranks.
-
-    Raises:
-        PluginError: it holds other parameters, or parts of them that only the strategy that made them can place.
     """
     mesh = init_device_mesh(strategy.device.type, (strategy.world_size,))
     empty = [_by_rows(torch.empty(f.shape, device="meta"), mesh, strategy.device) for f in fragments.of]
@@ -112,6 +109,3 @@ def _by_rows(whole: torch.Tensor, mesh: DeviceMesh, device: torch.device | None 
     shape, offset = compute_local_shape_and_global_offset(whole.shape, mesh, [Shard(0)])
     rows = whole[offset[0] : offset[0] + shape[0]].clone() if device is None else torch.empty(shape, device=device)
     return DTensor.from_local(rows, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride())
-
-
-__all__ = ["load_moments", "moments_by_rows"]

@@ -57,12 +57,7 @@ class ZeroOptimizer:
             self._reached.clear()
 
     def step(self, parts: Sequence[NormPart], max_norm: float) -> dict[str, float]:
-        """See :class:`rlhf_core.plugins.strategy_protocols.RunOptimizer`.
-
-        Raises:
-            PluginError: a trained parameter got no gradient on some rank, from stage 2 on of some micro-batch; or
-                DeepSpeed left out a step.
-        """
+        """See :class:`rlhf_core.plugins.strategy_protocols.RunOptimizer`."""
         flats = [self._flats(part) for part in parts]
         squares = [self._square(part) for part in flats]
         unreached = self._unreached if self.strategy.config.stage > 1 else len(self._group_of) - len(self._reached)
@@ -171,6 +166,3 @@ def drop_gradients(zero: Any, offloaded: Sequence[torch.Tensor]) -> None:
     for tensor in offloaded:
         if tensor.grad is not None:
             tensor.grad.zero_()
-
-
-__all__ = ["ZeroOptimizer"]

@@ -50,6 +50,3 @@ class PartReader:
         divided.ds_tensor, divided.ds_numel_aligned = part, divided.aligned_size()
         divided.partition()  # drops what stood for the whole
         return divided
-
-
-__all__ = ["PartReader"]

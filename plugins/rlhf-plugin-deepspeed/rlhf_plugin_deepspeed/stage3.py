@@ -155,6 +155,3 @@ class LayerHooks:
             hook.remove()
         self.offload.forward_hooks.clear()
         self.offload.backward_hooks.clear()
-
-
-__all__ = ["LayerHooks", "Zero3"]

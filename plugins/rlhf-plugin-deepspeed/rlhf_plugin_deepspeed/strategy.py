@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from rlhf_core.distributed import OnRanks
+from rlhf_core.distributed import OnRanks, OptimizerPlan
 from rlhf_plugin_deepspeed.engine import forget_ranks, import_deepspeed, make_engine
 from rlhf_plugin_deepspeed.fragments import Fragments, flat_fragments
 from rlhf_plugin_deepspeed.optimizer import ZeroOptimizer
 
 if TYPE_CHECKING:
-    from rlhf_core.distributed import OptimizerPlan
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 
@@ -132,6 +131,3 @@ class Zero(OnRanks):
         """Leave the process group."""
         super().close()
         forget_ranks(self.deepspeed)
-
-
-__all__ = ["Zero"]

@@ -32,8 +32,8 @@ def check_installation(config: DeepSpeedConfig) -> None:
     installed = version("deepspeed")
     if installed.split("+")[0] not in TESTED and not config.allow_untested:
         raise ConfigError(
-            f"DeepSpeed {installed} is not one that this strategy was tested with ({', '.join(TESTED)})",
-            why="it reads gradients and moments where that version keeps them",
+            f"this strategy was not tested with DeepSpeed {installed} (tested: {', '.join(TESTED)})",
+            why="it reads gradients and moments from places that differ between versions",
             fix=f"pip install deepspeed=={TESTED[-1]}, or --set strategy.allow_untested=true",
         )
     wanted, chosen = device_type(config), os.environ.get("DS_ACCELERATOR")
@@ -97,6 +97,3 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
             why="what samples meanwhile shares the weights under the adapters, which are divided in place",
             fix="--set strategy.stage=2, or --set trainer.rollouts.max_staleness=0",
         )
-
-
-__all__ = ["OFFLINE", "TESTED", "check_installation", "check_run", "device_type", "missing"]

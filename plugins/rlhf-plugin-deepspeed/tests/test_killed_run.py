@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from tests.waiting import wait_for
 
 TRAIN = [sys.executable, "-m", "rlhf_core.cli.main", "train"]
 SETTINGS = {
@@ -58,12 +59,12 @@ def kill_after_a_checkpoint(run: Path, *given: str) -> None:
             [*TRAIN, *given], env=ENVIRONMENT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            end = time.monotonic() + 200
-            while not list(run.glob("checkpoints/step-*/manifest.json")):
-                said = (run.parent / "killed.log").read_text()[-3000:]
-                assert process.poll() is None, said
-                assert time.monotonic() < end, said
-                time.sleep(0.02)
+
+            def saved() -> bool:
+                assert process.poll() is None, (run.parent / "killed.log").read_text()[-3000:]
+                return bool(list(run.glob("checkpoints/step-*/manifest.json")))
+
+            wait_for(saved, "a checkpoint", 200)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

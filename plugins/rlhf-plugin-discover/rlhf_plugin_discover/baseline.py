@@ -19,9 +19,6 @@ def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say)
 
     Returns:
         The program, and its figures.
-
-    Raises:
-        ConfigError: the task has no baseline, or too many dimensions for it.
     """
     if task.settings.baseline != "kissing":
         raise ConfigError(

@@ -56,12 +56,11 @@ def discover(
     rlhf discover ./my-task --judge local --set judge.model.path=./my-model
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
     """
-    from rlhf_core.cli import allow_unsafe, context_of, emit_json, open_registry, set_up_logging
+    from rlhf_core.cli import allow_unsafe, context_of, emit_json, open_registry
     from rlhf_core.runs import default_run_dir
     from rlhf_plugin_discover.folder import new_folder
     from rlhf_plugin_discover.settings import chosen_config, chosen_task, options, resumed
 
-    set_up_logging()
     registry = open_registry()
     settings_given = options(files, settings, judge)
     if resume is not None:
@@ -131,11 +130,10 @@ def search_with_judge(
     task: Task, name: str, config: DiscoverConfig, ctx: BuildContext, folder: Path, as_json: bool
 ) -> None:
     """Propose, verify and refine until the budget is used up; print where the results are."""
-    from rlhf_core.cli import emit_json, quiet_libraries
+    from rlhf_core.cli import emit_json
     from rlhf_plugin_discover.folder import write_plan
 
     write_plan(folder, task, name, config, isolation(task))
-    quiet_libraries()
     with ExitStack() as stack:
         judge = config.judge.build(ctx.with_(run_dir=folder, seed=config.seed))
         stack.callback(getattr(judge, "close", lambda: None))

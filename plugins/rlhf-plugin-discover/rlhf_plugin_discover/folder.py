@@ -33,11 +33,7 @@ def write_plan(folder: Path, task: Task, argument: str, config: DiscoverConfig, 
 
 
 def new_folder(path: Path) -> Path:
-    """Make the folder of a new discovery.
-
-    Raises:
-        ConfigError: there is one already.
-    """
+    """Make the folder of a new discovery."""
     if (path / PLAN).exists():
         raise ConfigError(
             f"'{path}' already holds a discovery",

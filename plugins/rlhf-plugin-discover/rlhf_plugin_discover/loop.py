@@ -48,11 +48,7 @@ class Discovery:
         """Called with each new best."""
 
     def run(self) -> str:
-        """Go on until the budget is used up; returns why it ended.
-
-        Raises:
-            RlhfError: the judge has had no answer for ``failures`` rounds.
-        """
+        """Go on until the budget is used up; returns why it ended."""
         self.restore()
         silent, number = 0, self.open_round()
         while not (ended := self.over(number)):

@@ -32,11 +32,7 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Task and configuration of an earlier discovery, with the settings of this call on top.
-
-    Raises:
-        ConfigError: there is none, or another task is named.
-    """
+    """Task and configuration of an earlier discovery, with the settings of this call on top."""
     from rlhf_core.config import ConfigError, merge_settings
     from rlhf_plugin_discover.folder import PLAN
 
@@ -52,11 +48,7 @@ def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tupl
 
 
 def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any]) -> Task:
-    """The task.
-
-    Raises:
-        ConfigError: none is named, or it cannot be used.
-    """
+    """The task."""
     from rlhf_core.config import ConfigError
     from rlhf_plugin_discover.tasks import load_task, shipped
 
@@ -75,9 +67,7 @@ def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverCo
     Raises:
         ConfigError: no judge, or an unusable key or value.
     """
-    from pydantic import ValidationError
-
-    from rlhf_core.config import ConfigError, explain_invalid
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_discover.config import DiscoverConfig
 
     if "name" not in (settings.get("judge") or {}):
@@ -87,7 +77,4 @@ def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverCo
             why=f"judges: {judges}",
             fix="--judge NAME (pip install rlhf-plugin-judge brings local and anthropic), or --baseline",
         )
-    try:
-        return DiscoverConfig.model_validate(dict(settings), context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, DiscoverConfig) from error
+    return DiscoverConfig.from_settings(settings, registry=registry)

@@ -18,6 +18,7 @@ from rlhf_plugin_discover.kissing.check import check_kissing
 if TYPE_CHECKING:
     from rlhf_plugin_discover.config import LeftBehindConfig
 
+
 Check = Callable[[Any], float]
 MARK = "\x1evalue:"
 LEAVE = """
@@ -30,7 +31,7 @@ def _leave():
             return value.tolist()
         if isinstance(value, (set, frozenset, range)) or hasattr(value, "__next__"):
             return list(value)
-        raise TypeError(f"{name} holds a {{type(value).__name__}}, which is no plain data")
+        raise TypeError(f"{name} holds a {{type(value).__name__}}, which is not plain data")
     text = json.dumps(globals()[{name!r}], default=plain)
     sys.stdout.flush()
     sys.stdout.write({mark!r} + text + "\\n")
@@ -114,11 +115,7 @@ def kissing_check(dimensions: int) -> Check:
 
 
 def load_check(file: str) -> Check:
-    """``check`` of a Python file.
-
-    Raises:
-        ConfigError: the file does not exist, does not run, or has no such function.
-    """
+    """``check`` of a Python file."""
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.losses import LossOutput, PairBatch
-from rlhf_core.training import Learner, micro_batches_of_size
+from rlhf_core.training import Learner
 from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.pair_loss import TIE
 from rlhf_plugin_dpo.ranks import DealtPairs, deal, on_first, undealt
@@ -111,8 +111,7 @@ def paired(dealt: DealtPairs, items: Sequence[PairItem], settings: Any, loss: An
 
 def policy_sums(items: Sequence[PairItem], learner: Learner, micro_batch_size: int) -> list[tuple[float, float]]:
     """Summed logprobs (chosen, rejected) of this rank's pairs under the policy as it is; all ranks call it together."""
-    cut = micro_batches_of_size(2 * micro_batch_size)
-    sums = learner.no_grad.rows(sides_of(items), cut, lambda module, sides: module.side_sums(sides))
+    sums = learner.no_grad.rows(sides_of(items), 2 * micro_batch_size, lambda module, sides: module.side_sums(sides))
     return list(zip(sums[::2], sums[1::2], strict=True))
 
 
@@ -125,12 +124,11 @@ def _sides_apart(shards: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[
 class SupervisedTerm:
     """Adds ``weight`` times the supervised term to any pair loss."""
 
-    def __init__(self, loss: Any, weight: float) -> None:
-        self.loss, self.weight = loss, weight
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
 
-    def __call__(self, batch: PairBatch) -> LossOutput:
+    def __call__(self, out: LossOutput, batch: PairBatch) -> LossOutput:
         """Return the loss with its term; ``batch.nll_B`` must be there. Metric ``nll`` is in nats per token."""
-        out = self.loss(batch)
         assert batch.nll_B is not None, "the supervised term needs the chosen texts' log-likelihood"
         nll = {"nll": (batch.nll_B.detach().sum(), float(len(batch.nll_B)))}
         return LossOutput(out.loss + self.weight * batch.nll_B, {**out.metrics, **nll})

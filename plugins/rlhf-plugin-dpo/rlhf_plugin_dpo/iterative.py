@@ -8,32 +8,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
+
+import numpy as np
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import read_jsonl
 from rlhf_core.hooks import BatchReady
+from rlhf_core.losses import kl_value
 from rlhf_core.rewards import Score
-from rlhf_core.rl import (
-    RolloutTrainingParts,
-    build_rollout_training,
-    load_online_inputs,
-    measure_kl,
-    summarize_online_run,
-)
-from rlhf_core.rollouts import Rollout, RolloutBatch
-from rlhf_core.runs import Checkpoint, win_rate
+from rlhf_core.rl import RolloutTrainer
+from rlhf_core.rollouts import Rollout
+from rlhf_core.runs import win_rate
 from rlhf_core.training import (
-    Evaluation,
-    LoopSchedule,
     PolicyModule,
     Timer,
     TrainingSample,
-    micro_batches_of_size,
-    prompt_rows,
     rollout_metrics,
-    run_loop,
     score_metrics,
 )
 from rlhf_plugin_dpo.batches import SupervisedTerm, paired, scaled_by
@@ -81,7 +72,14 @@ def collected_for_each(shards: Sequence[Any]) -> list[CollectedPairs]:
     return [every, *[replace(every, rollouts=(), pairs=())] * (len(shards) - 1)]
 
 
-class IterativeTrainer:
+def kl_sums(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[float, float]:
+    """KL(policy that sampled || reference): k3 of every token that the policy chose, summed, and their number."""
+    rows = [kl_value(rollout.logprobs_T, ref_T) for rollout, ref_T in zip(rollouts, references, strict=True)]
+    chosen = [row if r.mask_T is None else row[r.mask_T] for row, r in zip(rows, rollouts)]
+    return float(sum(float(row.sum(dtype=np.float64)) for row in chosen)), float(sum(map(len, chosen)))
+
+
+class IterativeTrainer(RolloutTrainer):
     """Collect pairs from the current policy, update on them, repeat.
 
     Args:
@@ -89,60 +87,32 @@ class IterativeTrainer:
         ctx: session, strategy, datasets and the run's configuration.
     """
 
-    parts: RolloutTrainingParts
+    config: IterativeDpoConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    always_gold = True
 
     def __init__(self, config: IterativeDpoConfig, ctx: BuildContext) -> None:
-        self.config, self.ctx = config.micro_batches(ctx.world_size), ctx
-        self.session, self.strategy = ctx.session, ctx.strategy
-        self.inputs = load_online_inputs(self.config, ctx, wants_reference=config.kl.track)
+        super().__init__(config, ctx, wants_reference=config.kl.track)
         conversation = config.sft.weight > 0 and config.sft.on == "conversation"
         model, options = self.inputs.policy.model, self.inputs.options
         self.module = PairModule(model, config.ld_alpha, conversation, options)
         self.policy_module = PolicyModule(model, config.sampling.temperature, options)
         """How reference logprobs of rollouts are computed: at the sampler's temperature."""
-        self.before: Evaluation | None = None
+        self.steps_per_iteration = config.rollout_batches + config.updates
+        self.total_updates = config.steps * config.updates
         self.buffer = PairBuffer(config.buffer, config.buffer_iterations)
         self.pending: list[PairItem] = []
         """Pairs of the iteration that is being collected; like the buffer's on rank 0 alone."""
         self.sums: dict[str, float] = {}
         """Sums over the rollouts of the iteration: reward, scores, kl, tokens, pairs."""
 
-    @property
-    def length(self) -> int:
-        """Session steps of one iteration."""
-        return self.config.rollout_batches + self.config.updates
-
-    def run(self) -> Mapping[str, Any]:
-        """Train to the last iteration and return the summary."""
-        config, length = self.config, self.length
-        every = config.eval_every * length
-        schedule = LoopSchedule(config.steps * length, every, config.checkpoint_every, config.keep_checkpoints)
-        return run_loop(self, self.session, schedule)
-
-    def start(self, checkpoint: Checkpoint | None) -> int:
-        """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
-        self.parts = build_rollout_training(
-            self.config,
-            self.ctx,
-            self.inputs,
-            checkpoint,
-            module=self.module,
-            total_updates=self.config.steps * self.config.updates,
-            wrap_loss=self._with_supervised_term,
-        )
-        if checkpoint is None:
-            self.before = self.evaluate(0)
-            return 0
-        self._restore(checkpoint)
-        return checkpoint.step
-
-    def _with_supervised_term(self, loss: Any) -> Any:
+    def loss_terms(self) -> Sequence[SupervisedTerm]:
+        """The supervised term, if it has a weight."""
         weight = self.config.sft.weight
-        return SupervisedTerm(loss, weight) if weight > 0 else loss
+        return [SupervisedTerm(weight)] if weight > 0 else []
 
     def step(self, step: int) -> None:
         """One rollout batch, or one update; the last of an iteration also ends it."""
-        iteration, place = divmod(step - 1, self.length)
+        iteration, place = divmod(step - 1, self.steps_per_iteration)
         timer = Timer()
         if place < self.config.rollout_batches:
             metrics = self._collect(step, iteration + 1, timer)
@@ -152,17 +122,17 @@ class IterativeTrainer:
         else:
             metrics = self._update(step, iteration, place - self.config.rollout_batches, timer)
         self.session.metrics.log_step(step, {"iteration": iteration + 1.0, **metrics}, timer.seconds)
-        if place == self.length - 1:
+        if place == self.steps_per_iteration - 1:
             self._end_iteration(step, iteration + 1)
 
     def _collect(self, step: int, iteration: int, timer: Timer) -> dict[str, float]:
         """Sample and score a rollout batch, and make pairs of it, which rank 0 keeps."""
         parts = self.parts
-        batch = parts.collect(step, parts.learner.version, self.session.rollout_events(step), timer)
+        batch = parts.source.next_batch(step, parts.learner.version, timer).batch
         with timer("reference"):
             collected = self._pairs_of_all_ranks(batch, iteration)
         self.pending += collected.pairs
-        every_score = [*collected.scores, *batch.filtered_scores]
+        every_score = [*collected.scores, *batch.set_aside_scores]
         self._count(every_score, collected.dropped)
         parts.rewards.check(every_score)
         scores = [float(s.value or 0.0) for s in collected.scores if s.ok]
@@ -176,18 +146,16 @@ class IterativeTrainer:
             **{name: float(n) for name, n in collected.dropped.items()},
             **({"kl": kl / tokens} if tokens else {}),
         }
-        if self.session.main:
-            advantages = [None] * len(collected.rollouts)
-            full = self.config.trace_prompts
-            rows = prompt_rows(batch.groups, collected.rollouts, collected.scores, advantages, full)
-            self.session.trace(step, "pairs", [*rows, {"event": "pairs", "names": [p.name for p in collected.pairs]}])
+        advantages = [None] * len(collected.rollouts)
+        self.trace_prompts(step, "pairs", batch.groups, collected.rollouts, collected.scores, advantages)
+        self.session.trace(step, "pairs", [{"event": "pairs", "names": [p.name for p in collected.pairs]}])
         return metrics
 
-    def _pairs_of_all_ranks(self, batch: RolloutBatch, iteration: int) -> CollectedPairs:
+    def _pairs_of_all_ranks(self, batch: Any, iteration: int) -> CollectedPairs:
         """Each rank makes the pairs of its own groups; rank 0 is sent them all, and tells what they come to."""
         references = self._rollout_references(batch.rollouts)
         pairs, dropped = self._pairs(batch, references, iteration)
-        kl = measure_kl(batch.rollouts, references) if references is not None else (0.0, 0.0)
+        kl = kl_sums(batch.rollouts, references) if references is not None else (0.0, 0.0)
         shards = on_first(self.strategy, (batch.rollouts, batch.scores, pairs, dropped, kl))
         return from_first(self.strategy, collected_for_each(shards) if shards else [])
 
@@ -196,12 +164,10 @@ class IterativeTrainer:
         if self.parts.reference is None:
             return None
         samples = [TrainingSample.from_rollout(r) for r in rollouts]
-        return self.parts.reference.logprobs(
-            samples, self.policy_module, micro_batches_of_size(self.config.micro_batch_size)
-        )
+        return self.parts.reference.logprobs(samples, self.policy_module, self.config.micro_batch_size)
 
     def _pairs(
-        self, batch: RolloutBatch, references: Sequence[Any] | None, iteration: int
+        self, batch: Any, references: Sequence[Any] | None, iteration: int
     ) -> tuple[list[PairItem], Counter[str]]:
         """This rank's pairs, with their reference logprobs at temperature 1, whatever was sampled at."""
         config = self.config
@@ -229,7 +195,7 @@ class IterativeTrainer:
         def compute(module: Any, sides: Sequence[Side]) -> list[float]:
             return PairModule(module.model, config.ld_alpha, paths=self.inputs.options).side_sums(sides)
 
-        sums = reference.rows(sides_of(items), micro_batches_of_size(2 * config.micro_batch_size), compute)
+        sums = reference.rows(sides_of(items), 2 * config.micro_batch_size, compute)
         return list(zip(sums[::2], sums[1::2], strict=True))
 
     def _count(self, scores: Sequence[Score], dropped: Counter[str]) -> None:
@@ -283,64 +249,30 @@ class IterativeTrainer:
             sums = undealt(on_first(self.strategy, self._reference_sums(dealt.pairs)))
             self.buffer.replace([item.with_refs(*refs) for item, refs in zip(compared, sums, strict=True)])
 
-    def evaluate(self, step: int) -> Evaluation | None:
-        """Held-out completions, their scores and gold scores, against those before training; and the benchmarks."""
-        config, parts = self.config, self.parts
-        gold_samples = config.gold_samples if self.inputs.has_gold else 0
-        count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
-        if not parts.evaluator.has_work(count):
-            return None
-        parts.sync(parts.learner.version)
-        return parts.evaluator.evaluate(step, parts.learner.version, count, partial(_win_metrics, self.before))
+    def eval_metrics(self, now: Any) -> Mapping[str, float]:
+        """Win rate over the policy before training."""
+        wins = win_rate_over(self.before, now)
+        return {} if wins is None else {"eval/win_rate": wins}
 
-    def save(self, step: int) -> None:
-        """Write the checkpoint of a step, unless it is there."""
-        if self.parts.checkpoint.saved(step):
-            return
-        before = self.before.state() if self.before else None
-        pairs = {"buffer": self.buffer.state_dict(), "pending": pack(self.pending)}
-        self.parts.checkpoint.save(step, {"before": before, **pairs, "sums": dict(self.sums)})
+    def state(self) -> dict[str, Any]:
+        """The pairs, and the sums of the iteration."""
+        return {"buffer": self.buffer.state_dict(), "pending": pack(self.pending), "sums": dict(self.sums)}
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        state = checkpoint.state
-        self.parts.checkpoint.load_state_dict(state["online"])
-        self.before = Evaluation.from_state(state["before"])
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`."""
         if self.session.main:
             self.buffer.load_state_dict(state["buffer"])
             self.pending = unpack(state["pending"])
-        self.sums = dict(state["sums"] if "sums" in state else state["tally"])  # its name in version 0.1
-        self.parts.checkpoint.restore_components(checkpoint)
+        self.sums = dict(state["sums"])
 
-    def finish(self, step: int) -> Mapping[str, Any]:
-        """Evaluate, write the final model and the summary."""
-        after = self.evaluate(step)
-        self.parts.checkpoint.write_final()
+    def more_summary(self, step: int, after: Any) -> Mapping[str, Any]:
+        """What each iteration came to, and the win rate over the policy before training."""
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "iteration/pairs" in r]
-        summary = summarize_online_run(
-            self.session,
-            algo=self.config.name,
-            updates=self.parts.learner.version,
-            seed=self.ctx.seed,
-            groups=self.parts.evaluator.groups,
-            before=self.before,
-            after=after,
-            reports=self.ctx.report,
-        )
         iterations = [{k.removeprefix("iteration/"): v for k, v in r.items()} for r in rows]
-        more = {"steps": step, "iterations": iterations, "win_rate": win_rate_over(self.before, after)}
-        return self.session.finish({**summary, **more})
-
-    def close(self) -> None:
-        """Close every component of the run."""
-        self.session.close()
+        return {"steps": step, "iterations": iterations, "win_rate": win_rate_over(self.before, after)}
 
 
-def _win_metrics(before: Evaluation | None, now: Evaluation) -> dict[str, float]:
-    wins = win_rate_over(before, now)
-    return {} if wins is None else {"eval/win_rate": wins}
-
-
-def win_rate_over(before: Evaluation | None, now: Evaluation | None) -> float | None:
+def win_rate_over(before: Any, now: Any) -> float | None:
     """Win rate over the start: by the gold score where there is one, else by the run's reward; ties count half.
 
     Prompts without both scores are left out; None if none is left.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rlhf_core.config import BuildContext, ConfigError
-from rlhf_core.rl import ReferenceSettings, RolloutTrainerConfig
+from rlhf_core.rl import RolloutTrainerConfig
 from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_preferences, check_supervised_term
 
@@ -27,14 +27,6 @@ OF_TOKEN_LOSSES = (
     "self_check",
 )
 """Settings of trainers whose loss sees tokens."""
-
-
-class PairReference(ReferenceSettings):
-    """The reference policy; ``loss.beta`` holds the policy to it."""
-
-    no_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("coefficient", "estimator", "where"), "loss.beta holds the policy to the reference; raise it instead"
-    )
 
 
 class IterativeDpoConfig(RolloutTrainerConfig):
@@ -65,7 +57,6 @@ class IterativeDpoConfig(RolloutTrainerConfig):
     no_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
         OF_TOKEN_LOSSES, "the updates of iterative_dpo see pairs, not advantages of tokens"
     )
-    kl: PairReference = PairReference()  # pyright: ignore[reportIncompatibleVariableOverride]
     steps: int = Field(default=5, ge=1)
     """Iterations."""
     group_size: int = Field(default=8, ge=2)
@@ -99,15 +90,12 @@ class IterativeDpoConfig(RolloutTrainerConfig):
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""
-        from rlhf_core.rl import check_prompt_shares, check_reference
-
         self.micro_batches(ctx.world_size)
         self.check_precision(ctx)
         check_preferences(self, ctx)
         check_supervised_term(self.sft)
         check_iterative(self, ctx)
-        check_reference(self, ctx)
-        check_prompt_shares(self, ctx.world_size)
+        self.check_rollouts(ctx)
 
 
 def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:

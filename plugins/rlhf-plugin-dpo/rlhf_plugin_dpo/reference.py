@@ -17,7 +17,7 @@ from rlhf_core.config import BuildContext
 from rlhf_core.data import verify_files, whole_folder
 from rlhf_core.distributed import Strategy
 from rlhf_core.models import ModelError, Reference, has_no_weights
-from rlhf_core.training import ForwardOptions, NoGradForward, micro_batches_of_size
+from rlhf_core.training import ForwardOptions, NoGradForward
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 
@@ -36,9 +36,8 @@ def side_logprobs(
     if has_no_weights(model):
         frozen = copy.deepcopy(model).requires_grad_(False)
         forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)
-        cut = micro_batches_of_size(2 * micro_batch_size)
         inside = Reference(frozen, adapter).active()
-        sums = forward.rows(sides, cut, lambda module, micro: module.side_sums(micro), inside)
+        sums = forward.rows(sides, 2 * micro_batch_size, lambda module, micro: module.side_sums(micro), inside)
         forward.release()
         return sums
     with Reference(model, adapter).active() as quiet:

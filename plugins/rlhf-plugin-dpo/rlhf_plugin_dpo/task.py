@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Datasets
-from rlhf_core.models import Formatter, load_weights, save_model, seed_everything
+from rlhf_core.models import Formatter, seed_everything
 from rlhf_core.training import ForwardOptions, load_trained_policy
 from rlhf_plugin_dpo.config import PreferenceTrainerConfig
 from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
@@ -97,12 +97,12 @@ class PairTask:
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Weights (adapters, with LoRA) and tokenizer."""
-        save_model(self.model, self.policy.tokenizer, folder, weights)
+        self.policy.save(folder, weights)
 
     def load_model(self, folder: Path) -> None:
         """Read a checkpoint's weights."""
-        load_weights(self.policy.model, folder)
+        self.policy.load_weights(folder)
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Plain Hugging Face form, adapters merged."""
-        save_model(self.model, self.policy.tokenizer, folder, weights, merge=True)
+        self.policy.save(folder, weights, merge=True)

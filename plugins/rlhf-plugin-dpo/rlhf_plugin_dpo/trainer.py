@@ -21,10 +21,10 @@ class PairTrainer(OfflineTrainer):
         super().__init__(config, ctx, self.pairs)
         self.settings = config
 
-    def loss(self) -> Any:
-        """The run's loss, with the supervised term if one is asked for."""
-        loss = super().loss()
-        return SupervisedTerm(loss, self.settings.sft.weight) if self.settings.sft.weight > 0 else loss
+    def loss_terms(self) -> list[Any]:
+        """The supervised term, if one is asked for."""
+        weight = self.settings.sft.weight
+        return [SupervisedTerm(weight)] if weight > 0 else []
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
         """Beta of the step, weight of the supervised tokens, and AOT's partners."""

@@ -14,7 +14,7 @@ import torch
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_core.losses import UnpairedBatch
-from rlhf_core.training import OfflineTrainer, micro_batches_of_size
+from rlhf_core.training import OfflineTrainer
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.schedule import beta_scale
@@ -182,7 +182,7 @@ class UnpairedTrainer(OfflineTrainer):
     def _kl(self, items: list[UnpairedItem]) -> float:
         strategy = self.strategy
         rank_sides = [item.mismatched for item in items[strategy.rank :: strategy.world_size]]
-        cut = micro_batches_of_size(2 * self.settings.micro_batch_size)
-        logprobs = self.learner.no_grad.rows(rank_sides, cut, lambda module, sides: module.side_sums(sides))
+        size = 2 * self.settings.micro_batch_size
+        logprobs = self.learner.no_grad.rows(rank_sides, size, lambda module, sides: module.side_sums(sides))
         total = sum(logprob - float(side.ref or 0.0) for logprob, side in zip(logprobs, rank_sides))
         return max(0.0, strategy.sum_over_ranks([total])[0] / len(items))

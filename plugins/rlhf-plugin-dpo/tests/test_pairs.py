@@ -14,7 +14,7 @@ from rlhf_core.losses import PairBatch
 from rlhf_core.models import LoadedModel, ModelConfig, load_policy
 from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.rollouts import FinishReason, Rollout
-from rlhf_core.training.forward_options import ALL, PLAIN
+from rlhf_core.training.forward import ALL, PLAIN
 from rlhf_plugin_dpo.batches import reference_by_rank, sides_by_rank, with_scales
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed

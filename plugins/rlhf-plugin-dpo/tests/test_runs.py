@@ -259,7 +259,7 @@ BAD_ROWS = [
             "chosen": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "Yes."}],
             "rejected": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "No."}],
         },
-        "the prompt column is no turn",
+        "the prompt column is not a turn",
     ),
     ("kto", {"prompt": "Hi?", "completion": "Yes.", "label": True}, "desirable"),
     ("kto", {"prompt": "Hi?", "completion": "Yes.", "label": "maybe"}, "neither true nor false"),

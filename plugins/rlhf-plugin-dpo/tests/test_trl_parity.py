@@ -18,6 +18,7 @@ import torch
 
 from rlhf_core.config import Registry
 from rlhf_core.models import Formatter, ModelConfig, load_policy
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_plugin_dpo.batches import PAIRINGS, SupervisedTerm, with_scales
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
@@ -99,7 +100,7 @@ class World:
     ) -> torch.Tensor:
         """Our loss over the batch, in micro-batches of 3 and 1, as the core reduces it."""
         loss: Any = Registry(disabled=()).load("loss", name)(name=name, **options).build(make_context())
-        loss = SupervisedTerm(loss, sft) if sft else loss
+        loss = CheckedLoss(loss, terms=[SupervisedTerm(sft)]) if sft else loss
         refs = PairModule(self.reference, ld_alpha).sums(sides_of(self.items), 2)
         items = [i.with_refs(refs[2 * n], refs[2 * n + 1]) for n, i in enumerate(self.items)]
         items = with_scales(items, None, sft > 0, conversation)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from rlhf_core.config import ConfigError
-from rlhf_core.data import PromptGroup
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.data import PromptGroup, ToolCall
 from rlhf_core.models import Formatter
 from rlhf_core.plugins.component_errors import label_for
-from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn
-from rlhf_core.types.messages import ToolCall
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutEngine, SamplingParams, ToolResult, Turn
+from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
 from rlhf_plugin_episodes.answers import Answers
 from rlhf_plugin_episodes.episode import Episode, episodes_of
 from rlhf_plugin_episodes.host import EnvironmentHost
 from rlhf_plugin_episodes.journal import Journal
 from rlhf_plugin_episodes.schedules import Turns, play_as_ready, play_by_count
 
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_core.rollouts import RolloutEngine
-    from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
+C = TypeVar("C", bound=MultiTurnConfig | EpisodeAgentConfig)
 
 
 class Written(NamedTuple):
@@ -31,30 +28,69 @@ class Written(NamedTuple):
     calls: Sequence[ToolCall]
 
 
-class MultiTurnAgent:
-    """See :class:`MultiTurnConfig`.
+class EpisodePlayer(Generic[C]):
+    """What agents that play in an environment share.
 
     Args:
-        config: limits and deadlines.
+        config: limits and deadlines, or a program.
         formatter: of the policy's tokenizer.
         answers: asks the environment.
         context: most tokens that the policy reads at once.
     """
 
-    def __init__(self, config: MultiTurnConfig, formatter: Formatter, answers: Answers, context: int) -> None:
+    def __init__(self, config: C, formatter: Formatter, answers: Answers, context: int) -> None:
         self.config, self.formatter, self.answers, self.context = config, formatter, answers, context
-        self.watch: Callable[[Episode, Turn], None] = lambda episode, turn: None
-        """Called with each turn as it comes, for people who watch."""
 
     @classmethod
-    def from_config(cls, config: MultiTurnConfig, ctx: BuildContext) -> MultiTurnAgent:
+    def from_config(cls, config: C, ctx: BuildContext) -> Self:
         """The agent of a run, with its environment in processes of its own.
 
         Raises:
             ConfigError: there is no environment.
             PluginError: the environment cannot be built in a worker process.
         """
-        return cls(config, *opened(config, ctx))
+        environment = getattr(ctx.config, "environment", None)
+        if environment is None:
+            raise ConfigError(f"agent '{config.name}' plays in an environment, and there is none", fix="--env tools")
+        registry = ctx.registry
+        spec: dict[str, Any] = {
+            "component": registry.selected("environment", environment).describe(),
+            "config": environment.model_dump(mode="json"),
+            "secrets": list(getattr(environment, "secrets", ())),
+            "only_core": registry.only_core,
+            "disabled": sorted(registry.disabled),
+            "memory_mb": config.memory_mb,
+            "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
+            "max_result_characters": config.max_result_characters,
+        }
+        label = label_for("environment", environment, registry)
+        host = EnvironmentHost(spec, label, config.workers, config.start_timeout_s)
+        answers = Answers(config, environment, host, Journal(ctx.run_dir, ctx.rank), label)
+        model = getattr(ctx.config, "model", None)
+        formats = ("auto", "auto") if model is None else (model.prompt_format, model.tool_format)
+        formatter = Formatter(ctx.policy.tokenizer, *formats)
+        return cls(config, formatter, answers, ctx.policy.context)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing; a checkpoint is being saved, so that older answers are not needed again."""
+        self.answers.journal.checkpoint()
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """End the environment's processes."""
+        self.answers.close()
+
+
+class MultiTurnAgent(EpisodePlayer[MultiTurnConfig]):
+    """See :class:`MultiTurnConfig`."""
+
+    def __init__(self, config: MultiTurnConfig, formatter: Formatter, answers: Answers, context: int) -> None:
+        super().__init__(config, formatter, answers, context)
+        self.watch: Callable[[Episode, Turn], None] = lambda episode, turn: None
+        """Called with each turn as it comes, for people who watch."""
 
     def play(
         self,
@@ -137,48 +173,6 @@ class MultiTurnAgent:
         for turn in episode.turns[-len(turns) :]:
             self.watch(episode, turn)
         episode.end(why)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing; a checkpoint is being saved, so that older answers are not needed again."""
-        self.answers.journal.checkpoint()
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """End the environment's processes."""
-        self.answers.close()
-
-
-def opened(config: MultiTurnConfig | EpisodeAgentConfig, ctx: BuildContext) -> tuple[Formatter, Answers, int]:
-    """What an agent plays with: the policy's formatter, the environment in processes of its own, and how much is read.
-
-    Raises:
-        ConfigError: there is no environment.
-        PluginError: the environment cannot be built in a worker process.
-    """
-    environment = getattr(ctx.config, "environment", None)
-    if environment is None:
-        raise ConfigError(f"agent '{config.name}' plays in an environment, and there is none", fix="--env tools")
-    registry = ctx.registry
-    spec: dict[str, Any] = {
-        "component": registry.selected("environment", environment).describe(),
-        "config": environment.model_dump(mode="json"),
-        "secrets": list(getattr(environment, "secrets", ())),
-        "only_core": registry.only_core,
-        "disabled": sorted(registry.disabled),
-        "memory_mb": config.memory_mb,
-        "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
-        "max_result_characters": config.max_result_characters,
-    }
-    label = label_for("environment", environment, registry)
-    host = EnvironmentHost(spec, label, config.workers, config.start_timeout_s)
-    answers = Answers(config, environment, host, Journal(ctx.run_dir, ctx.rank), label)
-    model = getattr(ctx.config, "model", None)
-    formats = ("auto", "auto") if model is None else (model.prompt_format, model.tool_format)
-    formatter = Formatter(ctx.policy.tokenizer, *formats)
-    return formatter, answers, ctx.policy.context
 
 
 def _message(call: ToolCall, result: ToolResult) -> dict[str, Any]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlhf_core.data import ToolCall
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.rollouts import Rollout, ToolResult, TurnStatus
-from rlhf_core.types.messages import ToolCall
 from rlhf_core.workers.codec import sample_to_json, score_from_json
+from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
 from rlhf_plugin_episodes.episode import STOPPED, Episode
 from rlhf_plugin_episodes.host import EnvironmentHost, Reply
 from rlhf_plugin_episodes.journal import Journal, digest, episode_key
-
-if TYPE_CHECKING:
-    from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
 
 CLOSE_S = 5.0
 """For ``close()`` of an environment; one that takes longer is killed."""

@@ -35,7 +35,7 @@ class Calculator:
         try:
             value = _value(ast.parse(expression.strip(), mode="eval").body)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise ToolError(f"{expression!r:.80} is no arithmetic: {error}") from error
+            raise ToolError(f"{expression!r:.80} is not arithmetic: {error}") from error
         except (ZeroDivisionError, OverflowError) as error:
             raise ToolError(str(error)) from error
         return str(int(value)) if float(value).is_integer() else f"{value:.10g}"
@@ -59,7 +59,7 @@ def _value(node: ast.expr) -> int | float:
         case _:
             raise ValueError("only numbers, + - * / // % ** and brackets are allowed")
     if isinstance(value, complex):
-        raise ValueError("the result is no real number")
+        raise ValueError("the result is not a real number")
     if abs(value) > LIMIT:
         raise OverflowError("the result is too large")
     return value

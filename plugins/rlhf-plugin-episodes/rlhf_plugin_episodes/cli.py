@@ -31,9 +31,8 @@ def demonstrations(dataset: str, out: Path, split: str, form: str, settings: tup
     rlhf train --algo sft --model pocket-tools --dataset demos.jsonl --set trainer.learn=all
     """
     from rlhf_core.cli import context_of, open_registry
-    from rlhf_core.config import ConfigError
-    from rlhf_core.config.read import parse_settings
-    from rlhf_core.data.row_forms import to_row
+    from rlhf_core.config import ConfigError, parse_settings
+    from rlhf_plugin_episodes.row_forms import to_row
 
     if out.is_dir():
         raise ConfigError(f"'{out}' is a folder", fix="name a file in it")

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlhf_core.config import ComponentConfig, ConfigError, component
-from rlhf_core.data import DatasetError
-from rlhf_core.types.messages import Tool, tool_name
+from rlhf_core.data import DatasetError, Tool
 from rlhf_plugin_episodes.tool_spec import tool_spec
 
 if TYPE_CHECKING:
@@ -141,9 +140,11 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
         Raises:
             DatasetError: names the tool and the row.
         """
-        names = {tool_name(tool) for tool in self.offered()}
+        names = {str(tool["function"]["name"]) for tool in self.offered()}
         for prompt in prompts:
-            if other := [name for name in map(tool_name, prompt.tools) if name not in names]:
+            if other := [
+                name for name in (str(tool["function"]["name"]) for tool in prompt.tools) if name not in names
+            ]:
                 raise DatasetError(
                     f"a prompt offers the tool '{other[0]}', which environment '{self.name}' does not have",
                     where=where(prompt.id),
@@ -174,7 +175,7 @@ def check_tools(tools: Sequence[Tool], name: str) -> None:
     for tool in tools:
         try:
             function = tool["function"]
-            names.append(tool_name(tool))
+            names.append(str(tool["function"]["name"]))
             Draft202012Validator.check_schema(function["parameters"])
         except (KeyError, TypeError) as error:
             raise ConfigError(
@@ -184,7 +185,7 @@ def check_tools(tools: Sequence[Tool], name: str) -> None:
             ) from error
         except SchemaError as error:
             raise ConfigError(
-                f"tool '{names[-1]}' of environment '{name}' has parameters that are no JSON schema",
+                f"tool '{names[-1]}' of environment '{name}' has parameters that are not a JSON schema",
                 why=error.message,
                 fix="correct the tool's parameters",
             ) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.data import Prompt, PromptGroup
+from rlhf_core.data import Message, Prompt, PromptGroup, Tool
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import (
     FinishReason,
@@ -20,10 +20,10 @@ from rlhf_core.rollouts import (
     VersionSpan,
     request_seed,
 )
-from rlhf_core.types.messages import Message, Tool
-from rlhf_core.types.turns import POLICY
 from rlhf_plugin_episodes.host import EpisodeProcess
 
+POLICY = "assistant"
+"""The role of the policy's turns."""
 STOPPED = "stopped"
 """Why an episode ends that is given up, after an error elsewhere or Ctrl-C."""
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import ConfigError
+from rlhf_core.data import Tool
 from rlhf_core.rollouts import ToolResult
-from rlhf_core.types.messages import Tool
 from rlhf_plugin_episodes.tool_spec import tool_spec
 
 TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
@@ -20,11 +20,7 @@ TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"
 
 
 def specs_in(file: str) -> list[Tool]:
-    """The public functions of a Python file as tools; the file is read, not imported.
-
-    Raises:
-        ConfigError: it cannot be read, has no function, or one that takes arguments without names.
-    """
+    """The public functions of a Python file as tools; the file is read, not imported."""
     try:
         tree = ast.parse(Path(file).expanduser().read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError) as error:
@@ -42,7 +38,7 @@ def _spec(node: ast.FunctionDef, file: str) -> Tool:
             f"function '{node.name}' takes arguments without names",
             where=f"{file}, line {node.lineno}",
             why="a call names every argument",
-            fix="give it parameters with names, without * and /; a name that begins with _ is no tool",
+            fix="give it parameters with names, without * and /; a name that begins with _ is not a tool",
         )
     optional = {a.arg for a in given.args[len(given.args) - len(given.defaults) :]}
     optional |= {a.arg for a, default in zip(given.kwonlyargs, given.kw_defaults) if default is not None}
@@ -80,15 +76,11 @@ class FunctionTool:
 
 
 def load_functions(file: str) -> dict[str, FunctionTool]:
-    """Import a file of tools.
-
-    Raises:
-        ConfigError: it is no module. Whatever the module raises is passed on.
-    """
+    """Import a file of tools."""
     path = Path(file).expanduser()
     spec = importlib.util.spec_from_file_location(f"tools_of_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ConfigError("a file of tools is no Python module", where=file, fix="name it *.py")
+        raise ConfigError("a file of tools is not a Python module", where=file, fix="name it *.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
     spec.loader.exec_module(module)
     return {name: FunctionTool(getattr(module, name)) for name in (s["function"]["name"] for s in specs_in(file))}

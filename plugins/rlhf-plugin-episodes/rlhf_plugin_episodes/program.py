@@ -11,25 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Semaphore, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.config import ConfigError, PluginError
-from rlhf_core.data import Prompt, PromptGroup, json_values
+from rlhf_core.data import Message, Prompt, PromptGroup, Tool, ToolCall, json_values
 from rlhf_core.models import Formatter
 from rlhf_core.rewards import Score, ScoreStatus
-from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn, TurnStatus
-from rlhf_core.types.messages import Message, Tool, ToolCall, content_of
-from rlhf_core.types.turns import POLICY
-from rlhf_plugin_episodes.agent import opened
+from rlhf_core.rollouts import FinishReason, Rollout, RolloutEngine, SamplingParams, ToolResult, Turn, TurnStatus
+from rlhf_plugin_episodes.agent import EpisodePlayer
+from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
 from rlhf_plugin_episodes.answers import Answers
-from rlhf_plugin_episodes.episode import STOPPED, Episode, episodes_of
+from rlhf_plugin_episodes.episode import POLICY, STOPPED, Episode, episodes_of
 from rlhf_plugin_episodes.schedules import Turns
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_core.rollouts import RolloutEngine
-    from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
-
 
 STOP_S = 10.0
 """For all programs to end once they are told so; one that waits for something else is left behind."""
@@ -128,29 +121,12 @@ class Conversation:
             raise EpisodeOver(self.episode.ended)
 
 
-class ProgramAgent:
-    """Plays programs. A new context begins where a program's messages do not continue those of its last turn.
-
-    Args:
-        config: has the program.
-        formatter: of the policy's tokenizer.
-        answers: asks the environment.
-        context: most tokens that the policy reads at once.
-    """
+class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
+    """Plays programs. A new context begins where a program's messages do not continue those of its last turn."""
 
     def __init__(self, config: EpisodeAgentConfig, formatter: Formatter, answers: Answers, context: int) -> None:
-        self.config, self.formatter, self.answers, self.context = config, formatter, answers, context
+        super().__init__(config, formatter, answers, context)
         self.asking = Semaphore(config.workers)
-
-    @classmethod
-    def from_config(cls, config: EpisodeAgentConfig, ctx: BuildContext) -> ProgramAgent:
-        """The agent of a run, with its environment in processes of its own.
-
-        Raises:
-            ConfigError: there is no environment.
-            PluginError: the environment cannot be built in a worker process.
-        """
-        return cls(config, *opened(config, ctx))
 
     def play(
         self,
@@ -242,18 +218,6 @@ class ProgramAgent:
         if score is None or not score.ok or not self.config.worthless(episode.ended):
             return score
         return replace(score, value=0.0, detail=f"ended: {episode.ended}")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing; a checkpoint is being saved, so that older answers are not needed again."""
-        self.answers.journal.checkpoint()
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """End the environment's processes."""
-        self.answers.close()
 
 
 class _Programs:
@@ -350,13 +314,13 @@ def _turns(pending: Sequence[tuple[ToolResult, float]], messages: Sequence[Messa
     """Messages as turns; a result's score, status and seconds go to the first that shows it, or to the last."""
     scores: dict[int, list[tuple[ToolResult, float]]] = {}
     for result, seconds in pending if messages else ():
-        shown = (n for n, m in enumerate(messages) if n not in scores and result.content in content_of(m))
+        shown = (n for n, m in enumerate(messages) if n not in scores and result.content in (m.get("content") or ""))
         scores.setdefault(next(shown, len(messages) - 1), []).append((result, seconds))
     turns: list[Turn] = []
     for n, message in enumerate(messages):
         results = scores.get(n, [])
         paid = [r.score for r, _ in results if r.score is not None]
-        refused = message["role"] == "tool" and content_of(message).startswith("Error: ")
+        refused = message["role"] == "tool" and (message.get("content") or "").startswith("Error: ")
         status = next((r.status for r, _ in results if r.status is not TurnStatus.OK), None)
         turns.append(
             Turn(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-
-if TYPE_CHECKING:
-    from rlhf_plugin_episodes.config import EnvironmentRewardConfig
+from rlhf_plugin_episodes.config import EnvironmentRewardConfig
 
 
 class EnvironmentReward:

@@ -14,7 +14,6 @@ from rlhf_core.rollouts import Rollout, SamplingParams
 from rlhf_plugin_episodes.episode import STOPPED, Episode
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import TurnStream
     from rlhf_core.rollouts import RolloutEngine
     from rlhf_plugin_episodes.agent import MultiTurnAgent, Written
 
@@ -34,7 +33,7 @@ class Turns:
 
     def __init__(self, engine: RolloutEngine, sampling: SamplingParams, version: int, most: int | None) -> None:
         self.engine, self.sampling, self.version, self.most = engine, sampling, version, most
-        self.stream: TurnStream | None = None
+        self.stream: Any = None
         self._over: set[Episode] = set()
 
     def __enter__(self) -> Turns:
@@ -69,9 +68,9 @@ class Turns:
             return
         self._over.add(episode)
         self.stream.forget(episode)
-        report = getattr(self.engine, "on_ended", None)
-        if report is not None:
-            report(1)
+        on_ended = getattr(self.engine, "on_ended", None)
+        if on_ended is not None:
+            on_ended(1)
 
 
 def play_by_count(agent: MultiTurnAgent, episodes: Sequence[Episode], turns: Turns, version: int) -> None:

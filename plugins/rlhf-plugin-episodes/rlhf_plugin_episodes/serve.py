@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rlhf_core.data import ToolCall
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import ToolError, ToolResult, TurnStatus
-from rlhf_core.types.messages import ToolCall
 from rlhf_core.workers.codec import pack, sample_from_json, score_to_json
 
 DETAIL = 500
@@ -106,7 +106,7 @@ def _state(environment: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise WrongType(f"state_dict() returned what is no JSON: {error}") from error
+        raise WrongType(f"state_dict() returned what is not JSON: {error}") from error
     return value
 
 
@@ -118,7 +118,7 @@ def _result(result: Any, characters: int) -> dict[str, Any]:
         raise WrongType(f"step() returned {_shown(result)} as a result, expected a ToolResult or a str")
     status, content = TurnStatus(result.status), result.content
     if isinstance(content, bytes) or (isinstance(content, str) and _binary(content)):
-        content, status = f"Error: the tool returned {len(content)} bytes that are no text", TurnStatus.ERROR
+        content, status = f"Error: the tool returned {len(content)} bytes that are not text", TurnStatus.ERROR
     if not isinstance(content, str):
         raise WrongType(f"a result holds {_shown(content)}, expected a str")
     content = content.encode(errors="replace").decode()

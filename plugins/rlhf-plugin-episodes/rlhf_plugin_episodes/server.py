@@ -60,11 +60,7 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def build(spec: dict[str, Any]) -> Any:
-    """The environment that was planned, built from its configuration.
-
-    Raises:
-        PluginError: it is another distribution, version or object than the trainer planned.
-    """
+    """The environment that was planned, built from its configuration."""
     config, registry = planned_config(spec)
     folder = None if spec.get("run_dir") is None else Path(spec["run_dir"])
     context = BuildContext(config=None, registry=registry, seed=0, run_dir=folder)  # pyright: ignore[reportArgumentType]

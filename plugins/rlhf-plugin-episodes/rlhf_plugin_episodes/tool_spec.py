@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlhf_core.types.messages import Tool
+from rlhf_core.data import Tool
 
 
 def tool_spec(name: str, description: str, required: Sequence[str] | None = None, **parameters: Any) -> Tool:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_core.config import check_component
-from rlhf_core.data import Prompt
+from rlhf_core.config import BuildContext, check_component
+from rlhf_core.data import Prompt, ToolCall
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import ToolResult, TurnStatus
-from rlhf_core.types.messages import ToolCall, tool_name
+from rlhf_plugin_episodes.config import ToolsEnvironmentConfig
 from rlhf_plugin_episodes.functions import load_functions
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_plugin_episodes.config import ToolsEnvironmentConfig
 
 
 class ToolsEnvironment:
@@ -30,7 +26,7 @@ class ToolsEnvironment:
     @classmethod
     def from_config(cls, config: ToolsEnvironmentConfig, ctx: BuildContext) -> ToolsEnvironment:
         """Build every tool."""
-        built = {tool_name(tool.spec()): tool.build(ctx) for tool in config.tools}
+        built = {str(tool.spec()["function"]["name"]): tool.build(ctx) for tool in config.tools}
         for file in config.files:
             built |= load_functions(file)
         for name, tool in built.items():

@@ -85,17 +85,17 @@ def policies(
     rlhf eval policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
     rlhf eval policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
-    from rlhf_core.cli import open_registry, set_up_logging
+    from rlhf_core.cli import open_registry
+    from rlhf_core.config import parse_settings
     from rlhf_core.runs import check_writable
     from rlhf_plugin_evaluate import comparison
     from rlhf_plugin_evaluate.comparison import BASELINE
 
-    set_up_logging()
     check_writable(out)
     registry = open_registry()
     paths = comparison.named_policies(baseline, others)
     reward_config = comparison.reward_of(registry, folder, reward, settings)
-    judge_config = comparison.judge_of(registry, judge, judge_settings) if judge else None
+    judge_config = registry.config("judge", judge, parse_settings(judge_settings)) if judge else None
     reference_path = comparison.reference_of(reference, paths[BASELINE]) if temperature > 0 else None
     plan = comparison.Comparison(
         policies=paths,
@@ -123,7 +123,7 @@ def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_conf
     Raises:
         UserError: the first thing that cannot work.
     """
-    from rlhf_core.cli import context_of, quiet_libraries
+    from rlhf_core.cli import context_of
     from rlhf_core.models import ModelConfig
     from rlhf_plugin_evaluate import comparison
 
@@ -134,7 +134,6 @@ def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_conf
     for config in (reward_config, judge_config):
         if config is not None:
             config.preflight(ctx)
-    quiet_libraries()
     check_models(plan)
     for name, path in plan.policies.items():
         count, warning = ctx.datasets.seen_in_training(path, [p.id for p in prompts])
@@ -170,14 +169,13 @@ def run(
     plan: Comparison, ctx: Any, prompts: Sequence[Prompt], reward_config: Any, judge_config: Any, out: Path
 ) -> dict[str, Any]:
     """Generate, score, judge, count; returns what ``result.json`` holds."""
-    from rlhf_core.cli import open_component
     from rlhf_core.data import write_json
 
     with ExitStack() as stack:
-        reward = stack.enter_context(open_component("reward", reward_config, ctx)) if reward_config else None
+        reward = stack.enter_context(ctx.open("reward", reward_config)) if reward_config else None
         setup = evaluation_setup(plan, ctx.datasets, prompts, reward, reward_config)
         rows = {name: responses(plan, name, setup, out) for name in plan.policies}
-        judge = stack.enter_context(open_component("judge", judge_config, ctx)) if judge_config else None
+        judge = stack.enter_context(ctx.open("judge", judge_config)) if judge_config else None
         figures = {name: policy_figures(plan, name, rows, prompts, judge, out) for name in plan.policies}
     result = {"comparison": asdict(plan), "policies": figures}
     write_json(out / "result.json", result)

@@ -8,11 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from rlhf_core.cli import chosen_reward
-from rlhf_core.config import ComponentConfig, ConfigError, Registry, explain_invalid, parse_settings
-from rlhf_core.data import Datasets, Prompt, interleave, write_json
+from rlhf_core.config import ComponentConfig, ConfigError, Registry
+from rlhf_core.data import Datasets, Prompt, write_json
 from rlhf_core.models import model_paths, model_place, resolve_model, weights_digest
 
 PLAN = "comparison.json"
@@ -39,11 +37,7 @@ class Comparison:
     """Fingerprint of every local model that is named above, by its path."""
 
     def claim(self, folder: Path) -> None:
-        """Make the folder, or make sure that what lies there is of this very comparison.
-
-        Raises:
-            ConfigError: it is of another one; the first difference is named.
-        """
+        """Make the folder, or make sure that what lies there is of this very comparison."""
         file, settings = folder / PLAN, json.loads(json.dumps(asdict(self)))
         if file.is_file():
             stored = json.loads(file.read_text())
@@ -106,21 +100,6 @@ def reference_of(reference: str, baseline: str) -> str | None:
     return model_of(baseline if reference == "baseline" else reference)
 
 
-def judge_of(registry: Registry, name: str, settings: Sequence[str]) -> ComponentConfig:
-    """The judge's Config.
-
-    Raises:
-        PluginError: no such judge.
-        ConfigError: a setting does not exist.
-    """
-    cls = registry.load("judge", name)
-    try:
-        options = {**parse_settings(settings), "name": registry.find("judge", name).name}
-        return cls.model_validate(options, context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, cls, where=f"judge '{name}'") from error
-
-
 def reward_of(registry: Registry, folder: str | None, name: str | None, settings: Sequence[str]) -> Any:
     """The reward's Config, or None if neither a folder nor a name was given."""
     if folder is None and name is None:
@@ -131,17 +110,13 @@ def reward_of(registry: Registry, folder: str | None, name: str | None, settings
 
 
 def prompts_of(datasets: Datasets, split: str, count: int) -> list[Prompt]:
-    """The first ``count`` prompts of a split, sources by their weight.
-
-    Raises:
-        ConfigError: the split has none.
-    """
+    """The first ``count`` prompts of a split, sources by their weight."""
     rows = datasets.prompts(split)
     if not rows:
         raise ConfigError(
             f"the data set has no prompts in its split '{split}'", fix="--split train, or another data set"
         )
-    return [rows[i] for i in interleave([p.source for p in rows], datasets.weights)][:count]
+    return datasets.interleaved(rows)[:count]
 
 
 def check_comparable(reward: Any, judge: Any, datasets: Datasets, prompts: Sequence[Prompt]) -> None:

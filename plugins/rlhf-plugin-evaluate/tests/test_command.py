@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_core.config import BuildContext, ComponentConfig, Registry
 from rlhf_core.data import read_jsonl
-from rlhf_core.models import ModelConfig, load_policy, save_model
+from rlhf_core.models import ModelConfig, load_policy
+from rlhf_core.models.save import save_model
 from rlhf_core.rewards import JudgeReply, JudgeRequest
 from rlhf_plugin_evaluate.comparison import fingerprints as fingerprints_of
 from rlhf_plugin_judge.config import LocalConfig
@@ -59,7 +60,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def call(*args: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
-            main(["evaluate", "policies", *map(str, args)])
+            main(["eval", "policies", *map(str, args)])
         text = capsys.readouterr()
         return int(caught.value.code or 0), text.out, text.err
 

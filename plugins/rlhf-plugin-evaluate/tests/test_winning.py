@@ -11,8 +11,7 @@ import pytest
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 from rlhf_plugin_evaluate.judging import compare, summary
-from rlhf_plugin_evaluate.report import against, gaps
-from rlhf_plugin_evaluate.winning import length_controlled, plain, wins
+from rlhf_plugin_evaluate.report import against, gaps, length_controlled, plain, wins
 
 
 def test_outcomes_and_missing_scores() -> None:

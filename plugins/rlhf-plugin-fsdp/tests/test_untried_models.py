@@ -14,14 +14,12 @@ from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.models import ModelConfig, ModelError
 from rlhf_core.models.load import load_policy
 from rlhf_core.rl import OnlineTrainerConfig
-from rlhf_core.rl.sharded_trial import tried_options
 from rlhf_core.training import PolicyModule
-from rlhf_core.training.forward_options import ALL
-from rlhf_core.training.micro_batches import micro_batches_of_size
-from rlhf_core.training.no_grad_forward import NoGradForward
+from rlhf_core.training.forward import ALL
+from rlhf_core.training.forward_check import probe_forward_options, try_transformer
+from rlhf_core.training.micro_batches import NoGradForward, micro_batches_of_size
 from rlhf_core.training.optimizer import prepare_to_learn
-from rlhf_core.training.sharded_trial import try_transformer
-from rlhf_core.training.training_sample import TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_reward.net import RewardNet, new_head
@@ -42,7 +40,7 @@ def options_of(strategy: Fsdp, path: str) -> Any:
     module = PolicyModule(load_policy(ModelConfig(path=path), weights=False).model, 1.0, ALL)
     assert next(module.parameters()).is_meta
     prepared, _ = prepare_to_learn(strategy, module, CONFIG.optimizer)
-    return tried_options(CONFIG, strategy, prepared, path)
+    return probe_forward_options(strategy, prepared, path, packing_required=False)
 
 
 def test_the_pocket_model_is_packed(strategy: Fsdp) -> None:
@@ -69,8 +67,10 @@ def test_a_model_that_scales_its_logits_learns_from_data_on_shards(tmp_path: Pat
     module = PolicyModule(load_policy(config, weights=False).model)
     prepared, _ = prepare_to_learn(strategy, module, CONFIG.optimizer)
     try_transformer(strategy, prepared, str(tmp_path))
-    rows = NoGradForward(strategy, prepared).rows([sample], cut, lambda m, micro: m.measure_micro(micro))
-    assert rows[0][0] == pytest.approx(PolicyModule(load_policy(config).model).logprobs([sample], cut)[0], abs=1e-6)
+    rows = NoGradForward(strategy, prepared).rows([sample], cut, lambda m, micro: m.measure(micro, {"logprobs"}))
+    assert rows[0][0] == pytest.approx(
+        PolicyModule(load_policy(config).model).measure_all([sample], cut)[0].logprobs_T, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,94 @@
-"""Group-relative advantages (Shao et al. 2024, DeepSeekMath, section 4.1)."""
+"""Advantages of groups (Shao et al. 2024, DeepSeekMath, section 4.1), of the whole batch, and of several rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from rlhf_core.losses import Advantages, centred, group_normalize
+from rlhf_core.config import ConfigError
+from rlhf_core.losses import Advantages, rounding
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
-from rlhf_plugin_grpo.groups import Array, one_each, rows_by_group, values
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.advantage_config import (
+        BatchNormConfig,
+        GdpoConfig,
         GroupMeanConfig,
         GroupNormConfig,
         LeaveOneOutConfig,
         OptimalBaselineConfig,
+        ReinforcePPConfig,
     )
+
+
+Array = npt.NDArray[np.float64]
+"""``_G`` completions of one prompt, ``_N`` scored completions of the batch."""
+
+RELATIVE_FLOOR = rounding(1.0)
+"""A standard deviation below this share of the largest score is rounding, by default."""
+
+
+def rows_by_group(scores: Sequence[Score], group_ids: Sequence[int]) -> list[list[int]]:
+    """Positions of each group's scored completions; groups without any are left out."""
+    rows: dict[int, list[int]] = {}
+    for i, (score, group) in enumerate(zip(scores, group_ids, strict=True)):
+        if score.ok:
+            rows.setdefault(group, []).append(i)
+    return list(rows.values())
+
+
+def values(scores: Sequence[Score], rows: Sequence[int]) -> Array:
+    """The scores at some positions, float64."""
+    return np.array([scores[i].value for i in rows], np.float64)
+
+
+def one_each(count: int, value_of: Mapping[int, float]) -> list[float | None]:
+    """One value per completion of the batch, None where there is none."""
+    return [float(value_of[i]) if i in value_of else None for i in range(count)]
+
+
+def spread(values_N: Array, relative_floor: float = RELATIVE_FLOOR, least: float = 0.0) -> float:
+    """Standard deviation (n - 1), and 0 where it is not one: fewer than two values, or nothing but rounding.
+
+    Args:
+        values_N: any number of them, float64.
+        relative_floor: a std up to this share of the largest value's size is rounding. Scores are often float32, whose
+            residue divided by itself would be an advantage of full size, and by a tiny epsilon one of thousands.
+        least: as is a std up to this, where the values are differences of larger numbers (see :func:`rounding`).
+    """
+    if len(values_N) < 2:
+        return 0.0
+    std = float(values_N.std(ddof=1))
+    return std if std > max(least, relative_floor * float(np.abs(values_N).max())) else 0.0
+
+
+def centred(values_N: Array, relative_floor: float = RELATIVE_FLOOR, baseline: float | None = None) -> Array:
+    """Values less a baseline (their mean by default); exact zeros where they are constant (see :func:`spread`)."""
+    if spread(values_N, relative_floor) == 0.0:
+        return np.zeros_like(values_N)
+    return values_N - (values_N.mean() if baseline is None else baseline)
+
+
+def group_normalize(rewards_G: Array, *, by_std: bool, epsilon: float = 1e-6, relative_floor: float = 0.0) -> Array:
+    r""":math:`(r_i - \bar r) / (\mathrm{std}(r) + \epsilon)` (Shao et al. 2024, section 4.1).
+
+    The standard deviation is the sample's (n - 1), as in the reference implementations.
+
+    Args:
+        rewards_G: of one group, float64.
+        by_std: False only subtracts the mean (Liu et al. 2025, Dr. GRPO).
+        epsilon: added to the standard deviation.
+        relative_floor: see :func:`spread`; a constant group gets zeros.
+
+    Returns:
+        Float64, ``[G]``; zeros for fewer than two rewards.
+    """
+    centred_G, std = centred(rewards_G, relative_floor), spread(rewards_G, relative_floor)
+    return centred_G / (std + epsilon) if by_std and std else centred_G
 
 
 class GroupNorm:
@@ -106,3 +176,114 @@ class OptimalBaseline:
         """Only tokens that the policy chose."""
         chosen_T = rollout.logprobs_T if rollout.mask_T is None else rollout.logprobs_T[rollout.mask_T]
         return float(len(chosen_T)) if self.weight == "length" else float((np.expm1(chosen_T) ** 2).sum())
+
+
+class Raw:
+    """``A_i = r_i``: the score itself, no baseline (Williams 1992)."""
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing."""
+        return Advantages([s.value if s.ok else None for s in scores])
+
+
+class BatchNorm:
+    """``A_i = (r_i - mean(group)) / (std(batch) + epsilon)`` (Liu et al. 2025, "Tricks or Traps", Lite PPO).
+
+    An easy or hopeless prompt, whose few odd completions a group's own small std would blow up, keeps its size.
+    """
+
+    def __init__(self, config: BatchNormConfig) -> None:
+        self.epsilon, self.floor = config.epsilon, config.relative_floor
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing."""
+        groups = rows_by_group(scores, group_ids)
+        std = spread(values(scores, [i for rows in groups for i in rows]), self.floor)
+        advantage_of: dict[int, float] = {}
+        for rows in groups:
+            advantages = centred(values(scores, rows), self.floor)
+            advantage_of |= zip(rows, advantages / (std + self.epsilon) if std else np.zeros_like(advantages))
+        return Advantages(one_each(len(scores), advantage_of), {"advantage/batch_std": std})
+
+
+class ReinforcePP:
+    """``A = (r - mean(batch)) / (std(batch) + epsilon)`` (REINFORCE++: Hu et al. 2025, eq. 5).
+
+    Differs: each completion counts once in mean and std, where the authors' code counts it once per token.
+    With ``baseline: group`` the group's mean is taken off first (REINFORCE++-baseline).
+    """
+
+    def __init__(self, config: ReinforcePPConfig) -> None:
+        self.baseline, self.epsilon, self.floor = config.baseline, config.epsilon, config.relative_floor
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing."""
+        groups = rows_by_group(scores, group_ids)
+        rows = [i for group in groups for i in group]
+        rewards = values(scores, rows)
+        std = spread(rewards, self.floor)
+        if self.baseline == "group":
+            parts = [centred(values(scores, group), self.floor) for group in groups]
+            rewards = np.concatenate([*parts, np.zeros(0)])
+            std = float(rewards.std(ddof=1)) if std else 0.0
+        advantages = (rewards - rewards.mean()) / (std + self.epsilon) if std else np.zeros_like(rewards)
+        return Advantages(one_each(len(scores), dict(zip(rows, advantages))), {"advantage/batch_std": std})
+
+
+KL = "kl"
+"""Part that the core's KL penalty leaves: a difference of log-probabilities summed over a completion. While the policy
+is still the reference, it is the rounding of these sums."""
+
+
+class Gdpo:
+    r"""Group-reward-decoupled normalisation: a reward of small size counts as much as its weight says.
+
+    :math:`a_i = \sum_k w_k (r_{ki} - \mathrm{mean}_g(r_k)) / (\mathrm{std}_g(r_k) + \epsilon)`, and
+    :math:`A_i = a_i / (\mathrm{std}_{batch}(a) + \epsilon)`. (The batch's mean of a, which the paper takes off, is zero
+    by construction.) ``sum_then_normalise`` is what it replaces: the group-normalised weighted sum.
+    """
+
+    def __init__(self, config: GdpoConfig) -> None:
+        self.weights, self.order = config.parts, config.order
+        self.epsilon, self.floor = config.epsilon, config.relative_floor
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing.
+
+        Raises:
+            ConfigError: a score lacks a part that has a weight.
+        """
+        advantage_of: dict[int, float] = {}
+        for rows in rows_by_group(scores, group_ids):
+            advantage_of |= zip(rows, self._group_sum(rollouts, scores, rows))
+        std = spread(np.array(list(advantage_of.values())), self.floor)
+        if self.order == "normalise_then_sum":
+            advantage_of = {i: value / (std + self.epsilon) if std else 0.0 for i, value in advantage_of.items()}
+        return Advantages(one_each(len(scores), advantage_of), {"advantage/batch_std": std})
+
+    def _group_sum(self, rollouts: Sequence[Rollout], scores: Sequence[Score], rows: Sequence[int]) -> Array:
+        """``a`` of one group: the weighted sum of its normalised parts, or its normalised weighted sum, ``[G]``."""
+        weights = self.weights or {"": 1.0}
+        parts = {name: self._part(scores, rows, name) for name in weights}
+        least = {KL: rounding(max(float(np.abs(rollouts[i].logprobs_T).sum() + 1) for i in rows))}
+        varying = [(weights[n], part) for n, part in parts.items() if spread(part, self.floor, least.get(n, 0.0))]
+        if not varying:
+            varying = [(0.0, next(iter(parts.values())))]
+        if self.order == "sum_then_normalise":
+            varying = [(1.0, np.sum([weight * part for weight, part in varying], axis=0))]
+        return np.sum([weight * self._normalise(part) for weight, part in varying], axis=0)
+
+    def _normalise(self, rewards_G: Array) -> Array:
+        std = spread(rewards_G, self.floor)
+        return centred(rewards_G, self.floor) / (std + self.epsilon) if std else np.zeros_like(rewards_G)
+
+    def _part(self, scores: Sequence[Score], rows: Sequence[int], name: str) -> Array:
+        values = [scores[i].value if not name else scores[i].parts.get(name) for i in rows]
+        if None in values:
+            part_names = sorted({part for i in rows for part in scores[i].parts})
+            raise ConfigError(
+                f"a score has no part '{name}', which advantage.parts gives a weight",
+                why=f"its parts: {', '.join(part_names) or 'none'}",
+                fix="name parts that the reward gives",
+            )
+        return np.array(values, np.float64)

@@ -64,14 +64,14 @@ class RawConfig(ComponentConfig):
     """``r``: the score itself, no baseline (Williams 1992)."""
 
     name: str = "raw"
-    component: ClassVar[str] = "rlhf_plugin_grpo.batch_advantage:Raw"
+    component: ClassVar[str] = "rlhf_plugin_grpo.advantage:Raw"
 
 
 class BatchNormConfig(ComponentConfig):
     """``(r - mean(group)) / std(batch)`` (Liu et al. 2025, "Tricks or Traps")."""
 
     name: str = "batch_norm"
-    component: ClassVar[str] = "rlhf_plugin_grpo.batch_advantage:BatchNorm"
+    component: ClassVar[str] = "rlhf_plugin_grpo.advantage:BatchNorm"
     min_group_size: ClassVar[int] = 2
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
@@ -84,7 +84,7 @@ class ReinforcePPConfig(ComponentConfig):
     """``(r - mean(batch)) / std(batch)`` (Hu et al. 2025, REINFORCE++)."""
 
     name: str = "reinforce_pp"
-    component: ClassVar[str] = "rlhf_plugin_grpo.batch_advantage:ReinforcePP"
+    component: ClassVar[str] = "rlhf_plugin_grpo.advantage:ReinforcePP"
     baseline: Literal["none", "group"] = "none"
     """``group`` takes the group's mean off first (REINFORCE++-baseline)."""
     epsilon: float = Field(1e-6, ge=0)
@@ -164,7 +164,7 @@ class GdpoConfig(ComponentConfig):
     """Each part of the score normalised per group, then added by weight, then scaled by the batch (GDPO, 2026)."""
 
     name: str = "gdpo"
-    component: ClassVar[str] = "rlhf_plugin_grpo.gdpo:Gdpo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.advantage:Gdpo"
     min_group_size: ClassVar[int] = 2
     parts: Mapping[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
     """Part of the score -> weight. Penalties that the loop charges are parts too: ``overlong`` (weight 1) and ``kl``

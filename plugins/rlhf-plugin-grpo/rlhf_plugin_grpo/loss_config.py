@@ -129,7 +129,7 @@ class ReinforceConfig(ComponentConfig):
     """``-A log pi`` with the score itself for A: no baseline, averaged over each completion first (Williams 1992)."""
 
     name: str = "reinforce"
-    component: ClassVar[str] = "rlhf_plugin_grpo.score_function:Reinforce"
+    component: ClassVar[str] = "rlhf_plugin_grpo.loss:Reinforce"
     consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "raw"}
 
@@ -169,7 +169,7 @@ class CispoLossConfig(ComponentConfig):
     """``-min(rho, M) A log pi``, no gradient through the bounded ratio (MiniMax 2025, MiniMax-M1)."""
 
     name: str = "cispo"
-    component: ClassVar[str] = "rlhf_plugin_grpo.score_function:Cispo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.loss:Cispo"
     consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
     ratio_max: float = Field(5.0, gt=0)
@@ -182,7 +182,7 @@ class SapoConfig(ComponentConfig):
     """A sigmoid of the ratio instead of the clip (Gao et al. 2025, SAPO)."""
 
     name: str = "sapo"
-    component: ClassVar[str] = "rlhf_plugin_grpo.sapo:Sapo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.loss:Sapo"
     consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = PER_SEQUENCE
     temperature_positive: float = Field(1.0, gt=0)
@@ -197,7 +197,7 @@ class VespoConfig(ComponentConfig):
     """``-w A log pi`` with a smooth weight of the sequence's ratio (VESPO, 2026; as TRL's)."""
 
     name: str = "vespo"
-    component: ClassVar[str] = "rlhf_plugin_grpo.score_function:Vespo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.loss:Vespo"
     consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
     positive: tuple[float, float] = (2.0, 3.0)

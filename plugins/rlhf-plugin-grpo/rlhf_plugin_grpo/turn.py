@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.config import BuildContext
-from rlhf_core.losses import Advantages, spread
+from rlhf_core.losses import Advantages
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
-from rlhf_plugin_grpo.groups import Array, rows_by_group
+from rlhf_plugin_grpo.advantage import Array, rows_by_group, spread
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.advantage_config import TurnConfig

@@ -13,8 +13,8 @@ from rlhf_core.config import Registry
 from rlhf_core.config.load import validate
 from rlhf_core.losses import TokenBatch
 from rlhf_core.rewards import Score
-from rlhf_core.rl.loss_terms import KLTerm
-from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.rl.update import PolicyTerms
+from rlhf_core.training.functional import reduce_loss
 from rlhf_testing import make_context, make_rollouts
 
 REGISTRY = Registry(disabled=())
@@ -43,10 +43,10 @@ def loss_of(config: Any, tokens: TokenBatch) -> torch.Tensor:
     scores = [Score(r) for r in REWARDS]
     values = config.advantage.build(make_context()).estimate(rollouts, scores, [0] * G).values
     A_BT = torch.tensor([float(v) for v in values], dtype=torch.float64)[:, None].expand(G, T)
-    loss = config.loss.build(make_context())
+    tokens = replace(tokens, advantages_BT=A_BT)
+    out = config.loss.build(make_context())(tokens)
     if config.trainer.kl.coefficient and config.trainer.kl.where == "loss":
-        loss = KLTerm(loss, config.trainer.kl.coefficient, config.trainer.kl.estimator)
-    out = loss(replace(tokens, advantages_BT=A_BT))
+        out = PolicyTerms(config.trainer.kl.coefficient, config.trainer.kl.estimator)(out, tokens)
     trainer = config.trainer
     denominators = {
         "token_mean": float(sum(LENGTHS)),

@@ -19,10 +19,10 @@ from rlhf_core.config import Registry
 from rlhf_core.config.load import validate
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.losses import TokenBatch
-from rlhf_core.rl.entropy import keep_uncertain
-from rlhf_core.rl.loss_terms import EntropyBonus, KLTerm
+from rlhf_core.plugins.loss_contract import CheckedLoss
+from rlhf_core.rl.update import PolicyTerms, keep_uncertain
 from rlhf_core.training import TrainingSample
-from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.training.functional import reduce_loss
 from rlhf_testing import make_context
 
 accelerate = pytest.importorskip("accelerate")
@@ -199,7 +199,9 @@ def test_the_entropy_bonus_equals_trls() -> None:
     theirs = run_trl(
         GRPOTrainer, tensors(), trl_args(), loss_type="dapo", _entropy_bonus_enabled=True, entropy_coef=0.03
     )
-    ours = run_ours("grpo_clip", tensors(), wrap=lambda loss: EntropyBonus(loss, 0.03))
+    ours = run_ours(
+        "grpo_clip", tensors(), wrap=lambda loss: CheckedLoss(loss, terms=[PolicyTerms(entropy_coefficient=0.03)])
+    )
     same(ours, theirs)
     assert ours[2].abs().max() > 0
 
@@ -225,5 +227,5 @@ def test_the_kl_terms_value_equals_trls() -> None:
     """Value only: TRL differentiates k3 itself, which is the gradient of the other KL (see functional/kl.py)."""
     args = trl_args(use_bias_correction_kl=True)
     theirs = run_trl(GRPOTrainer, tensors(), args, loss_type="dapo", beta=0.1)
-    ours = run_ours("grpo_clip", tensors(), wrap=lambda loss: KLTerm(loss, 0.1, "k3"))
+    ours = run_ours("grpo_clip", tensors(), wrap=lambda loss: CheckedLoss(loss, terms=[PolicyTerms(0.1)]))
     assert torch.allclose(ours[0], theirs[0], rtol=1e-9)

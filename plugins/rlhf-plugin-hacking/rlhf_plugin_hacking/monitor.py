@@ -7,19 +7,19 @@ import logging
 import math
 from collections.abc import Mapping
 from copy import deepcopy
+from statistics import fmean
 from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.hooks import StopRun, hookimpl
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
-from rlhf_plugin_hacking.config import HackingConfig
-from rlhf_plugin_hacking.distribution import Distribution
+from rlhf_plugin_hacking.config import DistributionConfig, HackingConfig
 from rlhf_plugin_hacking.divergence import Divergence
 from rlhf_plugin_hacking.dominance import Dominance
 from rlhf_plugin_hacking.length import Length, length_slope
 from rlhf_plugin_hacking.second import SecondReward
-from rlhf_plugin_hacking.signals import Finding, Signal
+from rlhf_plugin_hacking.signals import Finding, Row, Signal, number
 
 STATE = 2
 """Of :meth:`HackingMonitor.state_dict`; the first kept other readings."""
@@ -80,11 +80,7 @@ class HackingMonitor:
         self.evaluated |= {k.removeprefix("eval/"): v for k, v in event.metrics.items() if k.startswith("eval/")}
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """A warning if anything alarms that has not been reported in the last ``repeat_every`` steps.
-
-        Raises:
-            StopRun: at HARD_STOP, if ``stop`` is set. The run then saves a checkpoint and its final model.
-        """
+        """A warning if anything alarms that has not been reported in the last ``repeat_every`` steps."""
         row = self._row(metrics)
         if not row:
             return None
@@ -188,3 +184,48 @@ class HackingMonitor:
         if self.second is not None:
             self.second.close()
             self.second = None
+
+
+class Distribution:
+    """KL(warm-up || now) of the rewards, both taken for normal distributions. It never alarms."""
+
+    def __init__(self, config: DistributionConfig, warmup: int) -> None:
+        self.config, self.warmup = config, warmup
+        self.memory: dict[str, Any] = {"warmup": [], "step": []}
+
+    def read(self, row: Row) -> tuple[dict[str, float], Finding | None]:
+        """Moments instead of a histogram: with 64 scores in 10 bins the sampling noise of a histogram's KL is about as
+        large as what a run moves in its first steps."""
+        centre, deviation = number(row, "reward/mean"), number(row, "reward/std")
+        memory = self.memory
+        if centre is None or deviation is None:
+            return {}, None
+        if len(memory["warmup"]) < self.warmup:
+            memory["warmup"] = [*memory["warmup"], [centre, deviation]]
+            return {}, None
+        memory["step"] = [*memory["step"], [centre, deviation]]
+        if len(memory["step"]) < self.config.every:
+            return {}, None
+        kl = normal_kl(pooled(memory["warmup"]), pooled(memory["step"]))
+        memory["step"] = []
+        return {"reward_kl": kl}, None
+
+
+def pooled(rows: list[list[float]]) -> tuple[float, float]:
+    """Mean and standard deviation of all scores of several equally large steps, from each step's own."""
+    centre = fmean(m for m, _ in rows)
+    return centre, math.sqrt(fmean(s * s + (m - centre) ** 2 for m, s in rows))
+
+
+def normal_kl(base: tuple[float, float], now: tuple[float, float]) -> float:
+    r"""KL(base || now) of two normal distributions given by mean and standard deviation, in nats.
+
+    .. math:: \log\frac{s_1}{s_0} + \frac{s_0^2 + (m_0 - m_1)^2}{2 s_1^2} - \frac{1}{2}
+
+    A spread of less than a tenth of the baseline's counts as that, since a reward that all completions get would
+    otherwise be infinitely far away.
+    """
+    (m0, s0), (m1, s1) = base, now
+    s0 = max(s0, 1e-6)
+    s1 = max(s1, 0.1 * s0)
+    return math.log(s1 / s0) + (s0 * s0 + (m0 - m1) ** 2) / (2 * s1 * s1) - 0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -18,8 +17,8 @@ from rlhf_core.hooks import StopRun
 from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.rollouts import FinishReason
 from rlhf_plugin_hacking.config import HackingConfig
-from rlhf_plugin_hacking.distribution import normal_kl
 from rlhf_plugin_hacking.length import length_slope
+from rlhf_plugin_hacking.monitor import normal_kl
 from rlhf_plugin_hacking.sequential import rises, student_limit
 from rlhf_testing import check_monitor, make_context
 
@@ -270,14 +269,6 @@ def test_a_second_reward_that_is_trained_on_is_refused() -> None:
 def test_no_signal_that_alarms_is_refused(left: str) -> None:
     with pytest.raises(ConfigError, match="no signal left"):
         only(left).preflight(make_context())
-
-
-def test_a_checkpoint_of_an_earlier_release_begins_anew_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    monitor = HackingConfig().build(make_context())
-    with caplog.at_level(logging.WARNING, "rlhf"):
-        monitor.load_state_dict({"signals": {"length": {"warmup": [1.0]}}, "said": {}, "readings": 3})
-    assert "begins anew" in caplog.text
-    assert monitor.observe(1, {"completion_length/mean": 5.0, "reward/mean": 0.0, "reward/std": 1.0}) is None
 
 
 def test_a_setting_is_named_with_its_present_value() -> None:

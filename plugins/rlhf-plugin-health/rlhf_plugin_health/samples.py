@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from statistics import mean, pstdev
 
-from rlhf_core.config import BuildContext
 from rlhf_plugin_health.config import (
     FormatDriftConfig,
     IdenticalConfig,
@@ -14,12 +13,8 @@ from rlhf_plugin_health.config import (
 from rlhf_plugin_health.watch import Metrics, Watch, number
 
 
-class Identical(Watch):
+class Identical(Watch[IdenticalConfig]):
     """Completions that are the same although they were drawn independently."""
-
-    def __init__(self, config: IdenticalConfig, ctx: BuildContext) -> None:
-        super().__init__(config, ctx)
-        self.config = config
 
     def look(self, step: int, metrics: Metrics) -> str | None:
         """See :class:`IdenticalConfig`."""
@@ -48,12 +43,8 @@ class Identical(Watch):
         return None
 
 
-class LengthRunaway(Watch):
+class LengthRunaway(Watch[LengthRunawayConfig]):
     """Completions that grow without end or are cut off."""
-
-    def __init__(self, config: LengthRunawayConfig, ctx: BuildContext) -> None:
-        super().__init__(config, ctx)
-        self.config = config
 
     def look(self, step: int, metrics: Metrics) -> str | None:
         """See :class:`LengthRunawayConfig`."""
@@ -91,12 +82,8 @@ class LengthRunaway(Watch):
         )
 
 
-class LengthCollapse(Watch):
+class LengthCollapse(Watch[LengthCollapseConfig]):
     """Completions that say next to nothing."""
-
-    def __init__(self, config: LengthCollapseConfig, ctx: BuildContext) -> None:
-        super().__init__(config, ctx)
-        self.config = config
 
     def look(self, step: int, metrics: Metrics) -> str | None:
         """See :class:`LengthCollapseConfig`."""
@@ -116,12 +103,8 @@ class LengthCollapse(Watch):
         )
 
 
-class FormatDrift(Watch):
+class FormatDrift(Watch[FormatDriftConfig]):
     """Answers that are still right but no longer in the required form."""
-
-    def __init__(self, config: FormatDriftConfig, ctx: BuildContext) -> None:
-        super().__init__(config, ctx)
-        self.config = config
 
     def look(self, step: int, metrics: Metrics) -> str | None:
         """See :class:`FormatDriftConfig`."""

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from statistics import median
 
-from rlhf_core.config import BuildContext
 from rlhf_plugin_health.config import EntropyCollapseConfig, GradientSpikeConfig, KLSpikeConfig, RatioDriftConfig
 from rlhf_plugin_health.watch import Metrics, Watch, number
 
 
-class KLSpike(Watch):
+class KLSpike(Watch[KLSpikeConfig]):
     """The policy jumps away from the reference."""
-
-    def __init__(self, config: KLSpikeConfig, ctx: BuildContext) -> None:
-        super().__init__(config, ctx)
-        self.config = config
 
     def look(self, step: int, metrics: Metrics) -> str | None:
         """See :class:`KLSpikeConfig`."""
@@ -41,12 +36,8 @@ class KLSpike(Watch):
         )
 
 
-class GradientSpike(Watch):
+class GradientSpike(Watch[GradientSpikeConfig]):
     """A gradient norm far above the usual."""
-
-    def __init__(self, config: GradientSpikeConfig, ctx: BuildContext) -> None:
-        super().__init__(config, ctx)
-        self.config = config
 
     def look(self, step: int, metrics: Metrics) -> str | None:
         """See :class:`GradientSpikeConfig`."""
@@ -65,12 +56,8 @@ class GradientSpike(Watch):
         )
 
 
-class EntropyCollapse(Watch):
+class EntropyCollapse(Watch[EntropyCollapseConfig]):
     """The policy stops exploring."""
-
-    def __init__(self, config: EntropyCollapseConfig, ctx: BuildContext) -> None:
-        super().__init__(config, ctx)
-        self.config = config
 
     def look(self, step: int, metrics: Metrics) -> str | None:
         """See :class:`EntropyCollapseConfig`."""
@@ -91,12 +78,8 @@ class EntropyCollapse(Watch):
         )
 
 
-class RatioDrift(Watch):
+class RatioDrift(Watch[RatioDriftConfig]):
     """Engine and trainer do not mean the same log-probabilities."""
-
-    def __init__(self, config: RatioDriftConfig, ctx: BuildContext) -> None:
-        super().__init__(config, ctx)
-        self.config = config
 
     def look(self, step: int, metrics: Metrics) -> str | None:
         """See :class:`RatioDriftConfig`."""

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlhf_core.config import BuildContext
 from rlhf_core.hooks import StopRun
@@ -14,10 +14,12 @@ from rlhf_core.hooks import StopRun
 if TYPE_CHECKING:
     from rlhf_plugin_health.config import WatchConfig
 
+
 Metrics = Mapping[str, float]
+C = TypeVar("C", bound="WatchConfig")
 
 
-class Watch(ABC):
+class Watch(ABC, Generic[C]):
     """One thing that can go wrong. A subclass implements :meth:`look`.
 
     Args:
@@ -25,7 +27,8 @@ class Watch(ABC):
         ctx: the run, to name the settings' present values.
     """
 
-    def __init__(self, config: WatchConfig, ctx: BuildContext) -> None:
+    def __init__(self, config: C, ctx: BuildContext) -> None:
+        self.config = config
         self.patience, self.repeat_every, self.stop = config.patience, config.repeat_every, config.stop
         self.name, self.run = config.name, ctx.config
         self.memory: dict[str, list[float]] = {}
@@ -40,11 +43,7 @@ class Watch(ABC):
         """What is wrong with this step, None if nothing is."""
 
     def observe(self, step: int, metrics: Metrics) -> str | None:
-        """Warn after ``patience`` alarming steps in a row, and again every ``repeat_every`` steps while it lasts.
-
-        Raises:
-            StopRun: with the warning, if ``stop`` is set.
-        """
+        """Warn after ``patience`` alarming steps in a row, and again every ``repeat_every`` steps while it lasts."""
         problem = self.look(step, metrics)
         self.streak = self.streak + 1 if problem else 0
         if not problem or self.streak < self.patience:

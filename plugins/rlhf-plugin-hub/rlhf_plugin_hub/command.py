@@ -43,9 +43,8 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
     rlhf push runs/x --to org/name --dry-run
     rlhf push runs/x --to org/name
     """
-    from rlhf_core.cli import emit_json, set_up_logging
+    from rlhf_core.cli import emit_json
 
-    set_up_logging()
     upload = checked(model, repository)
     facts: dict[str, Any] = {
         "repository": repository,
@@ -67,12 +66,7 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
 
 
 def checked(model: str, repository: str) -> Upload:
-    """What would be uploaded.
-
-    Raises:
-        ConfigError: the repository's name cannot be one.
-        ModelError: no such model, a damaged one, or one that is no folder.
-    """
+    """What would be uploaded."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     from rlhf_core.config import ConfigError
@@ -82,15 +76,15 @@ def checked(model: str, repository: str) -> Upload:
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise ConfigError(f"--to {repository!r} is no name of a repository", why=str(error), fix="--to org/name") from (
-            error
-        )
+        raise ConfigError(
+            f"--to {repository!r} is not a name of a repository", why=str(error), fix="--to org/name"
+        ) from (error)
     if repository.count("/") != 1:
         raise ConfigError(f"--to {repository!r} names no organisation or user", fix=f"--to org/{repository}")
     source = resolve_model(model)
     if not source.local or source.gguf:
         raise ModelError(
-            f"'{model}' is no folder here", fix="give a run, a checkpoint, or a folder in Hugging Face form"
+            f"'{model}' is not a folder here", fix="give a run, a checkpoint, or a folder in Hugging Face form"
         )
     folder = Path(source.adapter or source.place)
     verify_files(folder)
@@ -128,15 +122,9 @@ def show(facts: dict[str, Any], card: str | None) -> None:
 
 
 def send(upload: Upload, *, private: bool, message: str) -> str:
-    """Make the repository if it is not there, and upload; its address is returned.
-
-    Raises:
-        ConfigError: there is no token, the hub is switched off, or the repository is there and public, unasked.
-        RlhfError: the hub refuses, or cannot be reached.
-    """
+    """Make the repository if it is not there, and upload; its address is returned."""
     from huggingface_hub import HfApi, constants, get_token
 
-    from rlhf_core.cli import quiet_libraries
     from rlhf_core.config import ConfigError, RlhfError
 
     if constants.HF_HUB_OFFLINE:
@@ -148,7 +136,6 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
             why="neither HF_TOKEN nor a login of `hf auth login` is there",
             fix="set HF_TOKEN to a token that may write, or use --dry-run",
         )
-    quiet_libraries()
     api = HfApi(token=token)
     try:
         api.create_repo(upload.repository, private=private, exist_ok=True)

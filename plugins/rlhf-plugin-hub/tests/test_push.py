@@ -167,10 +167,10 @@ def test_no_token(rlhf: Rlhf, model: Path, hub: type[Hub], monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("path", "to", "message"),
     [
-        ("pocket", "a b/c", "is no name of a repository"),
+        ("pocket", "a b/c", "is not a name of a repository"),
         ("pocket", "name", "names no organisation or user"),
         ("./nowhere", "org/name", "there is no model folder './nowhere'"),
-        ("org/model", "org/name", "'org/model' is no folder here"),
+        ("org/model", "org/name", "'org/model' is not a folder here"),
     ],
 )
 def test_wrong_input(rlhf: Rlhf, path: str, to: str, message: str) -> None:

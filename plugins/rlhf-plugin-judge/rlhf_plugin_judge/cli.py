@@ -45,14 +45,14 @@ def agreement(
     rlhf judge agreement --dataset pairs.jsonl --pairs 200 --dry-run
     rlhf judge agreement --judge local --set model.path=Qwen/Qwen3-4B --dataset pairs.jsonl
     """
-    from rlhf_core.cli import component_of, context_of, emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.cli import context_of, emit_json, open_registry
+    from rlhf_core.config import parse_settings
     from rlhf_plugin_judge.agreement import pair_agreement
     from rlhf_plugin_judge.pairwise import matches_of, questions
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 
-    set_up_logging()
     registry = open_registry()
-    config = component_of(registry, "judge", name, settings=settings)
+    config = registry.config("judge", name, parse_settings(settings))
     ctx = context_of(registry, seed=seed, dataset={"name": dataset})
     pairs = ctx.datasets.pairs(split)[:count]
     text = criterion or str(JudgeRewardConfig.model_fields["criterion"].default)
@@ -67,7 +67,6 @@ def agreement(
             show_estimate(estimate)
         return
     config.preflight(ctx)
-    quiet_libraries()
     judge = config.build(ctx)
     try:
         if callable(listed := getattr(judge, "listed", None)):

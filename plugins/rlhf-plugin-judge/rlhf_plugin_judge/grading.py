@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import message_text
-from rlhf_core.rewards import JudgeRequest, Sample, Score, delimited
+from rlhf_core.rewards import JudgeRequest, Sample, Score
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Verdict, ask_json, number
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
+from rlhf_core.config import BuildContext
 from rlhf_core.data import Message, message_text
 from rlhf_core.models import Formatter, ModelError, load_policy
 from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_judge.config import LocalConfig
 from rlhf_plugin_judge.texts import clean
 from rlhf_plugin_native.engine import NativeEngine
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_plugin_judge.config import LocalConfig
 
 
 class LocalJudge:

@@ -101,7 +101,7 @@ class OpenAIConfig(PaidConfig):
         if taken:
             raise ConfigError(
                 f"{self.what} '{self.name}': extra_body cannot set '{taken[0]}'",
-                why="it decides what is asked and what it may cost",
+                why="this field decides what is asked and what it costs",
                 fix="use the settings model and limit_name, and leave the rest out",
             )
         super().preflight(ctx)

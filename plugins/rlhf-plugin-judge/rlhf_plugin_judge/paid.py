@@ -8,9 +8,9 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import SecretStr
 
@@ -20,6 +20,7 @@ from rlhf_core.rewards import JudgeRequest, ScoreStatus
 from rlhf_plugin_judge.answers import Answers
 from rlhf_plugin_judge.background import Background, together
 from rlhf_plugin_judge.ledger import Budget, Ledger
+from rlhf_plugin_judge.paid_config import PaidConfig
 from rlhf_plugin_judge.prices import NANO, Tokens
 from rlhf_plugin_judge.replies import ServiceReply, failed, kept_reply, kept_row
 from rlhf_plugin_judge.retries import (
@@ -33,16 +34,16 @@ from rlhf_plugin_judge.retries import (
 )
 
 if TYPE_CHECKING:
-    from rlhf_plugin_judge.paid_config import PaidConfig
     from rlhf_plugin_judge.question import Question
 
+C = TypeVar("C", bound=PaidConfig)
 UNKNOWN = (
     "an earlier attempt was {}, and it may have been billed; judge.repeat_after_{}=true (--set backend.repeat_after_{}"
     "=true for agents) asks again"
 )
 
 
-class PaidService:
+class PaidService(Generic[C]):
     """Asks a model behind a service; the subclass knows the protocol.
 
     Args:
@@ -54,8 +55,8 @@ class PaidService:
         ConfigError: the ledger is damaged or cannot be written.
     """
 
-    def __init__(self, config: PaidConfig, key: SecretStr, ctx: BuildContext) -> None:
-        self.settings, self.secret, self.price = config, key, config.price
+    def __init__(self, config: C, key: SecretStr, ctx: BuildContext) -> None:
+        self.config, self.secret, self.price = config, key, config.price
         self.ledger = Ledger(config.ledger_file(ctx.run_dir), config.max_cost_usd)
         self.earlier = [Ledger(p, config.max_cost_usd) for p in config.earlier_ledgers(ctx.run_dir)]
         """Of other days, which know what was sent and not answered."""
@@ -68,9 +69,8 @@ class PaidService:
         self.report: dict[str, Any] = {"model": config.model, "ledger": self.ledger.path.name}
         ctx.report[next(k for k in names("judge") if k not in ctx.report)] = self.report
 
-    def connect(self) -> Any:
-        """A client of this process, which never retries by itself: what an attempt may cost must be reserved first."""
-        raise NotImplementedError
+    client_class: Callable[..., Any]
+    """The SDK's client."""
 
     async def send(self, question: Question) -> Any:
         """One attempt."""
@@ -92,7 +92,7 @@ class PaidService:
         """One reply per request, in order; equal requests are sent once. May be called from several threads."""
         if not requests:
             return []
-        return self.background.run(self._ask([self.settings.question_of(r) for r in requests]))
+        return self.background.run(self._ask([self.config.question_of(r) for r in requests]))
 
     async def models(self) -> list[str]:
         """What the service lists; asking costs nothing."""
@@ -108,7 +108,7 @@ class PaidService:
 
     async def _listed(self) -> list[str]:
         self._open_here()
-        config = self.settings
+        config = self.config
         who = f"{config.what} '{config.name}'"
         try:
             async with asyncio.timeout(min(10.0, config.timeout_s)):
@@ -119,7 +119,7 @@ class PaidService:
                 raise ConfigError(what, why=self.say(error), fix="set another one") from error
             if is_a(error, "APIConnectionError") and not may_have_been_sent(error):
                 raise ConfigError(
-                    f"{who}: nobody answers at {config.address or 'the address of the service'}",
+                    f"{who}: no server answers at {config.address or 'the address of the service'}",
                     why=self.say(error),
                     fix=f"start the server, or set {config.what}.base_url to where it is",
                 ) from error
@@ -147,7 +147,7 @@ class PaidService:
                 replies[question.digest] = failed(
                     ScoreStatus.ERROR,
                     f"the question may have more than {self.price.longest} tokens, for which "
-                    f"'{self.settings.model}' has no price here (judge.prices, longest)",
+                    f"'{self.config.model}' has no price here (judge.prices, longest)",
                 )
             else:
                 todo[question.digest] = question
@@ -162,11 +162,17 @@ class PaidService:
         if self._pid == os.getpid() and self._client is not None:
             return
         self._pid = os.getpid()
-        self.places = asyncio.Semaphore(self.settings.concurrency)
+        self.places = asyncio.Semaphore(self.config.concurrency)
         self.budget = Budget(self.ledger)
         self.not_before = 0.0
         """On the loop's clock: no request is sent before, as the service demanded."""
-        self._client = self.connect()
+        # It never retries by itself: what an attempt may cost must be reserved first.
+        self._client = self.client_class(
+            api_key=self.secret.get_secret_value(),
+            base_url=self.config.base_url,
+            max_retries=0,
+            timeout=self.config.timeout_s,
+        )
 
     @property
     def client(self) -> Any:
@@ -179,16 +185,16 @@ class PaidService:
         async with self.places:
             last: list[str] = []
             try:
-                async with asyncio.timeout(self.settings.deadline_s):
+                async with asyncio.timeout(self.config.deadline_s):
                     return await self._attempts(question, last)
             except TimeoutError:
                 self.counts["late"] += 1
                 before = f"; before: {last[-1]}" if last else ""
-                return failed(ScoreStatus.TIMEOUT, f"no answer within {self.settings.deadline_s:g} s{before}")
+                return failed(ScoreStatus.TIMEOUT, f"no answer within {self.config.deadline_s:g} s{before}")
 
     async def _attempts(self, question: Question, last: list[str]) -> ServiceReply:
         """Attempts until there is an answer; ``last`` collects why each failed."""
-        late, config = False, self.settings
+        late, config = False, self.config
         for attempt in range(config.max_attempts):
             if why := self.unknown(question):
                 self.counts["not_repeated"] += 1
@@ -230,32 +236,54 @@ class PaidService:
         """Why the question must not be sent: an attempt at it may have been billed, and is not to be repeated."""
         what, ledgers = question.digest[:16], (self.ledger, *self.earlier)
         for how, text in (("kill", "in flight when its process was killed"), ("timeout", "cut off")):
-            if not getattr(self.settings, f"repeat_after_{how}") and any(x.unanswered(what, how) for x in ledgers):
+            if not getattr(self.config, f"repeat_after_{how}") and any(x.unanswered(what, how) for x in ledgers):
                 return UNKNOWN.format(text, how, how)
         return ""
 
     def refused(self) -> ServiceReply:
         """The reply to a question that would exceed the cap."""
         self.counts["over_cap"] += 1
-        spent, cap = self.ledger.total / NANO, self.settings.max_cost_usd
+        spent, cap = self.ledger.total / NANO, self.config.max_cost_usd
         return failed(
             ScoreStatus.MISSING,
             f"the spend cap is reached: {spent:.6f} of {cap:g} USD are spent "
             f"or reserved in {self.ledger.path}; raise judge.max_cost_usd",
         )
 
-    def counted(self, reply: ServiceReply) -> ServiceReply:
-        """The reply, with its tokens and cost added to what this process took."""
-        more = {"input_tokens": reply.input_tokens, "output_tokens": reply.output_tokens, "cost_usd": reply.cost_usd}
-        for key, value in {**more, "answers": 1}.items():
+    def counted(
+        self,
+        text: str,
+        calls: Sequence[Mapping[str, str]],
+        stopped: Any,
+        tokens: Tokens,
+        usd: float,
+        question: Question | None,
+    ) -> ServiceReply:
+        """A reply whose tokens and cost are added to what this process took; one without text is missing, except
+        where calls of tools are an answer too."""
+        size, tools = tokens.input + tokens.cache_write + tokens.cache_read, question is not None and question.tools
+        for key, value in {"input_tokens": size, "output_tokens": tokens.output, "cost_usd": usd, "answers": 1}.items():
             self.counts[key] += value
-        return replace(reply, paid_usd=reply.cost_usd)
+        status, why, given = ScoreStatus.OK, "", text if tools else text or None
+        if given is None:
+            status, why = ScoreStatus.MISSING, f"no text: it stopped for '{stopped}'"
+        return ServiceReply(
+            given,
+            status,
+            why,
+            size,
+            tokens.output,
+            usd,
+            calls=tuple(calls),
+            stopped=str(stopped) if tools else "",
+            paid_usd=usd,
+        )
 
     def keep(self, name: str, reply: ServiceReply) -> ServiceReply:
         """Put an answer into the cache under its question's digest; on a full disk it is only not kept."""
         if reply.ok:
             try:
-                self.answers.put(name, kept_row(reply, self.settings.model, time.time()))
+                self.answers.put(name, kept_row(reply, self.config.model, time.time()))
             except (OSError, RuntimeError, ValueError):
                 self.counts["not_kept"] += 1
         return reply
@@ -264,14 +292,14 @@ class PaidService:
         """What went wrong, in one line that never holds the key."""
         text = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, TimeoutError):
-            text = f"no answer within {self.settings.timeout_s:g} s"
+            text = f"no answer within {self.config.timeout_s:g} s"
         return text.replace(self.secret.get_secret_value(), "***")[:400]
 
     def hint(self, text: str) -> str:
         """What to change, for the refusals that have one cause."""
         if "temperature" in text:
             return "; set judge.send_temperature=false for this model"
-        return f"; check {self.settings.key_variable}" if "401" in text else ""
+        return f"; check {self.config.key_variable}" if "401" in text else ""
 
 
 def names(first: str) -> Iterator[str]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Message, PreferencePair
-from rlhf_core.rewards import JudgeRequest, Sample, Score, ScoreStatus, delimited
+from rlhf_core.rewards import JudgeRequest, Sample, Score, ScoreStatus
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
@@ -107,11 +108,7 @@ def question(match: Match, a: str, b: str, order: str, system: str, asking: Aski
 
 
 def better(answer: dict[str, Any]) -> tuple[float, str]:
-    """Points of response A, and why. "a" and "response A" are A too.
-
-    Raises:
-        Unusable: "better" is none of the three.
-    """
+    """Points of response A, and why. "a" and "response A" are A too."""
     points = POINTS.get(str(answer.get("better", "")).strip().lower().removeprefix("response "))
     if points is None:
         raise Unusable('"better" must be "A", "B" or "tie"')

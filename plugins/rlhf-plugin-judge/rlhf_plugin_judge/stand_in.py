@@ -17,6 +17,7 @@ import json
 import random
 import select
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from typing import Any
 from rlhf_plugin_judge.prices import Price, Tokens, cost
 from rlhf_plugin_judge.stand_in_tools import (
     Wrote,
+    batch_of,
     blocks_of,
     calls_first,
     completion,
@@ -76,9 +78,7 @@ class Service:
     hang_s: float = 30.0
     polls: int = 1
     models: Sequence[str] = ()
-    """What it lists."""
     tools: bool = True
-    """False refuses requests that offer tools."""
     seen: Counter[str] = field(default_factory=Counter)
     """Arrivals, faults by name, answers, batches; ``billed_nano`` is the meter."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -281,22 +281,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def batch(self, name: str) -> dict[str, Any]:
         """A batch as the API describes it."""
-        service, row = self.server.service, self.server.service.batches[name]
-        ended = row["polls"] > service.polls
-        counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
-        counts["succeeded" if ended else "processing"] = len(row["requests"])
-        return {
-            "id": name,
-            "type": "message_batch",
-            "processing_status": "ended" if ended else "in_progress",
-            "request_counts": counts,
-            "created_at": "2026-01-01T00:00:00Z",
-            "expires_at": "2026-01-02T00:00:00Z",
-            "ended_at": "2026-01-01T01:00:00Z" if ended else None,
-            "archived_at": None,
-            "cancel_initiated_at": None,
-            "results_url": f"{self.server.url}/v1/messages/batches/{name}/results" if ended else None,
-        }
+        row = self.server.service.batches[name]
+        url = f"{self.server.url}/v1/messages/batches/{name}/results"
+        return batch_of(name, len(row["requests"]), url if row["polls"] > self.server.service.polls else None)
 
     def results(self, name: str) -> str:
         """Results of a batch, one a line, last first; billed once."""
@@ -373,26 +360,37 @@ class StandIn(ThreadingHTTPServer):
         """A client that went away is nothing to report."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(about: str | None) -> argparse.ArgumentParser:
+    """Options of a command that serves."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=SHARE", help=", ".join(FAULTS))
     parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS")
-    parser.add_argument("--text", default=PLAIN, help="the answer to everything")
-    parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls of the first tool before the answer")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def serve(args: argparse.Namespace, answer: Answer, models: Sequence[str] = ()) -> None:
+    """Serve until interrupted."""
     faults = {name: float(share) for name, _, share in (f.partition("=") for f in args.fault)}
     if unknown := set(faults) - set(FAULTS):
-        parser.error(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
-    service = Service(calls_first(args.calls, args.text), faults, args.seed, latency_s=args.latency)
+        sys.exit(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    service = Service(answer, faults, args.seed, latency_s=args.latency, models=models)
     with StandIn(service, args.port) as server:
         print(f"{server.url}, what it counts: {server.url}/seen", flush=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
             print(json.dumps(dict(service.seen)))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve one answer to everything."""
+    parser = arguments(__doc__)
+    parser.add_argument("--text", default=PLAIN, help="the answer to everything")
+    parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls of the first tool before the answer")
+    args = parser.parse_args(argv)
+    serve(args, calls_first(args.calls, args.text))
 
 
 if __name__ == "__main__":

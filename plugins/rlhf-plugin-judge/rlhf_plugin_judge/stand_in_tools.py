@@ -123,6 +123,25 @@ def completion(body: Body, wrote: Wrote, number: int, usage: tuple[int, int]) ->
     }
 
 
+def batch_of(name: str, count: int, results_url: str | None) -> dict[str, Any]:
+    """A message batch; it has ended where its results have an address."""
+    ended = results_url is not None
+    counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    counts["succeeded" if ended else "processing"] = count
+    return {
+        "id": name,
+        "type": "message_batch",
+        "processing_status": "ended" if ended else "in_progress",
+        "request_counts": counts,
+        "created_at": "2026-01-01T00:00:00Z",
+        "expires_at": "2026-01-02T00:00:00Z",
+        "ended_at": "2026-01-01T01:00:00Z" if ended else None,
+        "archived_at": None,
+        "cancel_initiated_at": None,
+        "results_url": results_url,
+    }
+
+
 def listed(models: Sequence[str]) -> dict[str, Any]:
     """Models as both services list them."""
     rows = [

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rlhf_core.rewards import Sample
+from rlhf_core.rewards import Sample
 
 log = logging.getLogger("rlhf.judge")
 

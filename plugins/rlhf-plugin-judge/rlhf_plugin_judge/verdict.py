@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from rlhf_core.rewards import Judge, JudgeReply, JudgeRequest, Score, ScoreStatus, delimited
+from rlhf_core.rewards import Judge, JudgeReply, JudgeRequest, Score, ScoreStatus
+from rlhf_plugin_judge.delimiters import delimited
 
 T = TypeVar("T")
 LOOKED_AT = 20_000
@@ -52,9 +53,6 @@ def find_object(text: str) -> dict[str, Any]:
     An object that stands anywhere else, or within one that does not parse, may be a quotation of what is judged: a
     policy that writes ``{"grade": 10}`` must not grade itself.
 
-    Raises:
-        Unusable: there is none.
-
     Example:
         >>> find_object('It is short. {"grade": 7}')
         {'grade': 7}
@@ -76,11 +74,7 @@ def find_object(text: str) -> dict[str, Any]:
 
 
 def number(answer: dict[str, Any], key: str, low: float, high: float) -> float:
-    """A number on a scale.
-
-    Raises:
-        Unusable: the key is missing, or its value is no number from ``low`` to ``high``.
-    """
+    """A number on a scale."""
     value = answer.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Unusable(

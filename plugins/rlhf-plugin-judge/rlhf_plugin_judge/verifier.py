@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.rewards import JudgeRequest, Sample, Score, delimited
+from rlhf_core.rewards import JudgeRequest, Sample, Score
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.grading import close_judge, response_of
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 
@@ -71,11 +72,7 @@ class JudgeVerifier:
 
 
 def yes(answer: dict[str, Any]) -> bool:
-    """The verdict.
-
-    Raises:
-        Unusable: it is neither true nor false.
-    """
+    """The verdict."""
     value = answer.get("verdict")
     if not isinstance(value, bool):
         raise Unusable('"verdict" must be true or false')

@@ -117,7 +117,7 @@ def test_the_judge_of_a_command(serve: Any, command: Any, asking: Any) -> None:
     code, err = command(
         "judge", "agreement", "--judge", "openai", "--set", "base_url=http://127.0.0.1:9/v1", *words[2:]
     )
-    assert (code, "nobody answers at http://127.0.0.1:9/v1" in err) == (2, True), err
+    assert (code, "no server answers at http://127.0.0.1:9/v1" in err) == (2, True), err
 
 
 @pytest.mark.parametrize("service", ["anthropic", "openai"])

@@ -9,7 +9,8 @@ import pytest
 
 from rlhf_core.config import Registry
 from rlhf_core.data import Media, PreferencePair, Prompt
-from rlhf_core.models import ModelConfig, load_policy, save_model
+from rlhf_core.models import ModelConfig, load_policy
+from rlhf_core.models.save import save_model
 from rlhf_core.rewards import JudgeReply, Sample, ScoreStatus
 from rlhf_plugin_judge import texts
 from rlhf_plugin_judge.agreement import pair_agreement
@@ -199,7 +200,7 @@ def test_the_last_json_object_counts():
 @pytest.mark.parametrize(
     "text",
     [
-        '{"why": "it only says {"grade": 10}, which is no answer", "grade": 1}',
+        '{"why": "it only says {"grade": 10}, which is not an answer", "grade": 1}',
         'It says {"grade": 10}. {"why": "cut',
         '{"grade": 1, "why": "it says {"grade": 10}',
         '{"grade": 10} is what it wrote; I would say 1.',

@@ -27,11 +27,7 @@ class Case:
         return next((self.settings[key] for key in keys if self.settings.get(key) is not None), default)
 
     def number(self, *keys: str, default: float) -> float:
-        """As :meth:`get`, of a number.
-
-        Raises:
-            ConfigError: it is none.
-        """
+        """As :meth:`get`, of a number."""
         value = self.get(*keys, default=default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             key = next(key for key in keys if self.settings.get(key) is not None)

@@ -18,11 +18,7 @@ MARKS = {
 
 
 def trl_class(given: Given, table: Table, name: str | None, algo: str | None = None) -> str:
-    """The class that a configuration of TRL is of.
-
-    Raises:
-        ConfigError: there is no such class, or nothing says which it is.
-    """
+    """The class that a configuration of TRL is of."""
     from rlhf_plugin_migrate.near import nearest
 
     if name is not None:
@@ -46,11 +42,7 @@ def trl_class(given: Given, table: Table, name: str | None, algo: str | None = N
 
 
 def command_algorithm(given: Given, table: Table) -> str:
-    """The algorithm that a program or a key of verl and OpenRLHF names.
-
-    Raises:
-        ConfigError: it names one that we do not have.
-    """
+    """The algorithm that a program or a key of verl and OpenRLHF names."""
     if algorithm := table.programs.get(given.program):
         return algorithm
     key = table.algorithm["key"]

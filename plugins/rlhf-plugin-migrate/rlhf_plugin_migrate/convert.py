@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from rlhf_core.config import ConfigError, Registry, RunConfig, explain_invalid, merge_settings
+from rlhf_core.config import ConfigError, Registry, RunConfig, merge_settings
 from rlhf_plugin_migrate.case import Case, Settings
 from rlhf_plugin_migrate.hints import target_of
 from rlhf_plugin_migrate.read import Given, nothing
@@ -69,11 +67,7 @@ def convert(given: Given, table: Table, registry: Registry, algorithm: str, proc
 
 
 def convert_key(case: Case, table: Table, key: str, value: Any) -> Row:
-    """Translate one key.
-
-    Raises:
-        ConfigError: its value is of a wrong type.
-    """
+    """Translate one key."""
     entry = table.find(key)
     if entry is None:
         return Row(key, value, "unknown", {}, f"not a key of {table.peer} that is known here")
@@ -149,7 +143,4 @@ def check(config: Mapping[str, Any], registry: Registry, chosen: Mapping[str, st
     whole = merge_settings({"dataset": {"name": "pocket"}}, merge_settings(base, config))
     if isinstance(config.get("dataset"), Mapping) and "name" in config["dataset"]:
         whole["dataset"] = dict(config["dataset"])
-    try:
-        RunConfig.model_validate(whole, context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, RunConfig, where="the translated configuration") from error
+    RunConfig.from_settings(whole, "the translated configuration", registry)

@@ -174,7 +174,7 @@ def test_hints_that_fail_do_not_hide_the_unknown_key(monkeypatch: pytest.MonkeyP
 
 
 def test_without_the_plugin_the_nearest_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_core.plugins.disabled.disabled_distributions", lambda: ["rlhf-plugin-migrate"])
+    monkeypatch.setattr("rlhf_core.plugins.entry_points.disabled_distributions", lambda: ["rlhf-plugin-migrate"])
     assert "TRL" not in said("grpo", "trainer.num_generations=1")
 
 

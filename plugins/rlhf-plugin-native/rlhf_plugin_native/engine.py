@@ -10,19 +10,16 @@ import transformers
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, base_model, take_apart
-from rlhf_core.models.layers.rotary import length_limit
-from rlhf_core.models.layers.trunk_and_head import quiet
+from rlhf_core.models.layers.trunk_and_head import length_limit, quiet
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
-from rlhf_core.training.structure import structure
-from rlhf_plugin_native.decode import Decoder, limit_of
-from rlhf_plugin_native.decode_state import Drawn
-from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, plain_step
+from rlhf_core.training.forward import structure
+from rlhf_plugin_native.decode import Decoder, Drawn, limit_of
+from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, growing, make_cache, plain_step
 from rlhf_plugin_native.kept import KeptTurns, check_budget
-from rlhf_plugin_native.kv_cache import growing, make_cache
-from rlhf_plugin_native.stop import StopStrings
+from rlhf_plugin_native.sampling import StopStrings
 from rlhf_plugin_native.stream import NativeStream
 from rlhf_plugin_native.stream_decode import StreamDecoder
 from rlhf_plugin_native.token_by_token import decodes
@@ -60,8 +57,6 @@ class NativeEngine:
         self.model, self.tokenizer = model, tokenizer
         self.context = min(context, length_limit(model) or context)
         self.max_concurrent, self.max_batch_tokens, self.keep_mib = max_concurrent, max_batch_tokens, keep_mib
-        self.on_ended: Callable[[int], None] | None = None
-        """Called every few seconds with how many more completions have ended."""
         if not decodes(model):
             name = type(base_model(model)).__name__
             raise ModelError(
@@ -88,9 +83,15 @@ class NativeEngine:
         )
 
     def generate(
-        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+        self,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        policy_version: int,
+        on_ended: Callable[[int], None] | None = None,
     ) -> list[Rollout]:
         """Sample one completion per request, in order.
+
+        ``on_ended`` is called every few seconds with how many more completions have ended.
 
         ``min_tokens`` counts the EOS: a completion has at least so many tokens. Stop strings may span tokens and
         are kept. What the logprobs mean is described in :func:`rlhf_plugin_native.sampling.draw`.
@@ -98,10 +99,9 @@ class NativeEngine:
         Raises:
             ConfigError: a prompt is empty, or does not fit the context together with ``max_tokens``.
         """
-        if self.on_ended is None:
+        if on_ended is None:
             return self.generate_each(requests, sampling, policy_version)
-        report = self.on_ended
-        return self.generate_each(requests, sampling, policy_version, lambda ended, tokens: report(len(ended)))
+        return self.generate_each(requests, sampling, policy_version, lambda ended, tokens: on_ended(len(ended)))
 
     def generate_each(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.config import ConfigError
 from rlhf_core.models import base_model
 from rlhf_core.models.layers.trunk_and_head import compute_dtype
-from rlhf_plugin_native.kv_cache import Kept
+from rlhf_plugin_native.decode_step import Kept
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext

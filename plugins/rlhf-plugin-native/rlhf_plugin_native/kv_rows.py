@@ -1,6 +1,6 @@
 """Keys and values of sequences that come and go all the time: their room is used again, and little is copied.
 
-The plain equivalent is :class:`rlhf_plugin_native.kv_cache.GrowingLayer`, which copies all sequences whenever some are
+The plain equivalent is ``decode_step.GrowingLayer``, which copies all sequences whenever some are
 added or dropped.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlhf_plugin_native.kv_cache import BLOCK, GrowingLayer
+from rlhf_plugin_native.decode_step import BLOCK, GrowingLayer
 
 AHEAD = 4
 """Room is made for so many times the rows that there are."""

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from rlhf_core.rollouts import RolloutRequest
-from rlhf_plugin_native.decode import Decoder, limit_of
-from rlhf_plugin_native.decode_state import Drawn, Mask
+from rlhf_plugin_native.decode import Decoder, Drawn, Mask, limit_of
+from rlhf_plugin_native.decode_step import copy_row, join_caches, lay_rows, make_cache, select_sequences
 from rlhf_plugin_native.kept import KeptTurns
-from rlhf_plugin_native.kv_cache import copy_row, join_caches, lay_rows, make_cache, select_sequences
 from rlhf_plugin_native.kv_rows import Moves, few_moves, keep_rows, make_room
 
 READ_TOKENS = 1 << 14

@@ -14,12 +14,8 @@ from typing import Any
 import torch
 
 from rlhf_core.models import base_model, take_apart
-from rlhf_core.models.layers.agreement import agree
-from rlhf_core.models.layers.caches import keys_and_values_only
-from rlhf_core.models.layers.split import probe_ids
-from rlhf_core.models.layers.trunk_and_head import cache_argument, quiet
-from rlhf_plugin_native.decode_step import UNSUPPORTED, plain_step
-from rlhf_plugin_native.kv_cache import make_cache, select_sequences
+from rlhf_core.models.layers.trunk_and_head import agree, cache_argument, keys_and_values_only, probe_ids, quiet
+from rlhf_plugin_native.decode_step import UNSUPPORTED, make_cache, plain_step, select_sequences
 
 log = logging.getLogger(__name__)
 _known: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()

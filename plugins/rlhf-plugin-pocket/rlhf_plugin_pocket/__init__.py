@@ -40,5 +40,5 @@ __all__ = [
 
 
 def weights_path() -> Path:
-    """Folder of the shipped model in Hugging Face form (rebuilt by ``scripts/build_pocket.py``)."""
+    """Folder of the shipped model in Hugging Face form."""
     return Path(__file__).parent / "weights"

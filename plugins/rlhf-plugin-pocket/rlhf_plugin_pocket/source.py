@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.data import DatasetError
-from rlhf_core.data.files import index_rows
 from rlhf_core.rewards import Sample
-
-if TYPE_CHECKING:
-    from rlhf_plugin_pocket.config import PocketConfig
+from rlhf_plugin_pocket.config import PocketConfig
 
 Row = Mapping[str, Any]
 
@@ -31,7 +28,7 @@ class PocketSource:
         rows = load_prompts(self.subset, "train" if split == "train" else "heldout")
         if self.subset != "assistant":
             return rows
-        self._facts |= index_rows(rows, "id")
+        self._facts |= {row["id"]: row for row in rows}
         return [{"id": row["id"], "prompt": row["prompt"]} for row in rows]
 
     def pairs(self, split: str) -> Sequence[Row]:

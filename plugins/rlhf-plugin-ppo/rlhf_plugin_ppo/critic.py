@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import LoadedModel, ModelError, has_linear_head, load_policy, pad_rows, predicting, take_apart
+from rlhf_core.models import LoadedModel, ModelError, has_linear_head, load_policy, pad_rows, take_apart
 from rlhf_plugin_ppo.config import CriticSettings
 
 Ids = Sequence[Sequence[int]]
@@ -50,7 +50,9 @@ class Critic(torch.nn.Module):
         ids_BL, _ = pad_rows(rows, self.bias.device)
         hidden_BLH = self.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
         # one selection: a slice for each row would get a gradient as large as all rows
-        return hidden_BLH[predicting(prompts, completions, ids_BL.device)]
+        places = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions)) for t in range(len(c))]
+        row_N, position_N = torch.tensor(places, device=ids_BL.device).reshape(-1, 2).unbind(1)
+        return hidden_BLH[row_N, position_N]
 
 
 def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:

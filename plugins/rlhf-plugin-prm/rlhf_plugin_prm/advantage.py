@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,7 @@ from rlhf_core.config import BuildContext
 from rlhf_core.losses import Advantages
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
-
-if TYPE_CHECKING:
-    from rlhf_plugin_prm.reward_config import StepAdvantageConfig
+from rlhf_plugin_prm.reward_config import StepAdvantageConfig
 
 Floats = npt.NDArray[np.float64]
 

@@ -92,11 +92,9 @@ def first_error(
     \b
     rlhf reward first-error --model runs/prm/final --input processbench/gsm8k.json.gz
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
     from rlhf_plugin_prm.evaluate import evaluate
 
-    set_up_logging()
-    quiet_libraries()
     result = evaluate(folder, file, threshold, limit, max_length)
     if as_json:
         emit_json(result)

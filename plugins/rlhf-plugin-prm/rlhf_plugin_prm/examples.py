@@ -82,7 +82,7 @@ def _steps(meta: Mapping[str, Any], split: Split, where: str) -> tuple[str, list
             )
     else:
         raise DatasetError(
-            f"steps are no list of texts: {str(column)[:60]!r}",
+            f"steps are not a list of texts: {str(column)[:60]!r}",
             where=where,
             fix='write "steps": ["first step", "second step"]',
         )
@@ -107,7 +107,7 @@ def _labels(meta: Mapping[str, Any], count: int, split: Split, where: str) -> tu
     if isinstance(first_wrong, int) and not isinstance(first_wrong, bool):
         if not -1 <= first_wrong < count:
             raise DatasetError(
-                f"label {first_wrong} is no step of {count}",
+                f"label {first_wrong} is not a step of {count}",
                 where=where,
                 fix="give the index of the first wrong step, from 0, or -1 if all are right",
             )
@@ -131,11 +131,7 @@ def _truth(value: Any, column: str, where: str) -> bool:
 
 
 def check_both_classes(solutions: Sequence[Solution], target: Target) -> None:
-    """Refuse data of one class: any constant fits it.
-
-    Raises:
-        DatasetError: all labels that would be learned are equal.
-    """
+    """Refuse data of one class: any constant fits it."""
     counts = Counter(label for s in solutions for label in (s.labels if target == "steps" else (s.outcome,)))
     if len(counts) == 1:
         ((only, count),) = counts.items()

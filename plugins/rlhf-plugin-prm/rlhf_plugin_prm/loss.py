@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from rlhf_core.losses import LossOutput, TokenBatch
-
-if TYPE_CHECKING:
-    from rlhf_plugin_prm.config import StepBceConfig
+from rlhf_plugin_prm.config import StepBceConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.functional import logsigmoid
+from torch.nn.utils.rnn import pad_sequence
 
 from rlhf_core.data import Message, Tool
-from rlhf_core.models import Formatter, ModelError, pad_rows, pad_values
+from rlhf_core.models import Formatter, ModelError, pad_rows
 from rlhf_plugin_prm.examples import Solution, Target
 from rlhf_plugin_prm.loss import StepBatch
 from rlhf_plugin_prm.steps import Step, places
 from rlhf_plugin_reward.net import RewardNet
-from rlhf_plugin_reward.scoring import PADDED_TOKENS, by_length, on_device
+from rlhf_plugin_reward.reward import PADDED_TOKENS, by_length, on_device
 
 Ids = tuple[int, ...]
 
@@ -157,5 +158,5 @@ class StepModule(torch.nn.Module):
         sizes = [i.tokens for i in items]
         mask_BT = torch.arange(max(sizes), device=device)[None] < torch.tensor(sizes, device=device)[:, None]
         logprobs_N = logsigmoid(torch.where(labels_N, logits_N, -logits_N))
-        grid_BT, labels_BT = (pad_values(values_N, sizes) for values_N in (logprobs_N, labels_N))
+        grid_BT, labels_BT = (pad_sequence(list(v_N.split(sizes)), batch_first=True) for v_N in (logprobs_N, labels_N))
         return StepBatch(grid_BT, mask_BT, labels_BT=labels_BT)

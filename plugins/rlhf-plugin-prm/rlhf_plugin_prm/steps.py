@@ -64,9 +64,6 @@ def places(steps: Sequence[Step], offsets: Sequence[tuple[int, int]]) -> list[in
     Args:
         steps: in a text.
         offsets: (start, end) characters of its tokens, in order; a token may be empty.
-
-    Raises:
-        ValueError: no token reaches the end of a step.
     """
     positions: list[int] = []
     at = 0

@@ -30,11 +30,7 @@ class Card(Config):
 
 
 def read_card(path: str) -> Card:
-    """The card of a model.
-
-    Raises:
-        ModelError: there is none, or it says something else.
-    """
+    """The card of a model."""
     file = Path(path).expanduser() / CARD
     if not file.is_file():
         raise ModelError(
@@ -71,11 +67,7 @@ def save_model(
 
 
 def load_model(path: str) -> tuple[Any, Any, Card]:
-    """(network, tokenizer, card).
-
-    Raises:
-        ModelError: it cannot be loaded, or the tokenizer in the folder is not the one it was trained with.
-    """
+    """(network, tokenizer, card)."""
     from rlhf_plugin_reward.net import load_classifier
 
     card = read_card(path)

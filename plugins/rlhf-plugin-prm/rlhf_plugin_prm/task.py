@@ -37,11 +37,7 @@ class StepTask(RewardModelTask):
         return read_solutions(self.datasets.prompts(split), self.steps.split, self.datasets.where)
 
     def items(self, split: str) -> Sequence[StepItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Tokenized solutions; those that ``max_length`` cuts or leaves out are counted.
-
-        Raises:
-            DatasetError: more than ``dataset.max_dropped_fraction`` are too long.
-        """
+        """Tokenized solutions; those that ``max_length`` cuts or leaves out are counted."""
         solutions, counts = self.solutions(split), self.ctx.session.counts
         items = encode_solutions(
             solutions, self.stepper, self.steps.target, self.steps.after_first_error == "ignore", counts

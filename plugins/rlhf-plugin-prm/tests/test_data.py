@@ -134,14 +134,14 @@ def solutions(sources: list[Any]) -> list[Solution]:
 GOOD = {"prompt": "2 + 3?", "completion": "2 + 3 = 5\nIt is 5.", "labels": [True, False]}
 BAD = {
     "2 steps but 3 labels": {"labels": [1, 1, 0]},
-    "label 5 is no step of 2": {"labels": None, "label": 5},
-    "label -2 is no step": {"labels": None, "label": -2},
+    "label 5 is not a step of 2": {"labels": None, "label": 5},
+    "label -2 is not a step": {"labels": None, "label": -2},
     "a row has no step labels": {"labels": None},
     "labels: 'yes' is neither true nor false": {"labels": ["yes", True]},
     "outcome: 0.5 is neither": {"outcome": 0.5},
     "the response is empty": {"completion": " \n"},
     "step 2 of 2 is empty": {"steps": ["one", " "]},
-    "steps are no list of texts": {"steps": "one"},
+    "steps are not a list of texts": {"steps": "one"},
     "neither steps nor a completion": {"completion": None},
 }
 

@@ -65,14 +65,12 @@ def run(
     rlhf recipe run mine.yaml --set vars.steps=20 --from policy
     rlhf recipe run mine.yaml --dry-run
     """
-    from rlhf_core.cli import set_up_logging
     from rlhf_plugin_recipes.execute import Execution
     from rlhf_plugin_recipes.files import find_file
     from rlhf_plugin_recipes.process import locked, run_in_process
     from rlhf_plugin_recipes.read import read_recipe
     from rlhf_plugin_recipes.store import Store
 
-    set_up_logging()
     chosen = read_recipe(find_file(name, "recipes"), settings)
     for stage in filter(None, (first, only)):
         chosen.stage(stage)

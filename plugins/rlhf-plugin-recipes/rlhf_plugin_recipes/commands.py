@@ -23,11 +23,7 @@ def root() -> click.Command:
 
 
 def find_command(words: Sequence[str]) -> click.Command:
-    """The command of these words.
-
-    Raises:
-        PluginError: there is none.
-    """
+    """The command of these words."""
     command, ctx = root(), click.get_current_context()
     for word in words:
         names = command.list_commands(ctx) if isinstance(command, click.Group) else []
@@ -53,11 +49,7 @@ def options_of(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def arguments(command: click.Command, settings: Mapping[str, Any]) -> list[str]:
-    """Settings as words of the command line.
-
-    Raises:
-        ConfigError: a key that is no option of the command, or a value of the wrong form.
-    """
+    """Settings as words of the command line."""
     params = options_of(command)
     options: list[str] = []
     positional: list[str] = []
@@ -79,11 +71,7 @@ def arguments(command: click.Command, settings: Mapping[str, Any]) -> list[str]:
 
 
 def check_arguments(words: Sequence[str], command: click.Command, args: Sequence[str]) -> None:
-    """Let the command parse its words, and do nothing.
-
-    Raises:
-        ConfigError: it refuses them.
-    """
+    """Let the command parse its words, and do nothing."""
     try:
         command.make_context(f"rlhf {' '.join(words)}", list(args), parent=click.get_current_context())
     except click.ClickException as error:

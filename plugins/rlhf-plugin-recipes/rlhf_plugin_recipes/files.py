@@ -22,11 +22,7 @@ def shipped(folder: str) -> dict[str, Path]:
 
 
 def find_file(name: str, folder: str) -> Path:
-    """The file of that path, or the shipped one of that name.
-
-    Raises:
-        ConfigError: there is neither; the nearest name is given.
-    """
+    """The file of that path, or the shipped one of that name."""
     known = shipped(folder)
     if name in known:
         return known[name]
@@ -41,11 +37,7 @@ def find_file(name: str, folder: str) -> Path:
 
 
 def read_mapping(file: Path, settings: Iterable[str]) -> dict[str, Any]:
-    """The file's mapping with ``a.b=c`` settings over it.
-
-    Raises:
-        ConfigError: not YAML, not a mapping, a key that stands twice, or a setting without ``=``.
-    """
+    """The file's mapping with ``a.b=c`` settings over it."""
     text = ""
     try:
         text = file.read_text(encoding="utf-8")
@@ -59,7 +51,7 @@ def read_mapping(file: Path, settings: Iterable[str]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{file}' cannot be read: {error}") from error
     if twice:
-        raise ConfigError(f"'{twice}' stands twice", where=str(file), fix="rename one of them")
+        raise ConfigError(f"'{twice}' is given twice", where=str(file), fix="rename one of them")
     if not isinstance(data, dict):
         raise ConfigError(f"'{file}' must hold a mapping, not {type(data).__name__}")
     return merge_settings(numbers(data), parse_settings(settings))
@@ -80,11 +72,7 @@ def numbers(value: Any) -> Any:
 
 
 def refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keys that nobody reads.
-
-    Raises:
-        ConfigError: names the first and its nearest neighbour.
-    """
+    """Refuse keys that nobody reads."""
     names = list(known)
     for key in given:
         if key not in names:

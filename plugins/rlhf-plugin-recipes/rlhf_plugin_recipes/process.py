@@ -27,11 +27,7 @@ INTERRUPTED = 130
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process and those it starts.
-
-    Raises:
-        RunDirError: another process holds it, or it cannot be written.
-    """
+    """Hold the folder for this process and those it starts."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
@@ -53,11 +49,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def run_in_process(words: Sequence[str], log: Path, printed: Path | None) -> int:
-    """Run a command and show what it says as it says it; on Ctrl-C it is interrupted too, and waited for.
-
-    Raises:
-        KeyboardInterrupt: after the command has ended.
-    """
+    """Run a command and show what it says as it says it; on Ctrl-C it is interrupted too, and waited for."""
     interrupted = False
     with log.open("ab") as log_file, _output(printed, log_file) as stdout:
         process = start(words, stdout, subprocess.PIPE if printed else subprocess.STDOUT)

@@ -45,11 +45,7 @@ class Recipe:
     stages: tuple[Stage, ...]
 
     def stage(self, name: str) -> Stage:
-        """The stage of that name.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """The stage of that name."""
         stages = {stage.name: stage for stage in self.stages}
         if name not in stages:
             raise ConfigError(
@@ -73,11 +69,7 @@ class Recipe:
 
 
 def read_recipe(file: Path, settings: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe.
-
-    Raises:
-        ConfigError: unknown keys or kinds, a reference to nothing, stages that depend on each other in a circle.
-    """
+    """Read and check a recipe."""
     data = read_mapping(file, settings)
     refuse_unknown(str(file), data, ("name", "about", "vars", "stages"))
     sections = data.get("stages")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of, open_registry
-from rlhf_core.config import ConfigError, Registry, UserError
+from rlhf_core.cli import open_registry
+from rlhf_core.config import ConfigError, Registry, UserError, parse_settings
 from rlhf_plugin_recipes import commands, training
 from rlhf_plugin_recipes.read import Recipe, Stage, fill, references
 
@@ -124,11 +124,7 @@ def check_command(stage: Stage, settings: Mapping[str, Any]) -> None:
 
 
 def command_words(stage: Stage, settings: Mapping[str, Any], folder: Path) -> list[str]:
-    """Words after the command's own.
-
-    Raises:
-        ConfigError: a key that it does not know, or a place that the recipe decides.
-    """
+    """Words after the command's own."""
     command = commands.find_command(stage.kind.command)
     decided = [key for key in settings if key in stage.kind.places]
     if decided:
@@ -148,7 +144,7 @@ def names_of(value: Any) -> list[str]:
 def _check_component(registry: Registry, kind: str, name: str, args: Sequence[str], *, has_settings: bool) -> None:
     bare = name.partition(":")[0]
     if has_settings and args:
-        component_of(registry, kind, bare, None, args)
+        registry.config(kind, bare, parse_settings(args))
     else:
         registry.load(kind, bare)
 

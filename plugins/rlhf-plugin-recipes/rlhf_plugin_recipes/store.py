@@ -41,11 +41,7 @@ class Store:
         return None if record is None else record["parts"]
 
     def finished(self, stage: Stage, key: str) -> Made | None:
-        """What the stage left, if it is done and its outputs are still there.
-
-        Raises:
-            RunDirError: an output is not what was written.
-        """
+        """What the stage left, if it is done and its outputs are still there."""
         folder = self.folder(stage, key)
         record = _json(folder / DONE)
         if record is None or not all((folder / row["path"]).exists() for row in record["outputs"].values()):
@@ -53,10 +49,10 @@ class Store:
         for name, row in record["outputs"].items():
             if name not in SAME_AS and is_changed(folder / row["path"], row):
                 raise RunDirError(
-                    f"stage '{stage.name}': its {name} is not what the stage has written",
+                    f"stage '{stage.name}': its {name} was changed after the stage wrote it",
                     where=str(folder / row["path"]),
-                    why="a file of it was changed since; what was made from it would not belong to it any more",
-                    fix=f"put it back, or make it again: --from {stage.name}",
+                    why="a file has another digest; later stages would not match it",
+                    fix=f"restore it, or run the stage again: --from {stage.name}",
                 )
         return _made(folder, record)
 
@@ -90,9 +86,6 @@ class Store:
             stage: that has ended.
             key: of its settings.
             seconds: since it was begun for the last time; those of interrupted attempts are added.
-
-        Raises:
-            RunDirError: the stage's main output is not there.
         """
         folder = self.folder(stage, key)
         main = next(iter(stage.kind.outputs))

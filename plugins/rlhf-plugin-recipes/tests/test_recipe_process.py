@@ -6,11 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_for
 
 RLHF = [sys.executable, "-m", "rlhf_core.cli.main"]
 SMALL = {
@@ -71,9 +72,12 @@ def test_ctrl_c_saves_the_running_stage_and_the_same_command_goes_on(tmp_path: P
     with said.open("wb") as file:
         process = subprocess.Popen(words("three_stage"), cwd=tmp_path, stderr=file)
         try:
-            while not list(root.glob("policy-*/checkpoints/step-*")):
+
+            def saved() -> bool:
                 assert process.poll() is None, said.read_text()
-                time.sleep(0.05)
+                return bool(list(root.glob("policy-*/checkpoints/step-*")))
+
+            wait_for(saved, "a checkpoint of the last stage", 600)
             process.send_signal(signal.SIGTERM)  # as Ctrl-C, which a shell's background processes ignore
             assert process.wait() == 130, said.read_text()
         finally:

@@ -195,7 +195,7 @@ def test_a_changed_artefact_is_refused_until_it_is_made_again(made: Any) -> None
     for options in ((), ("--dry-run",)):
         ran = made(STAGES, *options)
         assert ran.code == 2
-        assert "stage 'scored': its data is not what" in ran.err
+        assert "stage 'scored': its data was changed" in ran.err
         assert "--from scored" in ran.err
     assert statuses() == before, "refused before anything ran"
     assert made(STAGES, "--from", "scored").code == 0

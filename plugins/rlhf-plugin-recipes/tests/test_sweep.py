@@ -59,7 +59,7 @@ def write(sections: dict[str, Any], file: Path = Path("s.yaml")) -> Path:
         ({"base": BASE, "grid": RATES}, "a sweep needs a metric"),
         ({"metric": "loss", "grid": RATES}, "a sweep needs a base"),
         ({**METRIC, "grid": RATES, "seeds": []}, "seeds must be a list"),
-        ({**METRIC, "grid": {"trainer.steps": [2, 2]}}, "'steps=2' stands twice"),
+        ({**METRIC, "grid": {"trainer.steps": [2, 2]}}, "'steps=2' is given twice"),
         ({**METRIC, "random": {"count": 2, "settings": {"a.b": {"normal": [0, 1]}}}}, "no way to draw it"),
         ({**METRIC, "random": {"count": 2, "settings": {"a.b": {"log_uniform": [0, 1]}}}}, "needs two bounds"),
         ({**METRIC, "grid": {"seed": [0, 1]}}, "seed is not a setting that varies"),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlhf_core.data import write_text
+from rlhf_core.hooks import RunClosed
 from rlhf_plugin_report.page import render
 from rlhf_plugin_report.read import LIMIT, read_page
 from rlhf_plugin_report.stored import open_run, with_error
-
-if TYPE_CHECKING:
-    from rlhf_core.hooks import RunClosed
 
 NAME = "report.html"
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
 
-from rlhf_core.hooks import hookimpl
-
-if TYPE_CHECKING:
-    from rlhf_core.hooks import RunClosed
+from rlhf_core.hooks import RunClosed, hookimpl
 
 VARIABLE = "RLHF_REPORT"
 OFF = ("0", "off", "no", "false")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from rlhf_core.config import read_yaml
-from rlhf_core.runs import RunDirError, StoredRun, find_run
+from rlhf_core.runs import RunDirError, StoredRun
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def open_run(name: str) -> StoredRun:
         RunDirError: there is no run at all.
     """
     try:
-        run = find_run(name)
+        run = StoredRun.find(name)
         if all(_whole(row) for row in run.metrics):
             return run
         return _what_is_left(run.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 import wave
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from rlhf_plugin_report import media
 from rlhf_plugin_report.listening import BEFORE_AFTER, EARLY_LATE, SCORES, pairs_of
 from rlhf_plugin_report.stored import lines_of
+from tests.waiting import wait_for
 
 from .conftest import change_rows, page_of, unpacked
 
@@ -113,10 +113,7 @@ class Listener:
         return self.browser.execute_script(script)
 
     def wait(self, condition: str) -> None:
-        end = time.monotonic() + 20
-        while not self.js(f"return {condition}"):
-            assert time.monotonic() < end, f"never true: {condition}"
-            time.sleep(0.03)
+        wait_for(lambda: self.js(f"return {condition}"), condition, 20)
 
     def press(self, key: str) -> None:
         self.browser.switch_to.active_element.send_keys(key)

@@ -13,11 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 import rlhf_plugin_report.page
-from rlhf_core.runs import find_run
+from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.charts import draw
 from rlhf_plugin_report.cli import report
-from rlhf_plugin_report.fit import fitted
-from rlhf_plugin_report.page import render
+from rlhf_plugin_report.page import fitted, render
 from rlhf_plugin_report.read import PageView, read_page
 
 from .conftest import change_rows, data_of, page_of, unpacked
@@ -94,7 +93,7 @@ def test_several_runs_show_the_settings_that_differ(run: Path, copy: Path) -> No
     plan = json.loads((copy / "plan.json").read_text())
     plan["config"]["seed"] = 7
     (copy / "plan.json").write_text(json.dumps(plan))
-    view = read_page([find_run(str(run)), find_run(str(copy))], 100)
+    view = read_page([StoredRun.find(str(run)), StoredRun.find(str(copy))], 100)
     assert view.differences == [("seed", ["0", "7"])]
     page = render(view)
     assert "first: reward/mean from" in page
@@ -103,7 +102,7 @@ def test_several_runs_show_the_settings_that_differ(run: Path, copy: Path) -> No
 
 
 def test_a_long_trace_is_thinned_and_the_page_says_so(run: Path) -> None:
-    view = read_page([find_run(str(run))], 5)
+    view = read_page([StoredRun.find(str(run))], 5)
     assert len(view.runs[0].rollouts) == 5
     assert {row["step"] for row in view.runs[0].rollouts} == {1, 2}
     assert "5 of 16 completions are on this page, evenly over the trace: a page shows 5 of a run" in render(view)
@@ -116,7 +115,7 @@ def test_what_does_not_fit_is_left_out_by_a_rule_that_the_page_states(
 ) -> None:
     """First the numbers of tokens, then completions."""
     rng = random.Random(0)
-    (one,) = read_page([find_run(str(run))], 100).runs
+    (one,) = read_page([StoredRun.find(str(run))], 100).runs
     row = next(row for row in one.rollouts if "ids" in row)
     rows = [
         {**row, "text": f"{rng.random()} {rng.random()}", "logprobs": [-rng.random() for _ in row["ids"]]}
@@ -224,5 +223,5 @@ def test_pieces_are_the_text_also_of_characters_of_several_tokens() -> None:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     from rlhf_core.config import UserError
 
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)

@@ -107,7 +107,7 @@ def test_rows_of_another_shape_and_texts_that_are_none_are_left_out_and_counted(
 
 
 def test_a_folder_without_a_plan_is_still_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match="is no run"):
+    with pytest.raises(RunDirError, match="is not a run"):
         open_run(str(tmp_path))
 
 

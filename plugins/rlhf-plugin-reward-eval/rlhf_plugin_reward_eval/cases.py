@@ -99,9 +99,6 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None, folder:
         split: ``train`` or ``heldout``; None takes the held-out one where there is one, else everything.
         limit: at most so many rows, from the front.
         folder: what the files of clips are relative to.
-
-    Raises:
-        DatasetError: no pair, or rows that cannot be used.
     """
     for name in (split,) if split else ("heldout", "train"):
         pairs, counts = _of_split(datasets, name, folder)
@@ -154,11 +151,7 @@ def is_audio_pair(row: Mapping[str, Any]) -> bool:
 
 
 def read_audio_pair(reader: RowReader, record: RawRow, label: str, folder: Path) -> Case:
-    """A pair of clips of one prompt; what they say may stand in ``chosen`` and ``rejected``.
-
-    Raises:
-        DatasetError: a file is missing.
-    """
+    """A pair of clips of one prompt; what they say may stand in ``chosen`` and ``rejected``."""
     prompt, row = reader.prompt(record), row_of(reader, record, label)
     sides = []
     for side in ("chosen", "rejected"):
@@ -181,11 +174,7 @@ def is_grid(row: Mapping[str, Any]) -> bool:
 
 
 def read_grid(reader: RowReader, record: RawRow, label: str) -> list[Case]:
-    """The nine pairs of an RM-Bench row (Liu et al. 2024), each chosen style against each rejected one.
-
-    Raises:
-        DatasetError: not three and three texts, or an empty one.
-    """
+    """The nine pairs of an RM-Bench row (Liu et al. 2024), each chosen style against each rejected one."""
     prompt, chosen, rejected = reader.prompt(record), record.row["chosen"], record.row["rejected"]
     if len(chosen) != STYLES or len(rejected) != STYLES or not all(text.strip() for text in (*chosen, *rejected)):
         raise DatasetError(

@@ -73,9 +73,7 @@ def evaluate(**options: Any) -> None:
     rlhf reward evaluate --model runs/a/final --model runs/b/final --pairs pairs.jsonl --plots plots
     rlhf reward evaluate --reward verifier --pairs pairs.jsonl --responses graded.jsonl --gold score --output out.json
     """
-    from rlhf_core.cli import set_up_logging
 
-    set_up_logging()
     given = Options(**options)
     report = _measure(given)
     _finish(report, given)
@@ -124,7 +122,7 @@ class Options:
 
 def _measure(given: Options) -> Report:
     """Check everything, then load the rewards and measure them."""
-    from rlhf_core.cli import context_of, open_registry, quiet_libraries
+    from rlhf_core.cli import context_of, open_registry
     from rlhf_core.models import use_matmul_backend
     from rlhf_plugin_reward_eval.cases import read_cases
     from rlhf_plugin_reward_eval.evaluation import measure_rewards
@@ -148,7 +146,6 @@ def _measure(given: Options) -> Report:
     }
     for name, config in rewards.items():
         config.preflight(contexts[name])
-    quiet_libraries()
     gold = None if graded else gold_of_texts(datasets, given.dataset)
     use_matmul_backend("auto")
     return measure_rewards(rewards, contexts, cases, graded, given.measured, gold)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import TextColumn, TimeElapsedColumn
 
-from rlhf_core.cli import open_component
 from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.data import json_values
 from rlhf_plugin_reward_eval import measures, probes
 from rlhf_plugin_reward_eval.cases import Case, Cases, Text, prompt_key
-from rlhf_plugin_reward_eval.progress import Progress
 from rlhf_plugin_reward_eval.responses import Response
 from rlhf_plugin_reward_eval.scorer import Scorer
 from rlhf_plugin_reward_eval.stats import Floats
@@ -44,16 +46,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """For machines; what is undefined is null."""
-        return finite({"data": self.data, "rewards": self.rewards, "agreement": self.agreement})
-
-
-def finite(value: Any) -> Any:
-    """The same with NaN and infinity as None, which JSON has."""
-    if isinstance(value, Mapping):
-        return {str(k): finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return json_values({"data": self.data, "rewards": self.rewards, "agreement": self.agreement})
 
 
 def describe_data(cases: Cases, responses: Sequence[Response]) -> dict[str, Any]:
@@ -91,7 +84,7 @@ def measure_rewards(
     report = Report(describe_data(cases, responses))
     with Progress() as progress:
         for label, config in rewards.items():
-            with open_component("reward", config, contexts[label]) as reward:
+            with contexts[label].open("reward", config) as reward:
                 measure(Scorer(reward, label, progress.start(label)), cases, responses, settings, gold, report)
     report.agreement = measures.agreement(report.sides, cases.pairs)
     return report
@@ -175,3 +168,30 @@ def probe(scorer: Scorer, pairs: Sequence[Case], settings: Settings, spread: flo
     }
     allowed = ("batch",) if any(case.chosen.media for case in pairs) else PROBES
     return {name: run[name]() for name in allowed if name in settings.probes and math.isfinite(spread)}
+
+
+class Progress:
+    """``with Progress() as p: advance = p.start("ensemble"); advance(32)``"""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            TextColumn("{task.completed:.0f} scored"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.bar.stop()
+
+    def start(self, label: str) -> Callable[[int], None]:
+        """A new line; call the function returned with the number of conversations scored."""
+        task = self.bar.add_task(label, total=None)
+        return lambda count: self.bar.advance(task, count)

@@ -13,17 +13,13 @@ from rlhf_plugin_reward_eval.evaluation import Report
 
 
 def check_plots(folder: Path) -> None:
-    """Refuse plots that cannot be drawn, before anything is scored.
-
-    Raises:
-        ConfigError: matplotlib is missing, or the folder cannot be.
-    """
+    """Refuse plots that cannot be drawn, before anything is scored."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plots needs matplotlib", fix="pip install 'rlhf-plugin-reward-eval[plots]'")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--plots {folder} is no folder", why=str(error.strerror), fix="name a folder") from error
+        raise ConfigError(f"--plots {folder} is not a folder", why=str(error.strerror), fix="name a folder") from error
 
 
 def draw(report: Report, folder: Path) -> list[Path]:

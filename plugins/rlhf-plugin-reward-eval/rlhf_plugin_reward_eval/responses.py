@@ -30,9 +30,6 @@ def read_responses(
         column: where the gold score stands, in the row or in each completion; None takes the dataset's own gold score.
         scale: the lowest and highest gold score there may be.
         datasets: has the gold score when there is no column.
-
-    Raises:
-        DatasetError: no gold score, one that is no number or outside the scale, or all of them equal.
     """
     rows, places = read_rows(file)
     reader = RowReader(file, {}, mapped=False)
@@ -94,11 +91,7 @@ def _completions(reader: RowReader, record: RawRow) -> list[tuple[str, Mapping[s
 
 
 def number_of(row: Mapping[str, Any], column: str, scale: tuple[float, float] | None, where: str) -> float:
-    """A finite number of a row, within the scale.
-
-    Raises:
-        DatasetError: it is none, or outside.
-    """
+    """A finite number of a row, within the scale."""
     value = row.get(column)
     if value is None:
         raise DatasetError(
@@ -144,11 +137,7 @@ class Gold:
             )
 
     def __call__(self, text: Text, where: str) -> float:
-        """The gold score of one response.
-
-        Raises:
-            DatasetError: its conversation is not in the dataset.
-        """
+        """The gold score of one response."""
         prompt = self.prompts.get(prompt_key(text.prompt))
         if prompt is None or self.datasets is None:
             raise DatasetError(

@@ -60,11 +60,7 @@ class Scorer:
         return np.array([np.nan if s.value is None or not s.ok else s.value for s in scores], float)
 
     def refuse_missing(self, scores: Floats, most: float) -> None:
-        """Refuse a reward with too few scores for the figures to mean anything.
-
-        Raises:
-            TooManyMissing: more than ``most`` of the scores are missing; names the first cause.
-        """
+        """Refuse a reward with too few scores for the figures to mean anything."""
         missing = int(np.isnan(scores).sum())
         if missing > most * len(scores) or missing == len(scores):
             counted = ", ".join(f"{name} {n}" for name, n in self.statuses.most_common() if name != ScoreStatus.OK)

@@ -33,11 +33,7 @@ def select_rewards(
 
 
 def owner_of(text: str, labels: Sequence[str]) -> str:
-    """The reward that a setting is for.
-
-    Raises:
-        ConfigError: there are several rewards and the setting names none of them.
-    """
+    """The reward that a setting is for."""
     if len(labels) == 1:
         return labels[0]
     name, colon, _ = text.partition(":")
@@ -74,16 +70,12 @@ def unique(names: Sequence[str]) -> list[str]:
 def check_options(
     output: Path | None, column: str | None, scale: tuple[float, float] | None, responses: str | None
 ) -> None:
-    """Refuse options that cannot be, before anything is read.
-
-    Raises:
-        ConfigError: which, and what to do.
-    """
+    """Refuse options that cannot be, before anything is read."""
     check_output(output)
     if responses is None and (column is not None or scale is not None):
         raise ConfigError("--gold and --gold-scale belong to --responses", fix="--responses FILE")
     if scale is not None and (column is None or scale[0] >= scale[1]):
         raise ConfigError(
-            f"--gold-scale {scale[0]:g} {scale[1]:g} is no scale of a --gold column",
+            f"--gold-scale {scale[0]:g} {scale[1]:g} is not a scale of a --gold column",
             fix="--gold COLUMN --gold-scale LOW HIGH",
         )

@@ -150,9 +150,6 @@ def best_of_n(scores_N: Floats, golds_N: Floats, n: int) -> float:
 
     Exact, not sampled (Nakano et al. 2021, appendix): the response of rank i (from 1, lowest first) is the best of n
     with probability ``C(i - 1, n - 1) / C(N, n)``. Equal scores share the mean of their golds.
-
-    Raises:
-        ValueError: fewer than ``n`` responses.
     """
     count = len(scores_N)
     if not 1 <= n <= count:

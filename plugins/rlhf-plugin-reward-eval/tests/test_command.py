@@ -334,7 +334,7 @@ def refusals(tmp_path: Path) -> Iterator[tuple[tuple[object, ...], str]]:
     yield (*VERIFIER, "--pairs", tmp_path / "none.jsonl"), "does not exist"
     yield (*VERIFIER, "--pairs", good, "--gold", "x"), "belong to --responses"
     yield (*VERIFIER, "--pairs", good, "--output", tmp_path), "is a folder"
-    yield (*VERIFIER, "--pairs", good, "--plots", good), "is no folder"
+    yield (*VERIFIER, "--pairs", good, "--plots", good), "is not a folder"
     yield (*VERIFIER, "--pairs", good, "--probe", "lenght"), "Did you mean 'length'"
     yield ("--reward", "verifer", "--pairs", good), "verifier"
     yield (*VERIFIER, "--pairs", "pocket/arithmetic"), "has no preference pairs"

@@ -22,23 +22,14 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     rlhf reward ensemble --dataset pairs.jsonl --model runs/sft/final --set members=5 --output runs/ensemble
     rlhf train --algo grpo --reward ensemble --set reward.path=runs/ensemble
     """
-    from rlhf_core.cli import (
-        component_of,
-        context_of,
-        emit_json,
-        open_component,
-        open_registry,
-        quiet_libraries,
-        set_up_logging,
-    )
-    from rlhf_core.config import ConfigError
+    from rlhf_core.cli import context_of, emit_json, open_registry
+    from rlhf_core.config import ConfigError, parse_settings
     from rlhf_core.distributed import LocalStrategy
     from rlhf_core.models import ModelConfig, resolve_model, use_matmul_backend
     from rlhf_core.runs import check_writable
 
-    set_up_logging()
     registry = open_registry()
-    config: Any = component_of(registry, "reward", "ensemble", None, settings)
+    config: Any = registry.config("reward", "ensemble", parse_settings(settings))
     if config.path is not None:
         raise ConfigError("path names a trained ensemble", fix="leave it out: a new one goes to --output")
     if (output / "ensemble.json").exists():
@@ -47,13 +38,12 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     resolve_model(model)
     base = config.base_model or ModelConfig(path=model)
     ctx = context_of(registry, seed=seed, dataset={"name": dataset}, model=base)
-    quiet_libraries()
     use_matmul_backend("auto")
     from rlhf_plugin_reward.train import train_ensemble, training_pairs
 
     train, heldout = training_pairs(config, ctx)
     train_ensemble(config, base, train, heldout, seed, output, lambda text: click.echo(text, err=True), LocalStrategy())
-    with open_component("reward", config.model_copy(update={"path": str(output)}), ctx) as reward:
+    with ctx.open("reward", config.model_copy(update={"path": str(output)})) as reward:
         quality = reward.quality()
     result = {"folder": str(output), "train_pairs": len(train), "heldout": quality}
     if as_json:

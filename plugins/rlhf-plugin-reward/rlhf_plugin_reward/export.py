@@ -80,6 +80,3 @@ def classifier_weights(model: Any, head: Any, trunk: Mapping[str, Any], weights:
         return whole.to(shapes[name].dtype)
 
     return ComputedWeights({name: partial(value, name) for name in shapes}, shapes)
-
-
-__all__ = ["classifier_weights", "folded", "trunk_weights"]

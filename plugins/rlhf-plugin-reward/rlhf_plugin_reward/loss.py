@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch.nn.functional import logsigmoid
 
 from rlhf_core.losses import LossOutput, PairBatch
-
-if TYPE_CHECKING:
-    from rlhf_plugin_reward.config import BradleyTerryLossConfig
+from rlhf_plugin_reward.config import BradleyTerryLossConfig
 
 
 class BradleyTerry:

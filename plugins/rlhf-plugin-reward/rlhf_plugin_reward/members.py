@@ -19,14 +19,13 @@ import torch
 from rlhf_core.data import whole_folder, write_json
 from rlhf_core.distributed import LocalStrategy, ModuleRelease, Strategy, use_whole_weights
 from rlhf_core.models import can_pack, has_no_weights
-from rlhf_core.training import Learner, NoGradForward, prepare_to_learn, try_transformer
-from rlhf_plugin_reward.aggregate import Floats
+from rlhf_core.training import Learner, NoGradForward, prepare_to_learn
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
 from rlhf_plugin_reward.encoding import View
 from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.net import RewardNet, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule
-from rlhf_plugin_reward.scoring import Ids, keep_features, score_batches
+from rlhf_plugin_reward.reward import Floats, Ids, keep_features, score_batches
 from rlhf_plugin_reward.store import save_shared
 
 Advance = Callable[[int], None]
@@ -80,14 +79,11 @@ def fit_member(
     settings = RewardModelConfig(
         optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
     )
-    untried = has_no_weights(net)
-    if not untried:
+    if not has_no_weights(net):
         can_pack(net.to(strategy.device).trunk)  # tried here, where every rank has the weights
     if net.frozen:
         keep_features(net, [ids for i in items for ids in (i.chosen_ids, i.rejected_ids)], strategy)
-    prepared, optimizer = prepare_to_learn(strategy, PairModule(net), settings.optimizer)
-    if untried:
-        try_transformer(strategy, prepared, path)
+    prepared, optimizer = prepare_to_learn(strategy, PairModule(net), settings.optimizer, path=path)
     loss = BradleyTerry.from_config(config.loss)
     learner = Learner(prepared, loss, strategy, settings, steps, optimizer=optimizer)
     order: list[int] = []

@@ -183,11 +183,7 @@ def save_classifier(
 
 
 def head_of(model: Any) -> Any:
-    """The scalar head of a sequence classifier (``score`` or ``classifier``).
-
-    Raises:
-        ModelError: it is not one linear layer.
-    """
+    """The scalar head of a sequence classifier (``score`` or ``classifier``)."""
     head = getattr(model, "score", None) or getattr(model, "classifier", None)
     if not isinstance(head, torch.nn.Linear):
         raise ModelError(f"{type(model).__name__} has no linear scalar head", fix="give a decoder with a `score` layer")
@@ -195,11 +191,7 @@ def head_of(model: Any) -> Any:
 
 
 def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
-    """Refuse a tokenizer of another model: it has words past the embedding. Special tokens that are never used may be.
-
-    Raises:
-        ModelError: names the first such word.
-    """
+    """Refuse a tokenizer of another model: it has words past the embedding, except for unused special tokens."""
     rows, special = int(model.get_input_embeddings().weight.shape[0]), set(tokenizer.all_special_ids)
     beyond = sorted((i, word) for word, i in tokenizer.get_vocab().items() if i >= rows and i not in special)
     if beyond:
@@ -235,11 +227,7 @@ def load_classifier(path: str, chat_template: str | None = None) -> tuple[Reward
 
 
 def _load_model(path: str) -> Any:
-    """The sequence classifier in a folder.
-
-    Raises:
-        ModelError: it cannot be loaded, or has no trained head.
-    """
+    """The sequence classifier in a folder."""
     from transformers import AutoModelForSequenceClassification
 
     source = resolve_model(path)
@@ -268,11 +256,7 @@ PROBE = "Is the sky blue? Yes, on most days it is."
 
 @torch.inference_mode()
 def check_pooling(net: RewardNet, model: Any, tokenizer: Any, path: str) -> None:
-    """Refuse a classifier whose own logit is not ``head(last token)``: another token's, pooled, or changed after.
-
-    Raises:
-        ModelError: both scores of one probe text.
-    """
+    """Refuse a classifier whose own logit is not ``head(last token)``: another token's, pooled, or changed after."""
     ids = [i for i in tokenizer.encode(PROBE, add_special_tokens=False) if i != tokenizer.pad_token_id]
     device = net.head.weight.device
     model_score = float(model(input_ids=torch.tensor([ids], device=device)).logits[0, 0])

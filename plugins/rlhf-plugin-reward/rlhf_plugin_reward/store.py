@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,12 +22,10 @@ from rlhf_core.models import (
     weights_digest,
     write_transformer,
 )
+from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH
 from rlhf_plugin_reward.export import trunk_weights
 from rlhf_plugin_reward.net import RewardNet
-
-if TYPE_CHECKING:
-    from rlhf_plugin_reward.config import EnsembleConfig
 
 DECIDES = (
     "members",

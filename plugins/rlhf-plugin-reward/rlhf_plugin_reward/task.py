@@ -14,7 +14,7 @@ from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import net_to_train, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule, encode_pairs
-from rlhf_plugin_reward.scoring import keep_features
+from rlhf_plugin_reward.reward import keep_features
 
 
 class RewardModelTask:

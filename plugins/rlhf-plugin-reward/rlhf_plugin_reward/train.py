@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,11 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.config import BuildContext
+from rlhf_core.config import BuildContext, DeadlineExceeded
 from rlhf_core.data import DatasetError, Datasets, PreferencePair
 from rlhf_core.distributed import LocalStrategy, ShardedLoading, Strategy
-from rlhf_core.models import LoadedModel, ModelConfig, load_policy, preserved_rng
-from rlhf_plugin_reward.aggregate import Floats, standardise
+from rlhf_core.models import LoadedModel, ModelConfig, ModelError, load_policy, preserved_rng
 from rlhf_plugin_reward.config import EnsembleConfig, device_of, needs_pairs, without_pairs
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH, Encoder, View
 from rlhf_plugin_reward.members import (
@@ -32,9 +32,8 @@ from rlhf_plugin_reward.members import (
 )
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairItem, bootstrap, encode_pairs, first_of_mixture
-from rlhf_plugin_reward.reward import EnsembleReward, load_ensemble
+from rlhf_plugin_reward.reward import EnsembleReward, Floats, load_ensemble, standardise
 from rlhf_plugin_reward.store import cache_root, digest
-from rlhf_plugin_reward.waiting import check_place, trained, wait_for
 
 Say = Callable[[str], None]
 Work = Callable[[str, int | None], AbstractContextManager[Advance]]
@@ -93,11 +92,7 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
 
 
 def training_pairs(config: EnsembleConfig, ctx: BuildContext) -> tuple[list[PreferencePair], list[PreferencePair]]:
-    """Pairs to train on and held-out ones; those beyond the limits are counted in the run's report.
-
-    Raises:
-        DatasetError: fewer than two of either.
-    """
+    """Pairs to train on and held-out ones; those beyond the limits are counted in the run's report."""
     datasets = Datasets(config.pairs, ctx) if config.pairs is not None else ctx.datasets
     try:
         all_train, all_heldout = datasets.pairs("train"), datasets.pairs("heldout")
@@ -220,3 +215,39 @@ def describe(quality: dict[str, Any]) -> str:
         f"reward ensemble: held-out accuracy on {quality['pairs']} pairs: members {', '.join(rows)}; ensemble "
         f"{ensemble['accuracy']:.1%} (calibration error {ensemble['calibration_error']:.3f})"
     )
+
+
+POLL_S = 0.1
+
+
+def trained(folder: Path) -> bool:
+    """True if the ensemble is there; it appears as a whole."""
+    return (folder / "ensemble.json").is_file()
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a cache that cannot be written, before anything is trained."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder.parent):
+            pass
+    except OSError as error:
+        raise ModelError(
+            f"no place for the trained ensemble: {error.strerror}",
+            where=str(folder.parent),
+            fix="set RLHF_CACHE to a folder that can be written",
+        ) from error
+
+
+def wait_for(folder: Path, limit_s: float) -> None:
+    """Wait until this process sees an ensemble that rank 0 has written, or found."""
+    since = time.monotonic()
+    while not trained(folder):
+        if time.monotonic() - since > limit_s:
+            raise DeadlineExceeded(
+                f"this process does not see, after {limit_s:.0f} s, the reward ensemble that rank 0 sees",
+                where=str(folder),
+                why="the cache is not one folder for all processes, or its file system shows what is new late",
+                fix="set RLHF_CACHE to a folder that all machines share; raise reward.stall_timeout_s",
+            )
+        time.sleep(POLL_S)

@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rlhf_core.losses import PairBatch
-from rlhf_plugin_reward.aggregate import aggregate, calibration_error, quality, standardise
 from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.pairs import PairItem, bootstrap
+from rlhf_plugin_reward.reward import aggregate, calibration_error, quality, standardise
 
 SCORES_NK = np.array([[1.0, 2.0, 6.0], [4.0, 4.0, 4.0]])
 STD = np.sqrt(14 / 3)  # of 1, 2, 6 over all three

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from safetensors.torch import load_file
 
 from rlhf_core.config import DeadlineExceeded
 from rlhf_core.models import ModelError
-from rlhf_plugin_reward.waiting import check_place, wait_for
+from rlhf_plugin_reward.train import check_place, wait_for
 
 SMALL = [
     sys.executable,
@@ -91,19 +89,16 @@ def test_two_runs_that_train_the_same_ensemble_at_once(tmp_path: Path) -> None:
         assert summary["reports"]["ensemble"]["digest"] == digest
 
 
-def test_an_ensemble_may_appear_late(tmp_path: Path) -> None:
+def test_an_ensemble_may_appear_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "ensembles" / "abc"
 
-    def show() -> None:
-        time.sleep(0.5)
+    def show(seconds: float) -> None:
         folder.mkdir(parents=True)
         (folder / "ensemble.json").write_text("{}")
 
-    thread = threading.Thread(target=show)
-    thread.start()
+    monkeypatch.setattr("rlhf_plugin_reward.train.time.sleep", show)
     wait_for(folder, 60)
     assert (folder / "ensemble.json").is_file(), "it was waited for"
-    thread.join()
 
 
 def test_a_process_that_does_not_see_the_ensemble_says_so(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule, encode_pairs
-from rlhf_plugin_reward.reward import SingleReward, load_ensemble
-from rlhf_plugin_reward.scoring import by_beginning, by_length, keep_features, score_ids
+from rlhf_plugin_reward.reward import SingleReward, by_beginning, by_length, keep_features, load_ensemble, score_ids
 from rlhf_plugin_reward.train import train_ensemble
 
 TALK = (
@@ -230,7 +229,7 @@ class DividedWeights(DividedMoments):
 
 def test_more_conversations_than_are_kept_are_refused_where_weights_are_divided(policy: Any, monkeypatch: Any) -> None:
     rows = [(3, 4, 5, 6 + i) for i in range(5)]
-    monkeypatch.setattr("rlhf_plugin_reward.scoring.MOST_KEPT", 4)
+    monkeypatch.setattr("rlhf_plugin_reward.reward.MOST_KEPT", 4)
     net = fresh_net(policy, 1, 0, "frozen")
     keep_features(net, rows, DividedMoments("cpu"))
     assert len(net.cached_features) == 4
@@ -261,8 +260,8 @@ def test_scores_with_and_without_padding_are_the_same(policy: Any) -> None:
 
 @pytest.mark.parametrize("without_padding", [False, True])
 def test_a_forward_on_a_cpu_is_bounded(policy: Any, monkeypatch: pytest.MonkeyPatch, without_padding: bool) -> None:
-    monkeypatch.setattr("rlhf_plugin_reward.scoring.ROW_TOKENS", 40)
-    monkeypatch.setattr("rlhf_plugin_reward.scoring.PADDED_TOKENS", 20)
+    monkeypatch.setattr("rlhf_plugin_reward.reward.ROW_TOKENS", 40)
+    monkeypatch.setattr("rlhf_plugin_reward.reward.PADDED_TOKENS", 20)
     net = fresh_net(policy, 1, 1, "none").eval()
     net.without_padding = without_padding
     sizes: list[int] = []

@@ -12,7 +12,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.data import PreferencePair
-from rlhf_core.models import ModelConfig, ModelError, load_policy, load_tokenizer, save_model
+from rlhf_core.models import ModelConfig, ModelError, load_policy, load_tokenizer
+from rlhf_core.models.save import save_model
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.pairs import encode_pairs, first_of_mixture
 

@@ -76,11 +76,7 @@ def encode_rows(rows: Sequence[Graded], encoder: Encoder, counts: Counter[str]) 
 
 
 def read_grades(prompt: Prompt, rubric: Rubric, where: str) -> tuple[float, ...]:
-    """Normalised grades of one row: from ``grades``, on their scales, or from ``parts``, from 0 to 1.
-
-    Raises:
-        DatasetError: neither is there, or they do not fit the rubric.
-    """
+    """Normalised grades of one row: from ``grades``, on their scales, or from ``parts``, from 0 to 1."""
     grades, parts = prompt.meta.get("grades"), prompt.meta.get("parts")
     try:
         if grades is None and isinstance(parts, dict) and set(rubric.names) <= set(parts):

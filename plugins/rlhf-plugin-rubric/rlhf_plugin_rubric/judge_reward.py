@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_core.rewards import JudgeRequest, Sample, Score, delimited
+from rlhf_core.config import BuildContext
+from rlhf_core.rewards import Judge, JudgeRequest, Sample, Score
+from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.grading import close_judge, response_of
 from rlhf_plugin_judge.verdict import Unusable, ask_json
+from rlhf_plugin_rubric.config import RubricRewardConfig
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric
-
-if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
-    from rlhf_core.rewards import Judge
-    from rlhf_plugin_rubric.config import RubricRewardConfig
 
 SYSTEM = """You grade the response of an assistant by each of these criteria, independently of the others:
 {criteria}

@@ -21,8 +21,7 @@ from rlhf_core.models import ModelError
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_reward.config import device_of
 from rlhf_plugin_reward.encoding import Encoder, read_view
-from rlhf_plugin_reward.reward import as_score, encoder_of
-from rlhf_plugin_reward.scoring import score_ids
+from rlhf_plugin_reward.reward import as_score, encoder_of, score_ids
 from rlhf_plugin_reward.store import load_shared, save_shared
 from rlhf_plugin_rubric.rubric import Rubric
 
@@ -132,11 +131,7 @@ class RubricModelReward:
 
     @classmethod
     def load(cls, config: RubricModelConfig, device: str) -> RubricModelReward:
-        """Load a folder that :func:`save_model` wrote.
-
-        Raises:
-            ModelError: its heads are not those of its rubric.
-        """
+        """Load a folder that :func:`save_model` wrote."""
         folder = Path(config.path).expanduser()
         meta = json.loads((folder / "rubric.json").read_text())
         rubric = Rubric.model_validate(meta["rubric"])

@@ -98,11 +98,7 @@ class Rubric(Config):
 
 
 def on_scale(name: str, value: Any, low: float, high: float) -> float:
-    """A grade that is a number from ``low`` to ``high``.
-
-    Raises:
-        BadGrades: it is not.
-    """
+    """A grade that is a number from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadGrades(f"the grade for {name} must be a number from {low:g} to {high:g}, not {str(value)[:40]!r}")
     if not low <= value <= high:

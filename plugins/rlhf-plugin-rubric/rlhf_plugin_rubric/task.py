@@ -69,11 +69,7 @@ class RubricTrainer(OfflineTrainer):
 
 
 def mean_grades(rows: list[Graded]) -> list[float]:
-    """Mean normalised grade of each criterion.
-
-    Raises:
-        DatasetError: no row has grades, or none tells responses apart.
-    """
+    """Mean normalised grade of each criterion."""
     if not rows:
         raise DatasetError("no row has grades to learn from", fix="check the dataset: prompt, completion and grades")
     grades_NK = np.array([row.grades_K for row in rows])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.models import Formatter, ModelConfig, load_tokenizer
-from rlhf_plugin_sft.turns import all_answers, last_answer
+from rlhf_plugin_sft.task import all_answers, last_answer
 
 TOOLS = ({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}},)
 CALL = {"id": "call00000", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}

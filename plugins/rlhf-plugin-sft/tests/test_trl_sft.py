@@ -11,9 +11,9 @@ import torch
 
 from rlhf_core.models import Formatter, LoadedModel, ModelConfig, ModelError, load_policy
 from rlhf_core.training import PolicyModule, TrainingSample
-from rlhf_core.training.functional.reduce import reduce_loss
+from rlhf_core.training.functional import reduce_loss
 from rlhf_plugin_sft.loss import CrossEntropy
-from rlhf_plugin_sft.turns import all_answers, last_answer
+from rlhf_plugin_sft.task import all_answers, last_answer
 
 pytest.importorskip("trl")
 from datasets import Dataset

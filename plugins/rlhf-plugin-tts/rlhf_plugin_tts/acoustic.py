@@ -13,11 +13,7 @@ from rlhf_plugin_tts.features import FEATURES, Analysis
 
 
 class AcousticProxy(ClipReward):
-    """``sum of weight * clip((feature - mean) / std)``; every feature is a part of the score.
-
-    Args:
-        config: weights and scales.
-    """
+    """``sum of weight * clip((feature - mean) / std)``; every feature is a part of the score."""
 
     def __init__(self, config: AcousticProxyConfig) -> None:
         super().__init__(config.max_seconds)

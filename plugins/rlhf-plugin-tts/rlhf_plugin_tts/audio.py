@@ -85,9 +85,6 @@ def check_whole(header: str, label: str) -> None:
     Args:
         header: what libsndfile says of it.
         label: the file.
-
-    Raises:
-        ClipError: it is cut off.
     """
     length = re.search(r"^data : (\d+) \(should be (\d+)\)", header, re.MULTILINE)
     if length and int(length[2]) < int(length[1]) < STREAMED:
@@ -95,11 +92,7 @@ def check_whole(header: str, label: str) -> None:
 
 
 def clip_of(frames_NC: Any, rate: int, label: str = "the clip") -> Clip:
-    """A clip of samples ``[N]`` or ``[N, channels]``.
-
-    Raises:
-        ClipError: no samples, some that are not finite, or channels that cancel each other.
-    """
+    """A clip of samples ``[N]`` or ``[N, channels]``."""
     frames_NC = np.asarray(frames_NC, np.float32)
     if frames_NC.size == 0:
         raise ClipError(f"{label} holds no samples")
@@ -121,11 +114,7 @@ FULL_SCALE = 32766 / 32768
 
 
 def audio_path(sample: Sample) -> Path:
-    """Where a completion's sound is.
-
-    Raises:
-        ClipError: the completion has no sound, or more than one.
-    """
+    """Where a completion's sound is."""
     sounds = [m for m in sample.media if m.kind == "audio"]
     if len(sounds) != 1:
         raise ClipError(f"the completion of '{sample.prompt.id}' has {len(sounds) or 'no'} sounds, expected one")

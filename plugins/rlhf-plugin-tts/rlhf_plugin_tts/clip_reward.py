@@ -78,11 +78,7 @@ class ClipReward:
 
 
 def check_clip(clip: Clip, *, silence: bool = False) -> None:
-    """Refuse a clip that no scorer can say anything about.
-
-    Raises:
-        ClipError: shorter than 0.1 s, or silent.
-    """
+    """Refuse a clip that no scorer can say anything about."""
     if clip.seconds < LEAST_SECONDS:
         raise ClipError(f"the clip lasts {clip.seconds:.3f} s, less than {LEAST_SECONDS}")
     if not silence and float(np.ptp(clip.samples)) < 2 * QUIET:

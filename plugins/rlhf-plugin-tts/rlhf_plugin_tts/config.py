@@ -53,22 +53,14 @@ class SpeechRewardConfig(ComponentConfig):
 
 
 def check_installed(name: str, needs: Mapping[str, str]) -> None:
-    """Refuse a reward whose packages are missing; nothing is imported.
-
-    Raises:
-        ConfigError: names the first.
-    """
+    """Refuse a reward whose packages are missing; nothing is imported."""
     for module, fix in needs.items():
         if importlib.util.find_spec(module) is None:
             raise ConfigError(f"reward '{name}' needs the package '{module}', which is not installed", fix=fix)
 
 
 def check_features(names: Mapping[str, Any]) -> None:
-    """Refuse a feature that does not exist.
-
-    Raises:
-        ConfigError: names it and those that do.
-    """
+    """Refuse a feature that does not exist."""
     if unknown := sorted(set(names) - set(PROXY_SCALES)):
         raise ConfigError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(PROXY_SCALES))
 
@@ -91,7 +83,7 @@ class AcousticProxyConfig(SpeechRewardConfig):
     @classmethod
     def _finite(cls, value: dict[str, float]) -> dict[str, float]:
         if bad := next((name for name, weight in value.items() if not math.isfinite(weight)), None):
-            raise ConfigError(f"the weight of '{bad}' is no finite number", fix="give a number, 0 to leave it out")
+            raise ConfigError(f"the weight of '{bad}' is not a finite number", fix="give a number, 0 to leave it out")
         if not any(value.values()):
             raise ConfigError("all weights are 0, so that every clip would have the same score", fix="give one another")
         return value
@@ -109,7 +101,7 @@ class AcousticProxyConfig(SpeechRewardConfig):
             (n for n, (mean, std) in value.items() if not (math.isfinite(mean) and 0 < std < math.inf)), None
         ):
             raise ConfigError(
-                f"the scale of '{bad}' is no mean and positive standard deviation", fix="give [mean, std]"
+                f"the scale of '{bad}' is not a mean and positive standard deviation", fix="give [mean, std]"
             )
         return value
 

@@ -28,11 +28,7 @@ WIDTH, HEADS, LAYERS, FRAMES = 200, 8, 7, 384
 
 
 class DistillMos(ClipReward):
-    """Predicted mean opinion score, 1 to 5.
-
-    Args:
-        config: nothing but the longest clip.
-    """
+    """Predicted mean opinion score, 1 to 5."""
 
     def __init__(self, config: DistillMosConfig) -> None:
         super().__init__(config.max_seconds)
@@ -116,11 +112,7 @@ class _Transformer(nn.Module):
 
 
 def load_net() -> Net:
-    """The network with the package's weights, frozen. The file is read as tensors only, never as code.
-
-    Raises:
-        ModelError: the weights are not where the package keeps them, or are another network's.
-    """
+    """The network with the package's weights, frozen. The file is read as tensors only, never as code."""
     spec = importlib.util.find_spec("distillmos")
     folder = Path(spec.origin).parent / "weights" if spec and spec.origin else Path()
     files = sorted(folder.glob("distill_mos_v*.pt"))

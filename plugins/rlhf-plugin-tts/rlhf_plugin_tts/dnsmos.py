@@ -34,9 +34,6 @@ class Dnsmos(ClipReward):
 
     The reference repeats a short clip until it is *longer* than a window, and scores every shift of a second: up to
     nine windows of the same sound. Here a short clip fills exactly one window.
-
-    Args:
-        config: which score is the reward.
     """
 
     def __init__(self, config: DnsmosConfig) -> None:

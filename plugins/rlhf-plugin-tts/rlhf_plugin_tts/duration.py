@@ -13,11 +13,7 @@ from rlhf_plugin_tts.pocket_voice.numbers import spell_numbers
 
 
 class Duration(ClipReward):
-    """``-|ln(seconds / expected)|`` with ``expected = pause + characters / rate``.
-
-    Args:
-        config: the rate.
-    """
+    """``-|ln(seconds / expected)|`` with ``expected = pause + characters / rate``."""
 
     resamples = False
 

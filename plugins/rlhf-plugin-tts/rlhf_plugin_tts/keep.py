@@ -13,14 +13,11 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_core.hooks import hookimpl
-
-if TYPE_CHECKING:
-    from rlhf_core.hooks import EvalEnd, RewardsReady, RunStart
-    from rlhf_core.rewards import Score
-    from rlhf_core.rollouts import Rollout
+from rlhf_core.hooks import EvalEnd, RewardsReady, RunStart, hookimpl
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import Rollout
 
 PER_STEP = 8
 MOST_FILES, MOST_BYTES = 400, 40_000_000

@@ -14,11 +14,7 @@ SPOKEN = frozenset(PHONES) - {"pau"}
 
 
 class Phones:
-    """``-min(1, phone error rate)``; part ``per`` is the rate.
-
-    Args:
-        config: nothing that matters here.
-    """
+    """``-min(1, phone error rate)``; part ``per`` is the rate."""
 
     def __init__(self, config: PhonesConfig) -> None:
         del config

@@ -13,11 +13,7 @@ from rlhf_plugin_tts.pitch import CEILING_HZ, FLOOR_HZ, HOP_SECONDS, PitchTrack
 
 
 def praat_pitch(samples: Samples, rate: int) -> PitchTrack:
-    """Praat's "To Pitch (ac)" with its defaults and frames of 10 ms; the same as :func:`~.pitch.track_pitch`.
-
-    Raises:
-        ConfigError: parselmouth is not installed.
-    """
+    """Praat's "To Pitch (ac)" with its defaults and frames of 10 ms; the same as :func:`~.pitch.track_pitch`."""
     try:
         parselmouth: Any = importlib.import_module("parselmouth")
     except ImportError as error:

@@ -48,11 +48,7 @@ class AudioPair:
 
 
 def audio_file(row: Mapping[str, Any], column: str, file: str, where: str) -> Path:
-    """The file that a column names, relative to the file of rows.
-
-    Raises:
-        DatasetError: no such column, or no such file.
-    """
+    """The file that a column names, relative to the file of rows."""
     value = row.get(column)
     if not isinstance(value, str) or not value:
         raise DatasetError(
@@ -89,7 +85,7 @@ def read_rated(file: str, reference: str | None, group: str | None) -> list[Rate
         column = reference or next((c for c in REFERENCES if c in row), REFERENCES[0])
         value = row.get(column)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise DatasetError(f"column '{column}' is no rating", where=where, why=f"got {value!r:.80}")
+            raise DatasetError(f"column '{column}' is not a rating", where=where, why=f"got {value!r:.80}")
         kind = group or next((c for c in GROUPS if c in row), None)
         if group is not None and group not in row:
             raise DatasetError(f"there is no column '{group}'", where=where, fix="--group COLUMN of speaker or engine")
@@ -100,11 +96,7 @@ def read_rated(file: str, reference: str | None, group: str | None) -> list[Rate
 
 
 def read_audio_pairs(file: str) -> list[AudioPair]:
-    """Preference pairs of clips: ``chosen_audio`` and ``rejected_audio``.
-
-    Raises:
-        DatasetError: no rows, a missing file, or one clip on both sides.
-    """
+    """Preference pairs of clips: ``chosen_audio`` and ``rejected_audio``."""
     rows, places = read_rows(file)
     pairs = []
     for row, place in zip(rows, places):
@@ -169,9 +161,6 @@ def disjoint_split(pairs: Sequence[AudioPair], fraction: float, seed: int) -> tu
         pairs: all.
         fraction: of the pairs, at least that many are held out.
         seed: of the order in which groups of pairs are held out.
-
-    Raises:
-        DatasetError: all pairs hang together, so that none could be held out.
     """
     groups: dict[str, list[AudioPair]] = {}
     for name, pair in zip(groups_of(pairs), pairs):
@@ -195,11 +184,7 @@ def disjoint_split(pairs: Sequence[AudioPair], fraction: float, seed: int) -> tu
 
 
 def refuse_shared(train: Sequence[AudioPair], heldout: Sequence[AudioPair]) -> None:
-    """Refuse a clip that is in both.
-
-    Raises:
-        DatasetError: names it and both places.
-    """
+    """Refuse a clip that is in both."""
     seen = {digest(path): pair.where for pair in train for path in (pair.chosen, pair.rejected)}
     for pair in heldout:
         for path in (pair.chosen, pair.rejected):

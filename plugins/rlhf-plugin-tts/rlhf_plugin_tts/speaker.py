@@ -24,9 +24,6 @@ RATE = 16000
 class SpeakerSimilarity(ClipReward):
     """Cosine of the angle between two x-vectors, -1 to 1.
 
-    Args:
-        config: model and reference clip.
-
     Raises:
         ModelError: the model cannot be loaded.
         ConfigError: the reference clip cannot be read.
@@ -39,7 +36,7 @@ class SpeakerSimilarity(ClipReward):
             self._model = transformers.AutoModelForAudioXVector.from_pretrained(config.model).eval()
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(
-                f"'{config.model}' is no speaker model that transformers loads",
+                f"'{config.model}' is not a speaker model that transformers loads",
                 why=str(error).strip().splitlines()[0],
                 fix="reward.model=FOLDER, or a hub id such as microsoft/wavlm-base-plus-sv",
             ) from error

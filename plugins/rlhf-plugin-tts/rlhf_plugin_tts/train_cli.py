@@ -45,14 +45,13 @@ def train_reward(
     rlhf tts train-reward --pairs pairs.jsonl --output taste
     rlhf reward score --reward audio_feature_model --set path=taste --input clips.jsonl
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
     from rlhf_core.config import ConfigError
     from rlhf_core.runs import check_writable
     from rlhf_plugin_tts.rows import disjoint_split, groups_of, read_audio_pairs, refuse_shared
 
-    set_up_logging()
     if output.exists() and not (output / "audio_reward.json").is_file():
-        raise ConfigError(f"--output {output} exists and is no audio reward model", fix="name a new folder")
+        raise ConfigError(f"--output {output} exists and is not an audio reward model", fix="name a new folder")
     check_writable(output.absolute().parent)
     pairs = read_audio_pairs(file)
     if heldout_pairs is None:
@@ -60,7 +59,6 @@ def train_reward(
     else:
         train, heldout = pairs, read_audio_pairs(heldout_pairs)
         refuse_shared(train, heldout)
-    quiet_libraries()
 
     from rlhf_plugin_tts.trained import EncoderEar, FeatureEar
     from rlhf_plugin_tts.training import HeadSettings, Heard, accuracy, save, train_head

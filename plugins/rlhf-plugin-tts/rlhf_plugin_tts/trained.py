@@ -69,11 +69,7 @@ class EncoderEar:
 
     @torch.inference_mode()
     def hear(self, clip: Clip) -> Tensor:
-        """The mean hidden state.
-
-        Raises:
-            ClipError: the clip is shorter than one frame of the encoder.
-        """
+        """The mean hidden state."""
         samples = clip.at(RATE).samples
         scaled = torch.from_numpy((samples - samples.mean()) / (samples.std() + 1e-7))
         blocks = [b for b in scaled.split(BLOCK) if len(b) >= RATE // 10] or [scaled]
@@ -163,11 +159,7 @@ def _loaded(config: AudioModelConfig, heard: Callable[[Any], Any], ear: Callable
 
 
 def load_head(place: str, meta: Mapping[str, Any]) -> Head:
-    """The head of a folder.
-
-    Raises:
-        ModelError: its weights do not fit its description.
-    """
+    """The head of a folder."""
     head = Head(int(meta["width"]), int(meta["hidden"]))
     try:
         head.load_state_dict(load_file(str(Path(place).expanduser() / WEIGHTS)))

@@ -51,11 +51,7 @@ class Heard:
         self.unusable: dict[str, str] = {}
 
     def pairs(self, pairs: Sequence[AudioPair]) -> tuple[Tensor, list[AudioPair]]:
-        """Vectors ``[P, 2, F]`` of the pairs that can be heard on both sides, and those pairs.
-
-        Raises:
-            DatasetError: fewer than two.
-        """
+        """Vectors ``[P, 2, F]`` of the pairs that can be heard on both sides, and those pairs."""
         for pair in pairs:
             self._hear(pair.chosen)
             self._hear(pair.rejected)

@@ -9,11 +9,7 @@ from rlhf_core.data import DatasetError
 
 
 def said_and_described(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
-    """What is said, and the description of the voice, None where there is none.
-
-    Raises:
-        DatasetError: other turns, nothing to say, or an empty description.
-    """
+    """What is said, and the description of the voice, None where there is none."""
     said = [m for m in messages if m.get("role") == "user"]
     described = [m for m in messages if m.get("role") == "system"]
     if len(said) != 1 or len(described) > 1 or len(said) + len(described) != len(messages):

@@ -27,9 +27,6 @@ WEIGHT_NORM = {"weight_g": "parametrizations.weight.original0", "weight_v": "par
 class Utmos22(ClipReward):
     """Predicted mean opinion score, about 1 to 5 (Saeki et al. 2022, section 2.2: the strong learner).
 
-    Args:
-        config: where its weights are.
-
     Raises:
         ModelError: they cannot be loaded.
     """
@@ -90,11 +87,7 @@ class Head(nn.Module):
 
 
 def read_checkpoint(place: str) -> Mapping[str, Tensor]:
-    """The weights, read as tensors only, never as code.
-
-    Raises:
-        ModelError: no such file here or on the hub, or more than tensors in it.
-    """
+    """The weights, read as tensors only, never as code."""
     file = Path(place).expanduser() / CHECKPOINT
     if not file.is_file():
         hub: Any = importlib.import_module("huggingface_hub")
@@ -109,21 +102,17 @@ def read_checkpoint(place: str) -> Mapping[str, Tensor]:
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ModelError(f"'{file}' is no file of weights", why=str(error).splitlines()[0]) from error
+        raise ModelError(f"'{file}' is not a file of weights", why=str(error).splitlines()[0]) from error
 
 
 def load_encoder(place: str) -> Any:
-    """A frozen self-supervised speech encoder.
-
-    Raises:
-        ModelError: transformers cannot load it.
-    """
+    """A frozen self-supervised speech encoder."""
     transformers: Any = importlib.import_module("transformers")
     try:
         return transformers.AutoModel.from_pretrained(place).eval().requires_grad_(False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
-            f"'{place}' is no speech encoder that transformers loads",
+            f"'{place}' is not a speech encoder that transformers loads",
             why=str(error).strip().splitlines()[0],
             fix="give the folder of a wav2vec 2.0, HuBERT or WavLM in Hugging Face form, or its hub id",
         ) from error

@@ -53,14 +53,13 @@ def validate(
     rlhf tts validate --clips rated.jsonl --reference mos --group engine --reward dnsmos --plot validation.png
     rlhf tts validate --clips rated.jsonl --no-features --reward speech --output validation.json
     """
-    from rlhf_core.cli import check_output, emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import check_output, emit_json
     from rlhf_core.config import ConfigError
     from rlhf_core.data import write_json
     from rlhf_plugin_tts.rows import read_rated
     from rlhf_plugin_tts.validate_table import print_report
     from rlhf_plugin_tts.validation_plot import check_plot, draw
 
-    set_up_logging()
     if not features and not names:
         raise ConfigError("there is nothing to validate", fix="--features, or --reward NAME")
     check_output(output, file)
@@ -70,7 +69,6 @@ def validate(
     start = parse_weights(weights)
     clips = read_rated(file, reference, group)
     rewards = select(names, settings, file, seed)
-    quiet_libraries()
     steps = len(clips) * (len(rewards) + features)
     with click.progressbar(length=steps, label="clips", file=sys.stderr) as bar:
         columns = measure_columns(clips, rewards, features, bar.update)
@@ -89,11 +87,7 @@ def validate(
 
 
 def parse_weights(pairs: Sequence[str]) -> dict[str, float]:
-    """``["hnr=0.5"]`` as a mapping.
-
-    Raises:
-        ConfigError: something else.
-    """
+    """``["hnr=0.5"]`` as a mapping."""
     from rlhf_core.config import ConfigError
 
     weights = {}
@@ -140,7 +134,6 @@ def measure_columns(
     """Name -> values of all clips, NaN where missing: features, each reward, and its parts as ``reward/part``."""
     import numpy as np
 
-    from rlhf_core.cli import open_component
     from rlhf_core.rewards import score_samples
     from rlhf_plugin_tts.audio import ClipError, read_clip
     from rlhf_plugin_tts.features import FEATURES, measure
@@ -159,7 +152,7 @@ def measure_columns(
                 columns[name][i] = value
     samples = [sample_of(clip) for clip in clips]
     for label, (config, ctx) in rewards.items():
-        with open_component("reward", config, ctx) as reward:
+        with ctx.open("reward", config) as reward:
             scores = score_samples(reward, samples, f"reward '{label}'")
         progress(len(samples))
         columns[label] = np.array([np.nan if s.value is None else s.value for s in scores], float)
@@ -180,6 +173,7 @@ def validated(
     import numpy as np
 
     from rlhf_core.config import ConfigError
+    from rlhf_core.data import json_values
     from rlhf_plugin_tts.config import PROXY_WEIGHTS
     from rlhf_plugin_tts.validation import correlations
     from rlhf_plugin_tts.weighting import study
@@ -205,15 +199,4 @@ def validated(
         "columns": table,
         "weighting": study(kept, {n: first_weight(n) for n in kept}, reference, groups, seed) if kept else None,
     }
-    return finite(report)
-
-
-def finite(value: Any) -> Any:
-    """The same with NaN as None, which JSON has."""
-    import math
-
-    if isinstance(value, Mapping):
-        return {str(k): finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json_values(report)

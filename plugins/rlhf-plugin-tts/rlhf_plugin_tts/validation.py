@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_core.runs import spearman as rank_correlation
+
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 DRAWS = 1000
@@ -27,16 +29,7 @@ def spearman(x: Floats, y: Floats) -> float:
     both = np.isfinite(x) & np.isfinite(y)
     if both.sum() < LEAST_ROWS:
         return float("nan")
-    ranks_x, ranks_y = average_ranks(x[both]), average_ranks(y[both])
-    if min(np.ptp(ranks_x), np.ptp(ranks_y)) == 0:
-        return float("nan")
-    return round(float(np.corrcoef(ranks_x, ranks_y)[0, 1]), 12)
-
-
-def average_ranks(values: Floats) -> Floats:
-    """Ranks from 0; equal values share the mean of theirs."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
+    return round(rank_correlation(x[both], y[both]), 12)
 
 
 def within(x: Floats, y: Floats, places: Sequence[Rows]) -> float:

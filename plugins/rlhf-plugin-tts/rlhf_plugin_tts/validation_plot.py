@@ -13,13 +13,9 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: Path) -> None:
-    """Refuse what cannot be drawn, before anything is computed.
-
-    Raises:
-        ConfigError: another suffix, or no matplotlib.
-    """
+    """Refuse what cannot be drawn, before anything is computed."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--plot {path} is no picture", fix="a name that ends in " + ", ".join(SUFFIXES))
+        raise ConfigError(f"--plot {path} is not a picture", fix="a name that ends in " + ", ".join(SUFFIXES))
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plot needs matplotlib", fix='pip install "rlhf-plugin-tts[plots]"')
 

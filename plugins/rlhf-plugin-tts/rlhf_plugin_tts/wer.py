@@ -34,11 +34,7 @@ class Recogniser(Protocol):
 
 
 class Wer(ClipReward):
-    """``-min(cap, word error rate)``; parts ``wer``, ``cer`` (characters) and ``words``.
-
-    Args:
-        config: which recogniser.
-    """
+    """``-min(cap, word error rate)``; parts ``wer``, ``cer`` (characters) and ``words``."""
 
     def __init__(self, config: WerConfig) -> None:
         super().__init__(config.max_seconds, hears_silence=True)
@@ -85,9 +81,6 @@ def normalised(text: str) -> str:
 
 def in_latin_letters(text: str) -> str:
     """The words as PocketSphinx would write them: without accents.
-
-    Raises:
-        ClipError: letters of another script, of which every error rate would be 1 whatever is said.
 
     Example:
         >>> in_latin_letters("café")
@@ -137,7 +130,7 @@ class Whisper:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(path)
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(
-                f"'{path}' is no Whisper checkpoint that transformers loads",
+                f"'{path}' is not a Whisper checkpoint that transformers loads",
                 why=str(error).splitlines()[0],
                 fix="reward.whisper=FOLDER, or a hub id such as openai/whisper-base.en",
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import soundfile
 from rlhf_core.data import Media, Prompt
 from rlhf_core.rewards import Sample
 
+sys.path.append(str(Path(__file__).parent))  # for untrained_voices
 RATE = 16000
 Voice = Callable[..., Path]
 Speak = Callable[..., Sample]

@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 import torch
 from transformers import CsmForConditionalGeneration, DiaForConditionalGeneration, DiaProcessor, DynamicCache
+from untrained_voices import untrained_codec, untrained_csm, untrained_dia, write_untrained_parler
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError
-from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy, save_model
+from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
+from rlhf_core.models.save import save_model
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_core.training import completion_logprobs
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts.code_stream.make import make_stream_voice
-from rlhf_plugin_tts.code_stream.untrained import untrained_csm, untrained_dia
-from rlhf_plugin_tts.codec_voice.untrained import untrained_codec
-from rlhf_plugin_tts.parler.make import make_parler
-from rlhf_plugin_tts.parler.untrained import write_untrained_parler
 
 UNTRAINED = {"dia": untrained_dia, "csm": untrained_csm, "parler": write_untrained_parler}
 
@@ -34,7 +32,7 @@ def make(kind: str, tmp_path: Path, **settings: Any) -> Any:
     """A policy of an untrained model."""
     model, codec = (str(folder) for folder in UNTRAINED[kind](tmp_path))
     if kind == "parler":
-        make_parler(model, codec, tmp_path / "voice", descriptions=model, voice="low", **settings)
+        make_stream_voice("parler", model, codec, tmp_path / "voice", descriptions=model, voice="low", **settings)
     else:
         make_stream_voice(kind, model, codec, tmp_path / "voice", **settings)
     return load_policy(ModelConfig(path=str(tmp_path / "voice")))
@@ -195,7 +193,7 @@ def test_what_dia_and_csm_cannot_say_is_refused(tmp_path: Path) -> None:
     turns = [{"role": "system", "content": "a calm voice"}, {"role": "user", "content": "hi."}]
     with pytest.raises(DatasetError, match="Dia takes no description"):
         modality_of(dia).prompt_ids(turns)
-    with pytest.raises(DatasetError, match="'a calm voice' is no speaker of CSM"):
+    with pytest.raises(DatasetError, match="'a calm voice' is not a speaker of CSM"):
         modality_of(csm).prompt_ids(turns)
     with pytest.raises(DatasetError, match="the name of a token"):
         modality_of(csm).prompt_ids([{"role": "user", "content": "say <|end_of_text|>"}])

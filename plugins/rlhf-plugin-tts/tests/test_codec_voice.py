@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from untrained_voices import SIZE, untrained_codec, untrained_language_model
 
 from rlhf_core.data import DatasetError
 from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
@@ -17,7 +18,6 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.codec_voice.codec import FAMILIES, Codec
 from rlhf_plugin_tts.codec_voice.make import make_voice
-from rlhf_plugin_tts.codec_voice.untrained import SIZE, untrained_codec, untrained_language_model
 
 NAMED = {"token": "<|s_{}|>", "prompt": "voice:{voice}say:{text}<speak>", "voice": "any"}
 
@@ -139,7 +139,7 @@ def test_a_codec_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(ModelError, match="2 codebooks, the voice speaks 3"):
         make_voice(str(model), str(tmp_path / "dac"), tmp_path / "out", None, {**NAMED, "codebooks": 3})
-    with pytest.raises(ModelError, match="holds a llama, which is no codec"):
+    with pytest.raises(ModelError, match="holds a llama, which is not a codec"):
         make_voice(str(model), str(model), tmp_path / "out", None, NAMED)
     with pytest.raises(ModelError, match="has no token '<over>'"):
         make_voice(str(model), str(tmp_path / "dac"), tmp_path / "out", "<over>", NAMED)
@@ -169,7 +169,7 @@ def test_prompts_that_cannot_be_spoken_are_refused(tmp_path: Path) -> None:
             encode([{"role": "user", "content": text}])
     with pytest.raises(DatasetError, match="description of the voice is empty"):
         encode([{"role": "system", "content": " "}, {"role": "user", "content": "hi"}])
-    with pytest.raises(DatasetError, match="is no token of this voice"):
+    with pytest.raises(DatasetError, match="is not a token of this voice"):
         Formatter(policy.tokenizer, "auto").encode_completion("<|s_3|> <|s_99|>")
 
 

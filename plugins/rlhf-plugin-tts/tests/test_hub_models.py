@@ -138,6 +138,6 @@ def test_whisper_transcribes_through_transformers(voice: Voice, spoken: Any, tmp
     assert set(heard(read_clip(voice("a.wav"))).split()) == {"nice"}
     assert score.value == -1.0
     assert score.parts["wer"] > 1
-    with pytest.raises(ModelError, match="no Whisper checkpoint"):
+    with pytest.raises(ModelError, match="not a Whisper checkpoint"):
         Wer(WerConfig(recogniser="whisper", whisper=str(tmp_path / "none")))
     assert json.loads((folder / "config.json").read_text())["model_type"] == "whisper"

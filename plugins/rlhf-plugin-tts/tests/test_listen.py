@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from rlhf_core.data import DatasetError
-from rlhf_plugin_dashboard.server import Dashboard
+from rlhf_plugin_dashboard.serve import Dashboard
 from rlhf_plugin_tts.listening.answers import Answers
 from rlhf_plugin_tts.listening.site import ListeningSite
 from rlhf_plugin_tts.listening.trials import Trial, trials_of_pairs, trials_of_runs
 from rlhf_plugin_tts.rows import read_audio_pairs
+from tests.waiting import wait_for
 
 Voice = Callable[..., Path]
 
@@ -154,13 +155,8 @@ def test_a_reward_is_trained_on_what_listeners_preferred(pairs: str, tmp_path: P
 
 @pytest.mark.slow
 def test_the_page_of_the_server_is_answered_in_a_browser(browser: Any, site: Dashboard, tmp_path: Path) -> None:
-    import time
-
     def wait(condition: str) -> None:
-        end = time.monotonic() + 20
-        while not browser.execute_script(f"return {condition}"):
-            assert time.monotonic() < end, condition
-            time.sleep(0.05)
+        wait_for(lambda: browser.execute_script(f"return {condition}"), condition, 20)
 
     browser.get(site.url)
     wait("document.querySelector('#listen button')")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from untrained_voices import write_untrained_parler
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError
@@ -17,11 +18,10 @@ from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_core.training import completion_logprobs
 from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_tts.code_stream.make import make_stream_voice
 from rlhf_plugin_tts.parler.config import ParlerConfig
-from rlhf_plugin_tts.parler.make import make_parler
 from rlhf_plugin_tts.parler.stream import ParlerStream
-from rlhf_plugin_tts.parler.untrained import write_untrained_parler
-from scripts import parler_reference as recipe
+from tests.fixtures import parler_reference as recipe
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "parler_tts_0.2.3.json").read_text())
 
@@ -34,7 +34,7 @@ def _sounds_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def make(tmp_path: Path, **settings: Any) -> Any:
     """A policy of an untrained model."""
     model, codec = write_untrained_parler(tmp_path)
-    make_parler(str(model), str(codec), tmp_path / "voice", descriptions=str(model), **settings)
+    make_stream_voice("parler", str(model), str(codec), tmp_path / "voice", descriptions=str(model), **settings)
     return load_policy(ModelConfig(path=str(tmp_path / "voice")))
 
 
@@ -106,12 +106,12 @@ def test_learning_the_first_codebook_alone_leaves_the_other_heads(tmp_path: Path
 def test_what_is_no_parler_is_refused(tmp_path: Path) -> None:
     model, codec = write_untrained_parler(tmp_path)
     with pytest.raises(ModelError, match="is a dac, not Parler-TTS"):
-        make_parler(str(codec), str(codec), tmp_path / "out")
+        make_stream_voice("parler", str(codec), str(codec), tmp_path / "out")
     config = json.loads((model / "config.json").read_text())
     config["decoder"]["num_codebooks"] = 3
     (model / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="3 codebooks of 16 codes, the codec 2"):
-        make_parler(str(model), str(codec), tmp_path / "out", descriptions=str(model))
+        make_stream_voice("parler", str(model), str(codec), tmp_path / "out", descriptions=str(model))
 
 
 def test_another_training_of_the_codec_does_not_get_the_first_ones_sounds(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_another_training_of_the_codec_does_not_get_the_first_ones_sounds(tmp_pa
     weights = codec / "model.safetensors"
     paths = []
     for n in range(2):
-        make_parler(str(model), str(codec), tmp_path / f"voice{n}", descriptions=str(model))
+        make_stream_voice("parler", str(model), str(codec), tmp_path / f"voice{n}", descriptions=str(model))
         policy = load_policy(ModelConfig(path=str(tmp_path / f"voice{n}")))
         paths.append(Formatter(policy.tokenizer, "auto").modality.media([1, 2, 3])[0].path)
         state = {name: value * 2 for name, value in load_file(weights).items()}
@@ -135,6 +135,6 @@ def test_a_tokenizer_that_needs_the_extra_names_it(tmp_path: Path, monkeypatch: 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "sentencepiece" else find(n, *a))
     with pytest.raises(ConfigError, match="sentencepiece") as refused:
-        make_parler(str(model), str(codec), tmp_path / "voice", descriptions=str(model))
+        make_stream_voice("parler", str(model), str(codec), tmp_path / "voice", descriptions=str(model))
     assert "rlhf-plugin-tts[parler]" in str(refused.value)
     assert not (tmp_path / "voice").exists()

@@ -272,11 +272,11 @@ def test_a_limit_that_cannot_be_looked_at_does_not_hold(tmp_path: Path, spoken: 
 
 
 def test_weights_that_say_nothing_are_refused() -> None:
-    for weights, words in (({"hnr": 0.0}, "all weights are 0"), ({"hnr": math.nan}, "no finite number")):
+    for weights, words in (({"hnr": 0.0}, "all weights are 0"), ({"hnr": math.nan}, "not a finite number")):
         with pytest.raises(Exception, match=words):
             build("acoustic_proxy", weights=weights)
     for scale in ((0.0, math.inf), (math.nan, 1.0), (0.0, 0.0)):
-        with pytest.raises(Exception, match="no mean and positive"):
+        with pytest.raises(Exception, match="not a mean and positive"):
             build("acoustic_proxy", scales={"hnr": scale})
 
 
@@ -325,7 +325,7 @@ def test_rows_that_name_audio_files_are_scored_by_the_command(rlhf: Any, tmp_pat
 
 @pytest.mark.slow
 def test_clips_are_scored_in_killable_workers(bad_clips: Path, voice: Voice, spoken: Speak) -> None:
-    from rlhf_core.workers.reward_workers import RewardWorkers
+    from rlhf_core.workers.pool import RewardWorkers
 
     registry = Registry(disabled=())
     config = registry.load("reward", "acoustic_proxy").model_validate({})

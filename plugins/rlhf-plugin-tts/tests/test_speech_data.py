@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from untrained_voices import write_untrained_voice
 
 from rlhf_core import train
 from rlhf_core.cli.main import cli
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError
-from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice
 from rlhf_plugin_tts.pocket_voice.frontend import prompt_text
 from rlhf_plugin_tts.rows import read_audio_pairs
 from rlhf_plugin_tts.speech_data.catalogue import CONTRASTS, DESCRIPTIONS, SENTENCES, sentences

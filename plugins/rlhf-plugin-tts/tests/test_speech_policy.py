@@ -16,19 +16,20 @@ import numpy as np
 import pytest
 import soundfile
 from click.testing import CliRunner
+from untrained_voices import write_untrained_voice as untrained
 
 from rlhf_core import train
 from rlhf_core.cli import load_sampler, open_registry, sample_completions
 from rlhf_core.cli.main import cli
 from rlhf_core.data import Media, Prompt
 from rlhf_core.hooks import EvalEnd, RewardsReady, RunStart
-from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy, load_weights, save_model
+from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
+from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts import keep as kept_sounds
 from rlhf_plugin_tts.audio import read_clip
-from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice as untrained
 from rlhf_plugin_tts.sound_files import SoundFiles
 from rlhf_plugin_tts.speech_data.compare import measure
 from rlhf_plugin_tts.speech_data.unseen import UNSEEN

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from untrained_voices import write_untrained_voice
 
 from rlhf_core import load_run
-from rlhf_core.cli import context_of, open_component, open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.cli.main import cli
 from rlhf_core.config import ConfigError
 from rlhf_core.config.load import validate
@@ -20,7 +21,6 @@ from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.config import DnsmosConfig, PhonesConfig
 from rlhf_plugin_tts.dnsmos import Dnsmos
 from rlhf_plugin_tts.phones import Phones, edits
-from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice
 from rlhf_plugin_tts.speech_training.command import configuration, run
 from rlhf_plugin_tts.speech_training.recipe import BUFFERS
 
@@ -65,7 +65,7 @@ def test_no_worker_process_is_asked_to_keep_a_state(control: bool) -> None:
     config = configuration({**OPTIONS, "random_labels": control, "reward": None if control else "duration"}, 2)
     registry = open_registry()
     reward: Any = validate(registry, config).reward
-    with open_component("reward", reward, context_of(registry, reward=reward)) as built:
+    with context_of(registry, reward=reward).open("reward", reward) as built:
         assert hasattr(built, "state_dict") == (config["trainer"]["reward_workers"] == 0) == control
 
 
@@ -90,7 +90,7 @@ def test_only_running_statistics_are_a_state(statistics: str) -> None:
         parts["words"] = {"reward": "duration", "normalise": "zscore"}
     registry = open_registry()
     reward: Any = validate(registry, {**config, "reward": {"name": "speech", "parts": parts}}).reward
-    with open_component("reward", reward, context_of(registry, reward=reward)) as built:
+    with context_of(registry, reward=reward).open("reward", reward) as built:
         assert hasattr(built, "state_dict") == (statistics == "running")
 
 

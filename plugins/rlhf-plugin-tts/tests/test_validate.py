@@ -111,7 +111,7 @@ def test_a_reward_of_text_is_validated_without_sound(rlhf: Any, tmp_path: Path) 
     [
         ({"audio": "gone.wav", "mos": 3}, "gone.wav"),
         ({"mos": 3}, "has no 'audio' that names a file"),
-        ({"audio": "a.wav", "mos": "good"}, "is no rating"),
+        ({"audio": "a.wav", "mos": "good"}, "is not a rating"),
     ],
 )
 def test_rows_that_cannot_be_validated(rlhf: Any, tmp_path: Path, voice: Voice, row: dict[str, Any], says: str) -> None:

@@ -11,6 +11,7 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
 
+
 MAX_DIGITS = 200
 """Longer numbers are no answer; reading them exactly would only cost time."""
 

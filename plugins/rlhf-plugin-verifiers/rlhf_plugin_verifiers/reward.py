@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import BuildContext, ConfigError, Registry
 from rlhf_core.data import DatasetError, Datasets, Prompt, message_text
-from rlhf_core.rewards import Sample, Score
+from rlhf_core.rewards import Sample, Score, VerifierConfig
 from rlhf_core.workers.pool import VerifierPool
 from rlhf_core.workers.worker_handle import Recycling
 
 if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext, Registry
-    from rlhf_core.rewards import VerifierConfig
     from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 
@@ -60,11 +58,7 @@ def worker_spec(config: VerifierRewardConfig, registry: Registry, run_dir: Path 
 
 
 def check_deadline(config: VerifierRewardConfig) -> None:
-    """Refuse a deadline that kills a verifier before its own, shorter deadlines can report what was wrong.
-
-    Raises:
-        ConfigError: names both.
-    """
+    """Refuse a deadline that kills a verifier before its own, shorter deadlines can report what was wrong."""
     verifier = config.verifier
     needs = getattr(verifier, "seconds", 0.0)
     if config.deadline_s < needs:
@@ -72,7 +66,7 @@ def check_deadline(config: VerifierRewardConfig) -> None:
         raise ConfigError(
             f"a verdict of '{verifier.name}' may take {needs:g} s, {killed}",
             where="reward.timeout_s",
-            why="what is late by the verifier's own clock has a score, what is killed has none",
+            why="a completion beyond the verifier's own deadline has a score; one whose worker is killed has none",
             fix=f"--set reward.timeout_s={needs:g}, or shorter deadlines of the verifier",
         )
 
@@ -81,9 +75,6 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     """Refuse a verifier that compares with reference answers where a source has none, and prompts it cannot judge.
 
     A dry run reads no rows that may have to be downloaded, and so does not check them.
-
-    Raises:
-        DatasetError: names the source; or the file and line of a prompt that can never be judged.
     """
     if ctx.dry_run and any(s.source.downloads for s in ctx.config.dataset.sources):
         return
@@ -110,11 +101,7 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
 
 
 def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
-    """Refuse prompts that do not ask for the form in which the verifier reads answers: every verdict would be 0.
-
-    Raises:
-        DatasetError: the first such prompt, with file and line, and how many more there are.
-    """
+    """Refuse prompts that do not ask for the form in which the verifier reads answers: every verdict would be 0."""
     for mark in getattr(verifier, "asked_form", ()):  # a verifier need not inherit VerifierConfig
         silent = [p for p in prompts if not any(mark in message_text(m) for m in p.messages)]
         if silent:
@@ -128,11 +115,7 @@ def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Da
 
 
 def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
-    """Call :meth:`VerifierConfig.check_prompt` for every prompt.
-
-    Raises:
-        DatasetError: the first that cannot be judged, with file and line, and how many more there are.
-    """
+    """Call :meth:`VerifierConfig.check_prompt` for every prompt."""
     check = getattr(verifier, "check_prompt", None)  # a verifier need not inherit VerifierConfig
     if check is None:
         return

@@ -14,8 +14,8 @@ pytest.importorskip("reasoning_gym")
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_verifiers.gym.config import GymDataConfig, GymVerifierConfig
-from rlhf_plugin_verifiers.gym.safe import is_arithmetic, may_be_scored
 from rlhf_plugin_verifiers.gym.source import GymSource, create, import_reasoning_gym
+from rlhf_plugin_verifiers.gym.verifier import is_arithmetic, may_be_scored
 
 
 def score(task: str, answer: str | None = None, **settings: Any) -> Score:

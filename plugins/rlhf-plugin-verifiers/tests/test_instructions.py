@@ -313,7 +313,7 @@ def test_every_row_of_ifeval_and_ifbench_can_be_checked(test_data: Path) -> None
 
 
 def test_verdicts_are_those_of_googles_checker_on_a_sample(test_data: Path) -> None:
-    from rlhf_studies.instruction_verdicts.compare import compare_ifeval
+    from rlhf_studies.instruction_verdicts.run import compare_ifeval
 
     disagreements = list(compare_ifeval(test_data / "ifeval", every=9))
     assert sum(f.verdicts for f in disagreements) > 360
@@ -322,7 +322,7 @@ def test_verdicts_are_those_of_googles_checker_on_a_sample(test_data: Path) -> N
 
 @pytest.mark.slow
 def test_verdicts_are_those_of_googles_checker(test_data: Path) -> None:
-    from rlhf_studies.instruction_verdicts.compare import compare_ifeval
+    from rlhf_studies.instruction_verdicts.run import compare_ifeval
 
     disagreements = list(compare_ifeval(test_data / "ifeval"))
     assert sum(f.verdicts for f in disagreements) == 4 * 834

@@ -53,11 +53,7 @@ def versions_of(answer: Any) -> set[str]:
 
 
 def spans_of(answer: Any) -> tuple[VersionSpan, ...]:
-    """Which version of the run's weights sampled which tokens of an answer, as the server says.
-
-    Raises:
-        RlhfError: it does not say it.
-    """
+    """Which version of the run's weights sampled which tokens of an answer, as the server says."""
     try:
         rows = answer["choices"][0]["weight_versions"]
         return tuple(VersionSpan((int(r["start"]), int(r["end"])), number_of(str(r["version"]))) for r in rows)
@@ -91,9 +87,6 @@ def rollout_of(
         tokenizer: decodes.
         url: the server's, for messages.
         versions: of :func:`spans_of`, where several may have sampled it.
-
-    Raises:
-        RlhfError: what came is no completion.
     """
     where = f"{request.prompt_id}#{request.group_index}, vLLM at {url}"
     try:
@@ -105,7 +98,7 @@ def rollout_of(
         finish = choice["finish_reason"]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RlhfError(
-            "a vLLM server answered what is no completion", where=where, why=f"{error!r} in {answer!r:.300}"
+            "a vLLM server did not answer with a completion", where=where, why=f"{error!r} in {answer!r:.300}"
         ) from error
     if finish not in ("stop", "length") or named != list(ids) or not ids:
         raise RlhfError(

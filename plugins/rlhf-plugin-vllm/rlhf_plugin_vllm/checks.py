@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
     from rlhf_plugin_vllm.config import VllmConfig
 
+
 TESTED = ("0.32.0",)
 """Versions of vLLM that the tests were run with."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -33,11 +34,7 @@ PROBE = {"token_ids": [0], "sampling_params": {"max_tokens": 1, "detokenize": Fa
 
 
 def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
-    """Settings that contradict each other, and servers that cannot be trained with.
-
-    Raises:
-        ConfigError: says which, and what to change.
-    """
+    """Settings that contradict each other, and servers that cannot be trained with."""
     check_settings(ctx)
     if config.in_flight and not getattr(ctx.config.trainer, "batches_ahead", 0):
         raise ConfigError(
@@ -78,11 +75,7 @@ def check_settings(ctx: BuildContext) -> None:
 
 
 def check_sampling(params: SamplingParams, setting: str) -> None:
-    """Sampling whose logprobs mean another thing in vLLM than to the trainer.
-
-    Raises:
-        ConfigError: names the setting.
-    """
+    """Sampling whose logprobs mean another thing in vLLM than to the trainer."""
     if params.min_tokens > 1:
         raise ConfigError(
             f"{setting}.min_tokens {params.min_tokens} cannot be used with vLLM",
@@ -110,11 +103,7 @@ def check_sampling(params: SamplingParams, setting: str) -> None:
 
 
 def check_interpreter(config: VllmConfig) -> None:
-    """An environment that servers can be started from.
-
-    Raises:
-        ConfigError: there is none, or it holds no tested vLLM.
-    """
+    """An environment that servers can be started from."""
     if config.python is None:
         raise ConfigError(
             "no vLLM server is named",
@@ -139,26 +128,18 @@ def check_interpreter(config: VllmConfig) -> None:
 
 
 def check_version(version: str, where: str, config: VllmConfig | ColocatedConfig) -> None:
-    """One that the tests were run with.
-
-    Raises:
-        ConfigError: another.
-    """
+    """One that the tests were run with."""
     if version.split("+")[0] not in TESTED and not config.allow_untested:
         raise ConfigError(
-            f"vLLM {version} is not one that this engine was tested with ({', '.join(TESTED)})",
+            f"this engine was not tested with vLLM {version} (tested: {', '.join(TESTED)})",
             where=where,
             why="weights are loaded through calls that differ from version to version",
-            fix="install a tested one, or --set rollout.allow_untested=true: the canary then is all that watches",
+            fix="install a tested one, or --set rollout.allow_untested=true: then only the canary checks the weights",
         )
 
 
 def facts_of(client: Client, config: VllmConfig, folder: str = "") -> Mapping[str, Any]:
-    """What a server says of itself, its ``version`` included.
-
-    Raises:
-        ConfigError: it does not answer, or not as a server that can be trained with.
-    """
+    """What a server says of itself, its ``version`` included."""
     try:
         version = str(client.get("/version")["version"])
         check_version(version, client.url, config)
@@ -182,7 +163,7 @@ def facts_of(client: Client, config: VllmConfig, folder: str = "") -> Mapping[st
             f"no vLLM answers at {client.url}", why=str(error), fix="start it, or correct rollout.urls"
         ) from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"what answers at {client.url} is no vLLM", fix="correct rollout.urls") from error
+        raise ConfigError(f"the server at {client.url} is not vLLM", fix="correct rollout.urls") from error
     if not facts or not isinstance(facts[0], Mapping) or facts[0].get("protocol") != PROTOCOL:
         raise ConfigError(
             f"the vLLM at {client.url} has another version of the extension",
@@ -199,9 +180,6 @@ def check_server(facts: Mapping[str, Any], url: str, rank: int) -> None:
         facts: of :func:`facts_of`.
         url: the server's.
         rank: of the run's adapters; 0 for none.
-
-    Raises:
-        ConfigError: its logprobs are raw, or it cannot take the run's adapters.
     """
     if facts["logprobs_mode"] != "processed_logprobs":
         raise ConfigError(
@@ -218,11 +196,7 @@ def check_server(facts: Mapping[str, Any], url: str, rank: int) -> None:
 
 
 def check_model(facts: Mapping[str, Any], url: str, model_config: Any, context: int) -> None:
-    """A server whose model has another shape, or takes fewer tokens.
-
-    Raises:
-        ModelError: says what differs.
-    """
+    """A server whose model has another shape, or takes fewer tokens."""
     own = {name: getattr(model_config.get_text_config(), name, None) for name in SHAPE}
     other = {name: (own[name], value) for name, value in facts["shape"].items() if own.get(name) != value}
     if other:
@@ -238,11 +212,7 @@ def check_model(facts: Mapping[str, Any], url: str, model_config: Any, context: 
 
 
 def check_tokenizer(client: Client, tokenizer: Any, texts: Iterable[str] = TEXTS) -> None:
-    """A server that reads texts as other tokens, which would be another model's.
-
-    Raises:
-        ModelError: shows a text.
-    """
+    """A server that reads texts as other tokens, which would be another model's."""
     for text in texts:
         own = list(tokenizer.encode(text, add_special_tokens=False))
         body = {"prompt": text, "add_special_tokens": False}
@@ -267,11 +237,7 @@ def start_it_so() -> str:
 
 
 def check_folder(facts: Mapping[str, Any], token: str, folder: Path, url: str) -> None:
-    """A server that cannot read what the trainer writes.
-
-    Raises:
-        ConfigError: it does not see the folder.
-    """
+    """A server that cannot read what the trainer writes."""
     if facts["token"] != token:
         raise ConfigError(
             f"the vLLM at {url} does not see '{folder}'",

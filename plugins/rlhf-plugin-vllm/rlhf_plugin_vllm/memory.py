@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
     from rlhf_plugin_vllm.config import VllmConfig
 
+
 MIB, GIB = 1 << 20, 1 << 30
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
 """Of ``--kv-cache-memory-bytes``, as vLLM reads it: small letters are decimal."""
@@ -107,15 +108,13 @@ def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) 
         environment: of the engine's settings, before that of this process.
         explicit: what ``kv_cache_memory_bytes`` says, if anything.
         on_cpu: vLLM is one for CPUs.
-
-    Raises:
-        ConfigError: it is no amount.
     """
     space = environment.get(KV_SPACE, os.environ.get(KV_SPACE, "")) if on_cpu else ""
     if space:
         if not space.isdigit() or int(space) < 1:
             raise ConfigError(
-                f"{KV_SPACE}='{space}' is no whole number of GiB", fix=f"--set \"rollout.environment.{KV_SPACE}='4'\""
+                f"{KV_SPACE}='{space}' is not a whole number of GiB",
+                fix=f"--set \"rollout.environment.{KV_SPACE}='4'\"",
             )
         return int(space) * GIB
     if explicit is None:
@@ -128,7 +127,9 @@ def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) 
     except ValueError:
         size = 0
     if size < 1:
-        raise ConfigError(f"kv_cache_memory_bytes={explicit} is no number of bytes", fix=f"{4 * GIB} is 4 GiB, or 4G")
+        raise ConfigError(
+            f"kv_cache_memory_bytes={explicit} is not a number of bytes", fix=f"{4 * GIB} is 4 GiB, or 4G"
+        )
     return size
 
 
@@ -225,11 +226,7 @@ def server_changes(config: VllmConfig) -> list[tuple[str, str, Any]]:
 
 
 def utilization(arguments: Sequence[str]) -> float:
-    """Share of a device's memory that a server may take.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Share of a device's memory that a server may take."""
     given = option(arguments, "--gpu-memory-utilization")
     if given is None:
         return UTILIZATION
@@ -239,7 +236,7 @@ def utilization(arguments: Sequence[str]) -> float:
         share = 0.0
     if not 0 < share <= 1:
         raise ConfigError(
-            f"rollout.arguments: --gpu-memory-utilization={given} is no share of a device's memory",
+            f"rollout.arguments: --gpu-memory-utilization={given} is not a share of a device's memory",
             fix="more than 0 and at most 1",
         )
     return share
@@ -267,14 +264,3 @@ def option(arguments: Sequence[str], *names: str) -> str | None:
         if name.replace("_", "-") in names:
             return value if equals else next(iter(arguments[n + 1 : n + 2]), "")
     return None
-
-
-__all__ = [
-    "cache_bytes",
-    "colocated_changes",
-    "colocated_memory",
-    "option",
-    "server_changes",
-    "server_memory",
-    "utilization",
-]

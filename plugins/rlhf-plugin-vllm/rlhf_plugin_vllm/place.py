@@ -50,9 +50,6 @@ def make_place(sync_dir: Path | None, strategy: Any = None, *, shared: bool = Fa
         sync_dir: where; None takes temporary folders.
         strategy: tells ranks what rank 0 chose; None for a process of its own.
         shared: rank 0 writes for all ranks.
-
-    Raises:
-        ConfigError: a rank does not see rank 0's folder, or it cannot be made.
     """
     if strategy is None or strategy.world_size == 1:
         return _made(sync_dir, secrets.token_hex(4), 0, shared)
@@ -92,7 +89,7 @@ def _made(sync_dir: Path | None, token: str, rank: int, shared: bool) -> Place:
 
 def _not_made(sync_dir: Path | None, why: str) -> ConfigError:
     return ConfigError(
-        f"no folder for the weights could be made in '{sync_dir or tempfile.gettempdir()}'",
+        f"cannot create a folder for the weights in '{sync_dir or tempfile.gettempdir()}'",
         why=why,
         fix="--set rollout.sync_dir=FOLDER, one that can be written to",
     )

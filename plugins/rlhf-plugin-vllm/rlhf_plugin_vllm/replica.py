@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_plugin_vllm.answers import PATH, number_of, versions_of
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
+from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.server import ServerProcess
 from rlhf_plugin_vllm.weight_files import Published
-
-if TYPE_CHECKING:
-    from rlhf_plugin_vllm.config import VllmConfig
 
 UPDATING = "updating"
 
@@ -78,11 +76,7 @@ class Replica:
         return answer
 
     def take(self, published: Published) -> None:
-        """Give it a version of the weights. It serves nothing while it takes them, nor after that has failed.
-
-        Raises:
-            ServerGone: it failed, or was late.
-        """
+        """Give it a version of the weights. It serves nothing while it takes them, nor after that has failed."""
         client, seconds = self.client, self.config.update_s
         keeps = self.config.in_flight
         try:
@@ -99,11 +93,7 @@ class Replica:
             raise ServerGone(str(error)) from error
 
     def _drop_cache(self, seconds: float) -> None:
-        """Let no key or value be used that other weights computed; completions under way are read anew.
-
-        Raises:
-            ServerGone: some are still held.
-        """
+        """Let no key or value be used that other weights computed; completions under way are read anew."""
         query = "?reset_running_requests=true" if self.config.in_flight else ""
         answer = self.client.post(f"/reset_prefix_cache{query}", seconds=seconds)
         if isinstance(answer, Mapping) and answer.get("success") is False:

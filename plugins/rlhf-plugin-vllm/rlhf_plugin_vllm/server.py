@@ -63,11 +63,7 @@ class ServerProcess:
             )
 
     def wait(self) -> None:
-        """Wait until it answers.
-
-        Raises:
-            ServerGone: it ended, or is late; with the end of its output.
-        """
+        """Wait until it answers."""
         assert self._process is not None
         ends, client = time.monotonic() + self.start_s, Client(self.url)
         try:
@@ -131,11 +127,7 @@ def server_command(python: str, folder: Path, dtype: str, context: int, rank: in
 
 
 def lora_rank(rank: int) -> int:
-    """The least that vLLM takes for adapters of a rank.
-
-    Raises:
-        ConfigError: the rank is more than it takes.
-    """
+    """The least that vLLM takes for adapters of a rank."""
     fitting = next((r for r in RANKS if r >= rank), None)
     if fitting is None:
         raise ConfigError(f"model.lora.r {rank} is more than vLLM takes ({RANKS[-1]})", fix="lower model.lora.r")

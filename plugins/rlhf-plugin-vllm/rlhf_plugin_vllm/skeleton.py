@@ -140,11 +140,7 @@ class OnlyWithValues(TorchDispatchMode):
     """Refuses tensors without values, of which some operations of a CPU would make any numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The operation.
-
-        Raises:
-            RuntimeError: an argument is on the meta device.
-        """
+        """The operation."""
         if any(isinstance(x, torch.Tensor) and x.is_meta for x in tree_leaves((args, kwargs))):
             raise RuntimeError(f"{func} of a tensor on the meta device")
         return func(*args, **(kwargs or {}))

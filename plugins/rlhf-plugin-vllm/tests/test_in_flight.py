@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -17,6 +16,7 @@ from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.models import LoadedModel
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_vllm.engine import VllmEngine
+from tests.waiting import wait_for
 
 SAMPLING = SamplingParams(max_tokens=6, temperature=2.0)
 LIMIT = 1e-4
@@ -54,10 +54,7 @@ class Sampling:
         self.seeds = {r.seed for r in requests}
         self.held = set(self.seeds)
         self.rollouts: Future[list[Rollout]] = self._pool.submit(engine.generate, requests, SAMPLING, version)
-        ends = time.monotonic() + 30
-        while self.waiting < self.seeds and time.monotonic() < ends:
-            time.sleep(0.01)
-        assert self.waiting == self.seeds
+        wait_for(lambda: self.waiting == self.seeds, "every request at its half")
 
     def _hold(self, body: Any) -> float:
         seed = body["sampling_params"]["seed"]
@@ -239,17 +236,14 @@ def test_a_server_that_comes_back_is_compared_with_the_version_that_it_was_given
 
     def slow(replica: Any, published: Any) -> None:
         calls.append(published.version)
-        ends = time.monotonic() + 10
-        while published.version == 0 and engine._sent is None and time.monotonic() < ends:
-            time.sleep(0.01)
+        wait_for(lambda: published.version or engine._sent is not None, "the next version")
         check(replica, published)
 
     engine.fleet.check = slow
     engine.fleet._take_out(engine.fleet.replicas[0], "of the test")
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(engine.generate, requests_of(ctx), SAMPLING, 0)
-        while not calls:
-            time.sleep(0.01)
+        wait_for(lambda: calls, "the check")
         pool.submit(engine.update_weights, 1, weights_of(ctx.policy.model, 1.3)).result(60)
         asked.result(60)
     assert calls == [0, 1]

@@ -133,9 +133,12 @@ def test_servers_that_do_not_fit_this_machine_are_refused_before_launch(tmp_path
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("rollout.name=vllm_colocated", f"{SPACE}='0.5'"), "no whole number of GiB"),
+        (("rollout.name=vllm_colocated", f"{SPACE}='0.5'"), "not a whole number of GiB"),
         (("rollout.name=vllm_colocated", "rollout.arguments.kv_cache_memory_bytes=1000000"), "holds 195 tokens"),
-        (("rollout.name=vllm", 'rollout.arguments=["--gpu-memory-utilization=1.5"]'), "no share of a device's memory"),
+        (
+            ("rollout.name=vllm", 'rollout.arguments=["--gpu-memory-utilization=1.5"]'),
+            "not a share of a device's memory",
+        ),
     ],
 )
 def test_settings_with_which_it_cannot_start_are_refused(settings: tuple[str, ...], words: str) -> None:
@@ -158,7 +161,7 @@ def test_options_are_read_as_vllm_reads_them() -> None:
     assert utilization(arguments) == 0.3
     assert cache_bytes({}, option(arguments, "--kv-cache-memory-bytes"), on_cpu=False) == 4 << 30
     assert cache_bytes({}, "1.5g", on_cpu=False) == 1_500_000_000
-    with pytest.raises(ConfigError, match="no number of bytes"):
+    with pytest.raises(ConfigError, match="not a number of bytes"):
         cache_bytes({}, "4 gigabytes", on_cpu=False)
 
 

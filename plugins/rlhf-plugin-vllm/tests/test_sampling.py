@@ -39,10 +39,9 @@ def test_completions_are_the_native_engines_in_order(
 ) -> None:
     servers, ended = [serve(), serve()], []
     engine = engine_of(*servers)
-    engine.on_ended = ended.append
     requests = [*requests_of(ctx), replace(requests_of(ctx, 1)[0], max_tokens=2)]
     sampling = replace(SAMPLING, stop=(" is",))
-    rollouts = engine.generate(requests, sampling, 0)
+    rollouts = engine.generate(requests, sampling, 0, on_ended=ended.append)
     native = NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context)
     for got, want in zip(rollouts, native.generate(requests, sampling, 0), strict=True):
         assert (got.completion_ids, got.finish_reason, got.text, got.seed, got.prompt_id) == (
@@ -91,7 +90,7 @@ def test_a_completion_of_other_weights_is_refused(
     [
         ({"token_ids": []}, "0 tokens"),
         ({"finish_reason": "abort"}, "abort"),
-        ({"logprobs": None}, "no completion"),
+        ({"logprobs": None}, "did not answer with a completion"),
         (
             {"finish_reason": "stop", "token_ids": [9], "logprobs": {"content": [{"token_id": 9, "logprob": -1.0}]}},
             "ends",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from rlhf_plugin_vllm.client import ServerGone
 from rlhf_plugin_vllm.server import ServerProcess, server_command
+from tests.waiting import alive, wait_for
 
 SERVER = """
 import http.server, os, subprocess, sys
@@ -33,14 +32,6 @@ server.start(); server.wait(); print("up", flush=True); time.sleep(300)
 """
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-
-
 def test_a_killed_trainer_leaves_no_server(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER)
     command = [sys.executable, "-c", TRAINER, str(tmp_path / "server.py"), str(tmp_path / "log")]
@@ -51,10 +42,7 @@ def test_a_killed_trainer_leaves_no_server(tmp_path: Path) -> None:
     assert all(alive(pid) for pid in pids)
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
-    ends = time.monotonic() + 30
-    while any(alive(pid) for pid in pids) and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert not any(alive(pid) for pid in pids)
+    wait_for(lambda: not any(map(alive, pids)), "the end of the server")
 
 
 def test_a_server_that_does_not_start_shows_its_output(tmp_path: Path) -> None:

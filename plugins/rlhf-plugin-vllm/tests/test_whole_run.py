@@ -16,7 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlhf_core.models import ModelConfig, load_policy, save_model
+from rlhf_core.models import ModelConfig, load_policy
+from rlhf_core.models.save import save_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 _spec = importlib.util.spec_from_file_location("server_process", Path(__file__).with_name("server_process.py"))

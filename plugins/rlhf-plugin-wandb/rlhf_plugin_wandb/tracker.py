@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import wandb
 
+from rlhf_core.config import BuildContext
+
 if TYPE_CHECKING:
-    from rlhf_core.config import BuildContext
     from rlhf_plugin_wandb.config import WandbConfig
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import json
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, PluginError
 from rlhf_plugin_wandb.config import WandbConfig
+from tests.waiting import wait_for
 
 BLOCK = 32768
 KEY = "0123456789abcdef" * 2 + "01234567"
@@ -65,14 +65,15 @@ def records(run_dir: Path) -> list[list[Any]]:
     """The records of each offline run under a run folder, once wandb's own process has written the last one."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    deadline = time.monotonic() + 120
-    while True:
+    records_by_file = list[list[Any]]()
+
+    def finished() -> bool:
         files = sorted(run_dir.glob("wandb/offline-run-*/*.wandb"))
-        records_by_file = [[Record.FromString(c) for c in chunks(f.read_bytes())] for f in files]
-        if records_by_file and all(rows and rows[-1].HasField("exit") for rows in records_by_file):
-            return records_by_file
-        assert time.monotonic() < deadline, f"wandb did not finish its files within 120 s: {files}"
-        time.sleep(0.05)
+        records_by_file[:] = [[Record.FromString(c) for c in chunks(f.read_bytes())] for f in files]
+        return bool(records_by_file) and all(rows and rows[-1].HasField("exit") for rows in records_by_file)
+
+    wait_for(finished, "wandb's own process finishing its files", 120)
+    return records_by_file
 
 
 def history(rows: list[Any]) -> list[dict[str, float]]:

@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 import torch
 
 from rlhf_core.config import ComponentConfig
-from rlhf_core.losses import Loss
+from rlhf_core.losses import LossOutput
 from rlhf_testing.report import require
 
 B = TypeVar("B")
+Loss = Callable[[Any], LossOutput]
+"""A built loss: a batch in, unreduced values out."""
 POLICY = {"logprobs_BT", "chosen_B", "rejected_B", "logprobs_B"}
 """The fields that a loss is differentiated by."""
 

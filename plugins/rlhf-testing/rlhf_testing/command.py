@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 from click.testing import CliRunner
 
-from rlhf_core.cli.command_check import command_problem
-from rlhf_core.cli.groups import command_entries
+from rlhf_core.cli.groups import command_entries, command_problem
 from rlhf_core.cli.main import cli
 from rlhf_testing.config import light_import_problem
 from rlhf_testing.report import require_of

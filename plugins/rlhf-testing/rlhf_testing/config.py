@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from rlhf_core.config import BuildContext, ComponentConfig, PluginError, Registry, RlhfError, check_component
 from rlhf_core.plugins import protocols
-from rlhf_core.plugins.construct import arguments, import_component
-from rlhf_core.plugins.kinds import METHODS, PROTOCOLS
+from rlhf_core.plugins.component import arguments, import_component
+from rlhf_core.plugins.registry import METHODS, PROTOCOLS
 from rlhf_testing.report import require
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "peft")

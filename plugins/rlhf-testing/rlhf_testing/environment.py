@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.config import BuildContext, ComponentConfig, UserError
-from rlhf_core.data import Prompt
+from rlhf_core.data import Prompt, Tool
 from rlhf_core.rewards import Sample
 from rlhf_core.rollouts import Turn
-from rlhf_core.types.messages import Tool, tool_name
 from rlhf_core.workers.codec import sample_to_json
 from rlhf_plugin_episodes.config import check_tools
 from rlhf_plugin_episodes.serve import answer
@@ -47,7 +46,7 @@ def check_environment(
     except UserError as error:
         require(False, config, "its tools can be offered", str(error))
     asked = prompt or Prompt("kit/1", ({"role": "user", "content": "What is 2 + 2?"},), answer="4")
-    made = list(calls) or [(tool_name(tool), example(tool)) for tool in tools]
+    made = list(calls) or [(str(tool["function"]["name"]), example(tool)) for tool in tools]
     rows = [{"id": f"call{n:05d}", "name": name, "arguments": dict(given)} for n, (name, given) in enumerate(made)]
     context = ctx or make_context(policy=None)
     one, two = (_begun(config, context, asked) for _ in range(2))

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from rlhf_core.config import ComponentConfig
-from rlhf_core.losses import Loss, LossOutput, PairBatch
-from rlhf_testing.batches import changed, check_pure
+from rlhf_core.losses import LossOutput, PairBatch
+from rlhf_testing.batches import Loss, changed, check_pure
 from rlhf_testing.report import require
 from rlhf_testing.token_loss import number, same_metrics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def check_weights(config: ComponentConfig, engine: Any, model: Any, asked: Asked
     Args:
         config: names the engine.
         engine: holds the policy's weights as version 7.
-        model: the policy's; nothing is checked where it is no torch module.
+        model: the policy's; nothing is checked where it is not a torch module.
         asked: of version 7.
     """
     if not isinstance(model, torch.nn.Module):
@@ -256,17 +257,10 @@ def check_follows(config: ComponentConfig, engine: Any, model: torch.nn.Module, 
 
 def check_reports(config: ComponentConfig, engine: Any, asked: Asked) -> None:
     """Progress adds up."""
-    if not hasattr(engine, "on_ended"):
+    if "on_ended" not in inspect.signature(engine.generate).parameters:
         return
     ended: list[int] = []
-    engine.on_ended = ended.append
-    try:
-        engine.generate(asked.requests, asked.sampling, 7)
-    finally:
-        engine.on_ended = None
+    engine.generate(asked.requests, asked.sampling, 7, on_ended=ended.append)
     count = len(asked.requests)
     rule = "on_ended is told how many more completions have ended, each once"
     require(sum(ended) == count, config, rule, f"{ended} for {count} requests")
-
-
-__all__ = ["TOLERANCE", "Asked", "check_weights", "logprob_gap", "publish", "trained_weights"]

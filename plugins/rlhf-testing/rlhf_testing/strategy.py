@@ -16,7 +16,7 @@ from rlhf_core.config import BuildContext, ComponentConfig, RlhfError
 from rlhf_core.distributed import use_whole_weights
 from rlhf_core.distributed.checked import checked_strategy
 from rlhf_core.distributed.optimizer import prepare_training
-from rlhf_core.models.weights_on_demand import like
+from rlhf_core.models.tensor_files import like
 from rlhf_core.plugins.strategy_protocols import ModuleRelease, OptimizerOwner, TensorGathering
 from rlhf_testing.config import check_config
 from rlhf_testing.report import require

@@ -10,7 +10,7 @@ import torch
 from rlhf_core.config import ComponentConfig
 from rlhf_core.distributed import LocalStrategy, NormPart, OptimizerPlan
 from rlhf_core.distributed.optimizer import prepare_training
-from rlhf_core.plugins.optimizer_plan import OptimizerGroup
+from rlhf_core.plugins.strategy_protocols import OptimizerGroup
 from rlhf_testing.report import require
 
 INPUTS_N3 = torch.linspace(-1.0, 2.0, 18).view(6, 3)
@@ -101,6 +101,3 @@ def check_own_optimizer(config: ComponentConfig, strategy: Any) -> None:
     again.update()
     gap = _gap(own.weights(), again.weights())
     require(gap == 0, config, "training goes on from a saved state bit for bit", f"apart by {gap:.1g}")
-
-
-__all__ = ["check_own_optimizer"]

@@ -196,17 +196,3 @@ def check_lone_work(config: ComponentConfig, strategy: Any, folder: Path) -> Non
     require(came, config, "an error of rank 0 inside of alone() comes out on every rank", f"{error!r} came out")
     with suppress(FileNotFoundError):
         done.unlink()
-
-
-__all__ = [
-    "FAR",
-    "INPUTS_N3",
-    "PolicyAndCritic",
-    "check_forwards",
-    "check_group",
-    "check_loading",
-    "check_lone_work",
-    "gap",
-    "plan",
-    "weights_on_every_rank",
-]

@@ -20,7 +20,7 @@ from rlhf_core.distributed import LocalStrategy, NormPart
 from rlhf_core.distributed.checked import checked_strategy
 from rlhf_core.distributed.optimizer import prepare_training
 from rlhf_core.plugins.strategy_protocols import ModuleRelease, OptimizerOwner, TensorGathering
-from rlhf_core.runs.launch.ranks import die_with_parent
+from rlhf_core.runs.launch.process_end import die_with_parent
 from rlhf_testing.report import require
 from rlhf_testing.samples import make_context
 from rlhf_testing.strategy import check_look_ups, check_release, whole

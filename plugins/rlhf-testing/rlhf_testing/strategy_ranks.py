@@ -114,6 +114,3 @@ def _raised(config: ComponentConfig, row: dict[str, Any]) -> str:
 
 def _text(file: Path) -> str:
     return file.read_text(errors="replace") if file.is_file() else ""
-
-
-__all__ = ["check_strategy_on_ranks"]

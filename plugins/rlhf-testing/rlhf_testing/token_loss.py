@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from rlhf_core.config import ComponentConfig
-from rlhf_core.losses import Loss, LossOutput, TokenBatch
-from rlhf_core.training.functional.reduce import reduce_loss
-from rlhf_testing.batches import changed, check_pure
+from rlhf_core.losses import LossOutput, TokenBatch
+from rlhf_core.training.functional import reduce_loss
+from rlhf_testing.batches import Loss, changed, check_pure
 from rlhf_testing.report import require
 
 REDUCTIONS = ("token_mean", "sequence_mean", "constant")

@@ -77,12 +77,11 @@ def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str
 
 def check_run(config: ComponentConfig, registry: Registry, run: RunConfig, folder: Path) -> None:
     """Run it in this process and read what it left."""
-    from rlhf_core.config.precision import with_precision
     from rlhf_core.data import read_jsonl
     from rlhf_core.plugins.hooks import load_hooks
     from rlhf_core.runs.launch.run import plan_run, preflight, run_plan
 
-    hooks, run = load_hooks(enabled=False), with_precision(run)
+    hooks, run = load_hooks(enabled=False), run.with_precision()
     plan = plan_run(registry, hooks, run, 1)
     preflight(registry, run, 1)
     summary = run_plan(plan, run, registry, hooks, folder, resume=False)

@@ -7,7 +7,7 @@ file               fast                                             plain equiva
 ================== ================================================ ==========================================
 matmul             ``use_matmul_backend("onednn")``                 ``use_matmul_backend("torch")``
 packing            ``packed_hidden``                                ``padded.padded_hidden``
-row_attention      ``way_for``                                      ``segments.attend_by_segment``
+packing            ``select_backend``                               ``segments.attend_by_segment``
 prefix_sharing     ``shared_hidden``                                ``padded.padded_hidden``
 last_token         ``last_token_hidden``                            ``padded_last``, same file
 chunked_head       ``head_logprobs``                                ``plain_head_logprobs``, same file
@@ -16,6 +16,6 @@ kv_cache           ``make_cache``                                   ``transforme
 ================== ================================================ ==========================================
 
 Only rounding may differ between the two; ``tests/engine/test_kernels.py`` compares them. Nothing here imports from
-above: only ``rlhf_core.training.functional``, torch and transformers. Which kernels a model allows is tried by
-:mod:`rlhf_core.training.structure`; which ones a run uses is :mod:`rlhf_core.training.forward_options`.
+above: only ``rlhf_core.training.functional``, torch and transformers. Which kernels a model allows, and which a run
+uses, is decided in :mod:`rlhf_core.training.forward`.
 """

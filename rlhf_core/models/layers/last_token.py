@@ -19,10 +19,8 @@ from itertools import accumulate, pairwise
 import torch
 
 from rlhf_core.models.layers import packing
-from rlhf_core.models.layers.agreement import agree
 from rlhf_core.models.layers.padded import Ids, pad_rows
-from rlhf_core.models.layers.rotary import check_length
-from rlhf_core.models.layers.trunk_and_head import base_model, quiet
+from rlhf_core.models.layers.trunk_and_head import agree, base_model, check_length, quiet
 
 log = logging.getLogger(__name__)
 WORTH_SHARING = 4

@@ -4,7 +4,8 @@ A row holds *segments*. Each attends causally to itself and, with prefix sharing
 continues: the prompt of G completions is one segment, every completion another. Everything in a decoder but its
 attention works on single tokens, so that only attention has to know the segments: :func:`attend` runs it segment by
 segment on exactly their tokens (no mask as large as the row squared, no cache, so activation checkpointing works), or
-in one call where the device has an operator for it (:mod:`rlhf_core.models.layers.row_attention`).
+in one call: on a GPU a call per segment costs a launch each. Each of three backends with one call is tried once for a
+kind of tensors, forward and backward, against the result by segment; the first that agrees is taken.
 
 It is registered with transformers as an attention implementation that is ``sdpa`` for every other forward. The
 segments travel as the attention mask, a 4-D tensor that transformers hands to every layer as it is.
@@ -14,16 +15,212 @@ Suffixes: ``_N`` tokens of the row, ``_A`` heads, ``_D`` head size, ``_H`` hidde
 
 from __future__ import annotations
 
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from rlhf_core.models.layers.handed_over import on_device
-from rlhf_core.models.layers.padded import Ids
-from rlhf_core.models.layers.row_attention import computed_in, way_for
-from rlhf_core.models.layers.segments import Segment, attend_by_segment
+from rlhf_core.models.layers.padded import Ids, on_device
+from rlhf_core.models.layers.segments import (
+    BLOCK,
+    Operator,
+    Segment,
+    attend_by_segment,
+    attend_flex,
+    attend_row,
+    block_mask,
+    by_flash_attn,
+    by_torch,
+    layout,
+)
 from rlhf_core.models.layers.trunk_and_head import trunk_and_head
+
+log = logging.getLogger("rlhf.models")
+BY_SEGMENT = "a call per segment"
+DEVICES = ("cuda",)
+"""Where a call costs a launch."""
+TOLERANCE = 0.1
+"""Largest difference from the result by segment, of its largest value, that rounding to 16 bits explains: float32
+differs from bfloat16 by up to 0.03 in these trials, other tokens by 0.3 and more."""
+TRIED_WINDOW = 8
+"""Short, so that one token more or less shows."""
+
+
+@dataclass(frozen=True)
+class AttentionBackend:
+    """Attends in a row with one call."""
+
+    name: str
+    prepare: Callable[[Sequence[Segment], int | None, torch.device], Any]
+    """Of the segments and the window: what lies on the device for all layers."""
+    attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any, float | None, int | None], torch.Tensor]
+    """Of query, key, value, what was prepared, scaling and window."""
+
+
+def _by_sequences(name: str, operator: Operator) -> AttentionBackend:
+    return AttentionBackend(
+        name,
+        lambda segments, window, device: layout(segments, device),
+        lambda query, key, value, row, scaling, window: attend_row(query, key, value, row, scaling, window, operator),
+    )
+
+
+BACKENDS = (
+    _by_sequences("torch's varlen_attn", by_torch),
+    _by_sequences("flash-attn", by_flash_attn),
+    AttentionBackend(
+        "torch's FlexAttention",
+        block_mask,
+        lambda query, key, value, mask, scaling, window: attend_flex(query, key, value, mask, scaling),
+    ),
+)
+"""In the order in which they are tried."""
+
+
+class Kind(NamedTuple):
+    """What decides whether a backend runs."""
+
+    device: torch.device
+    dtype: torch.dtype
+    heads: int
+    key_heads: int
+    head_size: int
+    windowed: bool
+    deterministic: bool
+
+
+class Choice(NamedTuple):
+    """The backend that a kind of tensors takes, None for by segment, and why it takes none of those before."""
+
+    backend: AttentionBackend | None
+    refused: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.backend.name if self.backend else BY_SEGMENT
+
+
+class _Chosen:
+    """What was taken since somebody asked, and what may be taken."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, Choice] = {}
+        self.allowed = tuple(backend.name for backend in BACKENDS)
+
+
+_chosen = _Chosen()
+
+
+@contextmanager
+def selected_backends() -> Iterator[dict[str, Choice]]:
+    """The backends that packed attention takes while this is entered, by name."""
+    before, _chosen.taken = _chosen.taken, dict[str, Choice]()
+    try:
+        yield _chosen.taken
+    finally:
+        _chosen.taken = before
+
+
+@contextmanager
+def only_backend(name: str) -> Iterator[None]:
+    """While this is entered, no other backend with one call is taken."""
+    before, _chosen.allowed = _chosen.allowed, (name,)
+    try:
+        yield
+    finally:
+        _chosen.allowed = before
+
+
+def computed_in(query: torch.Tensor) -> torch.dtype:
+    """Number type in which attention computes: autocast's where that is on, as of ``sdpa``, else the tensor's own."""
+    kind = query.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+
+
+def select_backend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None
+) -> AttentionBackend | None:
+    """The backend that tensors like these take, or None: by segment. Every kind is tried once."""
+    choice, dtype = Choice(None), computed_in(query)
+    one_size = query.shape[3] == key.shape[3] == value.shape[3]
+    if one_size and query.device.type in DEVICES and dtype in (torch.float16, torch.bfloat16):
+        heads = query.shape[1], key.shape[1], query.shape[3]
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        choice = first_backend(Kind(query.device, dtype, *heads, window is not None, deterministic), _chosen.allowed)
+    _chosen.taken[choice.name] = choice
+    return choice.backend
+
+
+@functools.cache
+def first_backend(kind: Kind, allowed: tuple[str, ...]) -> Choice:
+    """The first backend that runs and agrees; what is chosen, and why not the others, is logged once."""
+    refused: list[str] = []
+    choice = Choice(None)
+    for backend in (backend for backend in BACKENDS if backend.name in allowed):
+        if (why := refusal(backend, kind)) is None:
+            choice = Choice(backend)
+            break
+        refused.append(f"{backend.name}: {why}")
+    choice = choice._replace(refused=tuple(refused))
+    why_not = f" (not {'; not '.join(refused)})" if refused else ""
+    log.info("attention of packed rows on %s in %s: %s%s", kind.device, kind.dtype, choice.name, why_not)
+    return choice
+
+
+@functools.cache
+def refusal(backend: AttentionBackend, kind: Kind) -> str | None:
+    """Why a backend is not taken, None if it runs and agrees.
+
+    It is tried on a row of one block and on one of several, which are compiled each.
+    """
+    window = TRIED_WINDOW if kind.windowed else None
+    try:
+        for rows in ([(0, 1), (1, 3)], [(0, 2 * BLOCK), (2 * BLOCK, 2 * BLOCK + 5), (2 * BLOCK + 5, 3 * BLOCK + 7)]):
+            segments = [Segment(own, rows[0] if n else (0, 0)) for n, own in enumerate(rows)]
+            # whoever asks first, and however it computes, the answer is that for training; a checkpointed layer that
+            # asks keeps none of the trial's tensors, and is not computed again for them
+            with (
+                torch.inference_mode(False),
+                torch.enable_grad(),
+                torch.autocast(kind.device.type, enabled=False),
+                torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
+            ):
+                if (gap := _gap(backend, kind, segments, window)) > TOLERANCE:
+                    return f"differs by {gap:.1g}"
+    except Exception as error:  # whatever this build, device or head size lacks: by segment works everywhere
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        return f"{type(error).__name__}: {first_line}"
+    return None
+
+
+def _gap(backend: AttentionBackend, kind: Kind, segments: Sequence[Segment], window: int | None) -> float:
+    """Largest difference from the result by segment, of output and gradients, over the largest value of each."""
+    length, scaling = segments[-1].own[1], kind.head_size**-0.5
+    made = [
+        # no random numbers are drawn: they are the run's
+        torch.cos(torch.arange(count * length * kind.head_size, device=kind.device) * (0.7 + 0.01 * n))
+        .view(1, count, length, kind.head_size)
+        .to(kind.dtype)
+        for n, count in enumerate((kind.heads, kind.key_heads, kind.key_heads))
+    ]
+
+    def results(attend: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        query, key, value = (x.clone().requires_grad_() for x in made)
+        out = attend(query, key, value)
+        upstream = torch.cos(torch.arange(out.numel(), device=out.device) * 0.3).view(out.shape).to(out.dtype)
+        return [out.detach(), *torch.autograd.grad((out * upstream).sum(), (query, key, value))]
+
+    prepared = backend.prepare(segments, window, kind.device)
+    got = results(lambda query, key, value: backend.attend(query, key, value, prepared, scaling, window))
+    want = results(lambda query, key, value: attend_by_segment(query, key, value, segments, scaling, window))
+    gaps = [(a.float() - b.float()).abs().max() / b.float().abs().max() for a, b in zip(got, want, strict=True)]
+    return float(torch.stack(gaps).max())
+
 
 NAME = "rlhf_packed"
 CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
@@ -36,7 +233,7 @@ class Segments(torch.Tensor):
     segments: tuple[Segment, ...]
     """In the order in which they lie, without a gap; a prompt is one of them, or some side by side."""
     prepared: dict[tuple[str, int | None], Any]
-    """The same on the device, by the way of attending and the window; made by the first layer that wants it."""
+    """The same on the device, by backend and window; made by the first layer that wants it."""
 
 
 @dataclass(frozen=True)
@@ -137,14 +334,14 @@ def attend(
     if unknown or options.get("dropout"):
         raise NotImplementedError(f"packed attention has no {', '.join(unknown) or 'dropout'}")
     window = options.get("sliding_window")
-    way = way_for(query, key, value, window)
-    if way is None:
+    backend = select_backend(query, key, value, window)
+    if backend is None:
         return attend_by_segment(query, key, value, mask.segments, options.get("scaling"), window), None
-    if (way.name, window) not in mask.prepared:
-        mask.prepared[way.name, window] = way.prepare(mask.segments, window, query.device)
+    if (backend.name, window) not in mask.prepared:
+        mask.prepared[backend.name, window] = backend.prepare(mask.segments, window, query.device)
     dtype = computed_in(query)
     query, key, value = (x.to(dtype) for x in (query, key, value))
-    return way.attend(query, key, value, mask.prepared[way.name, window], options.get("scaling"), window), None
+    return backend.attend(query, key, value, mask.prepared[backend.name, window], options.get("scaling"), window), None
 
 
 def register() -> None:

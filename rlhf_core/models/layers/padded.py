@@ -1,4 +1,4 @@
-"""One forward over prompt + completion, right-padded: the plain equivalent of packing and prefix sharing.
+"""Token ids on their device, and one right-padded forward: the plain equivalent of packing and prefix sharing.
 
 Right padding needs no attention mask in a causal model: no real token ever looks to its right. That keeps the
 fastest attention kernel, and no length is inferred from an id.
@@ -9,11 +9,53 @@ Suffixes: ``_B`` sequences, ``_L`` positions, ``_N`` completion tokens of all ro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from rlhf_core.models.layers.handed_over import on_device
 from rlhf_core.models.layers.trunk_and_head import base_model, trunk_and_head
+
+
+def on_device(values: Any, device: torch.device, dtype: torch.dtype = torch.long) -> torch.Tensor:
+    """Values of the host as a tensor on a device.
+
+    Args:
+        values: whatever ``torch.tensor`` takes.
+        device: where the tensor is to be.
+        dtype: of the tensor.
+    """
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=dtype, device=device)
+    return to_device_async(torch.tensor(values, dtype=dtype), device)
+
+
+def to_device_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the host on a device.
+
+    A plain copy to CUDA comes from pageable memory and waits until the device has done all that it was given before;
+    from pinned memory the copy is one more thing in its queue. Torch keeps the pinned memory until the copy is done.
+    """
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def fetch_to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same values as float64 on the CPU, each in its own shape.
+
+    Args:
+        tensors: of floating point, all on one device.
+
+    Example:
+        >>> [t.tolist() for t in fetch_to_host([torch.ones(2), torch.zeros(1, 2)])]
+        [[1.0, 1.0], [[0.0, 0.0]]]
+    """
+    if not tensors:
+        return []
+    flat = torch.cat([t.detach().reshape(-1).double() for t in tensors]).cpu()
+    parts = flat.split([t.numel() for t in tensors])
+    return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+
 
 Ids = Sequence[Sequence[int]]
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.layers.handed_over import on_device
-from rlhf_core.models.layers.padded import Ids, pad_right, row_places
+from rlhf_core.models.layers.padded import Ids, on_device, pad_right, row_places
 from rlhf_core.models.layers.trunk_and_head import cache_argument, trunk_and_head
 
 

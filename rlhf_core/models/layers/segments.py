@@ -1,15 +1,33 @@
-"""Segments of a packed row, and attention to them one by one: what every faster way is compared with.
+"""Segments of a packed row, and attention to them: one by one, which faster kernels are compared with, or in one call.
 
-Suffixes: ``_S`` positions of one segment, ``_K`` keys it sees, ``_A`` heads, ``_D`` head size.
+Two operators take sequences of different length (torch's ``varlen_attn``, flash-attn): the queries of a segment are a
+sequence, and its keys are those of the prompt that it continues and its own, end to end. A segment that continues a
+prompt has more keys than queries; its last query then sees its last key, as both do (flash-attn from 2.1 on). The third
+is torch's FlexAttention, from torch 2.6 on, compiled on CUDA: every query sees two stretches of the row, of its prompt
+and of its own segment up to itself; a window makes both begin later. Where they begin and end is known on the host, so
+that the mask's blocks are counted there: nothing as large as the row squared is made, and nothing waits for the device.
+
+Suffixes: ``_N`` tokens of the row, ``_S`` positions of one segment, ``_K`` keys it sees, or keys of all segments,
+``_R`` blocks of queries, ``_C`` blocks of keys, ``_A`` heads, ``_D`` head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+
+from rlhf_core.models.layers.padded import on_device
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +99,245 @@ def _attend_one(
     return F.scaled_dot_product_attention(
         query_SD, key_KD, value_KD, attn_mask=mask_SK, scale=scaling, enable_gqa=grouped
     )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the sequences of a row begin, on the device of the row."""
+
+    query_starts: torch.Tensor
+    """int32, one more than segments."""
+    key_starts: torch.Tensor
+    """int32, one more than segments."""
+    key_places_K: torch.Tensor | None
+    """Places in the row of the keys of all segments; None where they are the row itself."""
+    longest_query: int
+    longest_key: int
+
+
+Operator = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Layout, "float | None", "int | None"], torch.Tensor]
+"""Of ``query_NAD``, ``key_KAD``, ``value_KAD``, the layout, scaling and window; gives ``attended_NAD``."""
+
+
+def layout(segments: Sequence[Segment], device: torch.device) -> Layout:
+    """Lay out the segments of a row; nothing waits for the device."""
+    queries = [stop - start for start, stop in (segment.own for segment in segments)]
+    keys = [size + segment.prompt[1] - segment.prompt[0] for size, segment in zip(queries, segments, strict=True)]
+    places = None
+    if keys != queries:
+        spans = [span for segment in segments for span in (segment.prompt, segment.own)]
+        places = on_device([place for span in spans for place in range(*span)], device)
+    return Layout(_starts(queries, device), _starts(keys, device), places, max(queries), max(keys))
+
+
+def _starts(sizes: Sequence[int], device: torch.device) -> torch.Tensor:
+    return on_device([0, *accumulate(sizes)], device, torch.int32)
+
+
+def attend_row(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    row: Layout,
+    scaling: float | None,
+    window: int | None,
+    operator: Operator,
+) -> torch.Tensor:
+    """Causal attention of every segment to its prompt and itself.
+
+    Args:
+        query: ``[1, A, N, D]``; keys and values may have fewer heads.
+        key: as the query.
+        value: as the query.
+        row: of :func:`layout`.
+        scaling: of the scores; None is ``D ** -0.5``.
+        window: most tokens that one sees, itself included; None is no limit.
+        operator: :func:`by_torch` or :func:`by_flash_attn`.
+
+    Returns:
+        ``[1, N, A, D]``.
+    """
+    query_NAD, key_KAD, value_KAD = (x[0].transpose(0, 1) for x in (query, key, value))
+    if row.key_places_K is not None:
+        key_KAD, value_KAD = (x.index_select(0, row.key_places_K) for x in (key_KAD, value_KAD))
+    query_NAD, key_KAD, value_KAD = (x.contiguous() for x in (query_NAD, key_KAD, value_KAD))
+    return operator(query_NAD, key_KAD, value_KAD, row, scaling, window).unsqueeze(0)
+
+
+def by_torch(
+    query_NAD: torch.Tensor,
+    key_KAD: torch.Tensor,
+    value_KAD: torch.Tensor,
+    row: Layout,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """``torch.nn.attention.varlen.varlen_attn`` of torch 2.10 and later; the first had no grouped heads."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    varlen: Any = varlen_attn
+    grouped = {"enable_gqa": True} if query_NAD.shape[1] != key_KAD.shape[1] else {}
+    return varlen(
+        query_NAD,
+        key_KAD,
+        value_KAD,
+        row.query_starts,
+        row.key_starts,
+        row.longest_query,
+        row.longest_key,
+        scale=scaling,
+        window_size=_reach(window),
+        **grouped,
+    )
+
+
+def by_flash_attn(
+    query_NAD: torch.Tensor,
+    key_KAD: torch.Tensor,
+    value_KAD: torch.Tensor,
+    row: Layout,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """``flash_attn.flash_attn_varlen_func`` of flash-attn 2.4.1 and later; heads may be grouped without being told.
+
+    Its backward adds in the order in which blocks end, unless it is told to be ``deterministic``.
+    """
+    from flash_attn import flash_attn_varlen_func  # pyright: ignore
+
+    flash: Any = flash_attn_varlen_func
+    return flash(
+        query_NAD,
+        key_KAD,
+        value_KAD,
+        cu_seqlens_q=row.query_starts,
+        cu_seqlens_k=row.key_starts,
+        max_seqlen_q=row.longest_query,
+        max_seqlen_k=row.longest_key,
+        softmax_scale=scaling,
+        causal=True,
+        window_size=_reach(window),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+def _reach(window: int | None) -> tuple[int, int]:
+    """Tokens to the left and right of itself that a query sees, as both operators count them; -1 is no limit."""
+    return (-1 if window is None else window - 1, 0)
+
+
+BLOCK = 128
+"""Queries and keys of a block, FlexAttention's default."""
+
+
+class Seen(NamedTuple):
+    """What each query sees: keys ``own_N .. itself`` and ``prompt_N .. end_N - 1``; int64 on the host."""
+
+    own_N: np.ndarray
+    prompt_N: np.ndarray
+    end_N: np.ndarray
+
+
+def seen_by(segments: Sequence[Segment], window: int | None) -> Seen:
+    """The two stretches of keys that each token of a row sees.
+
+    Args:
+        segments: of the row, in the order in which they lie, without a gap.
+        window: most tokens that one sees, itself included; None is no limit.
+    """
+    parts: list[Seen] = []
+    for segment in segments:
+        (start, stop), (prompt, end) = segment.own, segment.prompt
+        places = np.arange(start, stop)
+        own, first = np.full_like(places, start), np.full_like(places, prompt)
+        if window is not None:
+            own = np.maximum(own, places - window + 1)
+            first = np.minimum(np.maximum(first, places - start + end - window + 1), end)
+        parts.append(Seen(own, first, np.full_like(places, end)))
+    return Seen(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def block_mask(segments: Sequence[Segment], window: int | None, device: torch.device) -> BlockMask:
+    """The mask of a row for ``flex_attention``, on its device; nothing waits for the device."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    seen = seen_by(segments, window)
+    length = len(seen.own_N)
+    part_RC, whole_RC = _blocks(seen)
+    ordered = [_ordered(blocks, device) for blocks in (part_RC, whole_RC, part_RC.T, whole_RC.T)]
+    names = ("kv", "full_kv", "q", "full_q")
+    tables = {f"{name}_num_blocks": count for name, (count, _) in zip(names, ordered, strict=True)}
+    tables |= {f"{name}_indices": places for name, (_, places) in zip(names, ordered, strict=True)}
+    # kernels read a whole block of queries, the last one past the row's end too
+    fill = (0, -length % BLOCK)
+    edges = (on_device(np.pad(edge_N, fill), device, torch.int32) for edge_N in seen)
+    made: Any = BlockMask
+    return made(seq_lengths=(length, length), BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=_sees(*edges), **tables)
+
+
+def _sees(own_N: torch.Tensor, prompt_N: torch.Tensor, end_N: torch.Tensor) -> Callable[..., torch.Tensor]:
+    def sees(batch: Any, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        own = (own_N[query] <= key) & (key <= query)
+        return own | ((prompt_N[query] <= key) & (key < end_N[query]))
+
+    return sees
+
+
+def _blocks(seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks ``[R, C]`` of which something is seen but not all, and those that every query sees whole."""
+    length = len(seen.own_N)
+    count = -(-length // BLOCK)
+    places_N, first_C = np.arange(length)[:, None], np.arange(count)[None] * BLOCK
+    any_NC, all_NC = np.zeros((length, count), np.bool_), np.zeros((length, count), np.bool_)
+    for begin_N, end_N in ((seen.own_N[:, None], places_N + 1), (seen.prompt_N[:, None], seen.end_N[:, None])):
+        any_NC |= (begin_N < end_N) & (begin_N < first_C + BLOCK) & (first_C < end_N)
+        all_NC |= (begin_N <= first_C) & (first_C + BLOCK <= end_N)
+    rows = ((0, -length % BLOCK), (0, 0))
+    any_RC, all_RC = (np.pad(each, rows).reshape(count, BLOCK, count) for each in (any_NC, all_NC))
+    any_RC, all_RC = np.logical_or.reduce(any_RC, axis=1), np.logical_and.reduce(all_RC, axis=1)
+    return any_RC & ~all_RC, all_RC
+
+
+def _ordered(blocks_RC: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """``[1, 1, R]`` blocks of each row, and ``[1, 1, R, C]`` their columns, the others after them; int32."""
+    columns_RC = np.argsort(~blocks_RC, axis=-1, kind="stable")
+    counts = on_device(blocks_RC.sum(axis=-1)[None, None], device, torch.int32)
+    return counts, on_device(columns_RC[None, None], device, torch.int32)
+
+
+def attend_flex(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: BlockMask, scaling: float | None
+) -> torch.Tensor:
+    """Attention of every token to what the mask lets it see.
+
+    Args:
+        query: ``[1, A, N, D]``; keys and values may have fewer heads.
+        key: as the query.
+        value: as the query.
+        mask: of :func:`block_mask`.
+        scaling: of the scores; None is ``D ** -0.5``.
+
+    Returns:
+        ``[1, N, A, D]``.
+    """
+    grouped = query.shape[1] != key.shape[1]
+    operator = _compiled(query.shape[1], key.shape[1], query.shape[3]) if query.is_cuda else _flex
+    return operator(query, key, value, mask, scaling, grouped).transpose(1, 2).contiguous()
+
+
+def _flex(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, scale: Any, grouped: bool) -> Any:
+    """Not compiled it makes all scores at once, and torch gives it no backward on a CPU."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return flex_attention(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
+
+
+@functools.cache
+def _compiled(*sizes: int, backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
+    """One for rows of every length and every window.
+
+    Sizes of heads are compiled in, and dynamo gives up a function that it has compiled a few times; it counts by code
+    object, so that every model has its own.
+    """
+    own = FunctionType(_flex.__code__.replace(), _flex.__globals__, f"flex_{'_'.join(map(str, sizes))}")
+    return torch.compile(own, dynamic=True, backend=backend)

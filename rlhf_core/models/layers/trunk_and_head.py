@@ -1,9 +1,13 @@
-"""A causal language model taken apart: the trunk (tokens to hidden states) and the head (hidden states to logits)."""
+"""A causal language model taken apart: the trunk (tokens to hidden states) and the head (hidden states to logits).
+
+Suffixes: ``_B`` sequences, ``_L`` positions, ``_H`` hidden, ``_V`` vocabulary, ``_X`` either of the last two.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +27,7 @@ class TrunkAndHead:
     trunk: Any
     """Tokens to hidden states."""
     head: Any
-    """Hidden states to logits. Some models do more to the logits (``models.layers.split.has_linear_head``)."""
+    """Hidden states to logits. Some models do more to the logits (:func:`has_linear_head`)."""
 
 
 def take_apart(model: Any) -> TrunkAndHead | None:
@@ -89,3 +93,135 @@ def quiet(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+TOLERANCE = 1e-4
+"""Largest relative difference (float32) that still counts as agreement; bfloat16 is given 100 times as much."""
+
+
+def rounding_tolerance(model: torch.nn.Module) -> float:
+    """Largest relative difference allowed between a kernel and its plain equivalent, by the model's number type."""
+    return TOLERANCE if compute_dtype(model) == torch.float32 else 100 * TOLERANCE
+
+
+def agree(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module) -> bool:
+    """Whether two results of one model are the same but for rounding (:func:`rounding_tolerance`)."""
+    scale = want.float().abs().max().clamp(min=1e-6)
+    return got.shape == want.shape and bool(
+        ((got.float() - want.float()).abs().max() / scale) <= rounding_tolerance(model)
+    )
+
+
+_linear_heads: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
+
+
+def has_linear_head(model: torch.nn.Module) -> bool:
+    """Whether ``head(trunk(ids))`` are the model's logits; the first call per model runs two short forwards.
+
+    Some models scale or cap the logits in between (Gemma 2, Granite, Cohere). Nothing is assumed from a class name: the
+    split is tried on a few tokens, against the model's own logits.
+    """
+    base = base_model(model)
+    if base not in _linear_heads and next(base.parameters()).is_meta:
+        return take_apart(model) is not None  # without weights there is nothing to try; the first forward does
+    if base not in _linear_heads:
+        with torch.no_grad(), quiet(model):
+            _linear_heads[base] = _split_agrees(model)
+    return _linear_heads[base]
+
+
+def probe_ids(model: torch.nn.Module) -> list[list[int]]:
+    """Two short token sequences, of 5 and 6 valid ids, on which a model's forwards are compared."""
+    vocabulary = int(base_model(model).config.get_text_config().vocab_size)
+    return [[(7 * i + 3 * row + 1) % vocabulary for i in range(5 + row)] for row in range(2)]
+
+
+def _split_agrees(model: torch.nn.Module) -> bool:
+    """The head is fed the decoder's output, and its output *is* the logits.
+
+    The head's output is blown up on the way, so that a cap or a scale shows even where logits are small.
+    """
+    parts = take_apart(model)
+    if parts is None:
+        return False
+    seen: dict[str, torch.Tensor] = {}
+
+    def enlarge(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        seen["hidden"], seen["logits"] = inputs[0], output * 1000.0
+        return seen["logits"]
+
+    ids_BL = torch.tensor(probe_ids(model)[:1], device=next(model.parameters()).device)
+    handle = parts.head.register_forward_hook(enlarge)
+    try:
+        logits_BLV = base_model(model)(input_ids=ids_BL, use_cache=False).logits
+    finally:
+        handle.remove()
+    hidden_BLH = parts.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
+    return "hidden" in seen and agree(seen["hidden"], hidden_BLH, model) and agree(seen["logits"], logits_BLV, model)
+
+
+def looks_ahead(model: Any) -> bool:
+    """Whether a token's output depends on the tokens after it, as in an encoder; runs one short forward.
+
+    Args:
+        model: a language model, or a trunk alone.
+    """
+    first = probe_ids(model)[0]
+    ids_BL = torch.tensor([first, [*first[:-1], first[0]]], device=next(model.parameters()).device)
+    with torch.no_grad(), quiet(model):
+        out = base_model(model)(input_ids=ids_BL, use_cache=False)
+        one_LX, other_LX = (out.logits if "logits" in out else out.last_hidden_state)[:, :-1]
+    return not agree(one_LX, other_LX, model)
+
+
+def keys_and_values_only(cache: Any) -> bool:
+    """Whether no layer of a key-value cache has a recurrent state."""
+    from transformers.cache_utils import DynamicLayer
+
+    return all(isinstance(layer, DynamicLayer) and not hasattr(layer, "recurrent_states") for layer in cache.layers)
+
+
+def length_limit(model: Any) -> int | None:
+    """Most tokens of a sequence for which rotary frequencies are those of every shorter one; None without a limit.
+
+    LongRoPE takes one set of frequencies up to its original context and another beyond it; dynamic NTK computes new
+    ones for every length beyond. transformers chooses by the longest sequence of a batch, for all of its tokens: beyond
+    that length a logprob would depend on the other sequences, and on how many tokens come later. Nothing runs there.
+
+    Args:
+        model: a transformers model, or one wrapped by peft.
+    """
+    return min((limit for _, limit in _limits(base_model(model).config)), default=None)
+
+
+def rope_type(model: Any) -> str:
+    """Names what limits the length (``longrope``, ``dynamic``); empty where nothing does."""
+    return next((name for name, _ in _limits(base_model(model).config)), "")
+
+
+def check_length(model: Any, longest: int) -> None:
+    """Refuse sequences beyond :func:`length_limit`.
+
+    Raises:
+        ValueError: ``longest`` tokens are more than that.
+    """
+    limit = length_limit(model)
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"a sequence of {longest} tokens, but {rope_type(model)} rotary embeddings of "
+            f"{type(base_model(model)).__name__} change with the length beyond {limit}: the result would depend on the "
+            "other sequences of the batch. Keep prompt and completion within that"
+        )
+
+
+def _limits(config: Any) -> Iterable[tuple[str, int]]:
+    """Kind and limit of every set of rotary parameters that depends on the length."""
+    text = config.get_text_config()
+    parameters = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, Mapping)]  # one set for each kind of layer
+    for entry in nested or [parameters]:
+        kind = str(entry.get("rope_type", entry.get("type", "default")))
+        if kind == "longrope":
+            yield kind, int(entry.get("original_max_position_embeddings") or text.original_max_position_embeddings)
+        elif "dynamic" in kind:
+            yield kind, int(text.max_position_embeddings)

@@ -7,16 +7,73 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.config.plan import Plan, walk_components
+from rlhf_core.config.plan import Plan
 from rlhf_core.models.inspect import ModelFacts, inspect_model
 from rlhf_core.models.sources import model_paths
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.runs.launch.memory import estimate_memory, trains_policy
-from rlhf_core.runs.launch.rows import Rows, check_hub_model, read_all, samples_itself
+from rlhf_core.runs.launch.rows import Rows, check_hub_model, read_all
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
+    from rlhf_core.models.inspect import ModelFacts
     from rlhf_core.plugins.registry import Registry
+
+
+NOT_COUNTED = "activations, reward models, critic, the sampler's cache, libraries"
+
+
+def estimate_memory(config: RunConfig, model: ModelFacts, longest: int) -> dict[str, int]:
+    """Bytes of each part in one process that holds the whole model; :data:`NOT_COUNTED` comes on top.
+
+    Args:
+        config: of the run.
+        model: the policy.
+        longest: tokens of the longest sequence whose log-probabilities are computed.
+    """
+    trainer: Any = config.trainer
+    return {
+        "weights": model.weight_bytes,
+        "gradients": model.trainable_bytes,
+        "optimizer": 2 * model.trainable_bytes,  # AdamW keeps two numbers in the precision of the parameter
+        "reference": model.weight_bytes if config.keeps_copy else 0,
+        "logits": _logits(trainer, model.vocabulary, longest) if trains_policy(config) else 0,
+    }
+
+
+def trains_policy(config: RunConfig) -> bool:
+    """Whether the run trains a model that generates text; else a reward model, whose head gives one number."""
+    trainer = config.trainer
+    return hasattr(trainer, "sampling") or getattr(trainer, "feeds", None) in (None, "token_advantages")
+
+
+def _logits(trainer: Any, vocabulary: int, longest: int) -> int:
+    """Logits of a micro-batch and their gradient in float32; with the chunked head a chunk of them at a time."""
+    from rlhf_core.models.layers.chunked_head import CHUNK_BYTES, KEEP_BYTES
+
+    logits = 4 * vocabulary * longest * int(trainer.micro_batch_size)
+    if not getattr(trainer, "chunked_head", True):
+        return 2 * logits
+    return 2 * min(logits, CHUNK_BYTES) + (logits if logits <= KEEP_BYTES else 0)  # probabilities that are kept
+
+
+def total(parts: Mapping[str, int]) -> int:
+    """Bytes of all parts."""
+    return sum(parts.values())
+
+
+def readable(count: float) -> str:
+    """Bytes for people.
+
+    Example:
+        >>> readable(5_494_400)
+        '5.5 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
 
 LOOKED_AT = 2000
 """Most rows that are tokenized, spread over the data."""
@@ -61,7 +118,7 @@ def look_at(plan: Plan, config: RunConfig, registry: Registry) -> DryRun:
 
 def _check_other_models(config: RunConfig) -> None:
     """Models that rewards and judges name."""
-    for kind, part in walk_components(config):
+    for kind, part in config.components():
         if kind in ("reward", "judge"):
             settings = part.model_dump(mode="json", exclude={"pairs", "dataset"})
             for path in model_paths(settings):
@@ -71,7 +128,7 @@ def _check_other_models(config: RunConfig) -> None:
 def _steps(config: RunConfig, rows: Rows | None) -> int | None:
     """Steps of the run; of an offline one as many as its rows make, if they are known."""
     trainer: Any = config.trainer
-    if samples_itself(config):
+    if config.samples_itself:
         return int(trainer.steps)
     if rows is None or not hasattr(trainer, "epochs"):
         return getattr(trainer, "max_steps", None)
@@ -83,7 +140,7 @@ def _steps(config: RunConfig, rows: Rows | None) -> int | None:
 def _longest(config: RunConfig, lengths: Lengths | None) -> int:
     """Tokens whose log-probabilities one sequence needs."""
     trainer: Any = config.trainer
-    if samples_itself(config):
+    if config.samples_itself:
         return int(trainer.sampling.max_tokens)
     limit = int(getattr(trainer, "max_length", 1024))
     return limit if lengths is None else min(limit, lengths.longest)
@@ -95,9 +152,9 @@ def _lengths(config: RunConfig, model: ModelFacts, rows: Rows) -> Lengths:
     Raises:
         DatasetError: too many prompts are too long.
     """
-    from rlhf_core.data.length_filter import admit
+    from rlhf_core.data.conversations import replies
+    from rlhf_core.data.datasets import admit
     from rlhf_core.data.order import PromptOrder
-    from rlhf_core.data.replies import replies
     from rlhf_core.models.prompt_format import Formatter
 
     formatter = Formatter(model.tokenizer, config.model.prompt_format)

@@ -8,28 +8,23 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.plan import Plan, library_versions
 from rlhf_core.config.run import RunConfig
 from rlhf_core.distributed.checked import checked_strategy
-from rlhf_core.plugins.component_errors import blamed_on, label_for
+from rlhf_core.plugins.component_errors import component_errors, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus
 from rlhf_core.plugins.registry import Registry, check_component
-from rlhf_core.plugins.time_limit import watched
-from rlhf_core.runs.launch.resume import how_to_go_on
-from rlhf_core.runs.launch.started import StartedRank
+from rlhf_core.plugins.time_limit import time_limit
+from rlhf_core.runs.launch.ranks import RankInfo, how_to_go_on
 from rlhf_core.runs.run_dir import RunDir, check_writable
-from rlhf_core.runs.work import Work
+from rlhf_core.runs.work import Display
 
 log = logging.getLogger("rlhf.launch")
-
-Say = Callable[[str], None]
-Progress = Callable[[int, int | None, Mapping[str, float]], None]
-"""Step, steps in all where known, metrics."""
 
 
 def run_plan(
@@ -40,10 +35,8 @@ def run_plan(
     run_dir: Path,
     *,
     resume: bool,
-    say: Say | None = None,
-    progress: Progress | None = None,
-    work: Work | None = None,
-    started: StartedRank | None = None,
+    display: Display | None = None,
+    started: RankInfo | None = None,
 ) -> Mapping[str, Any]:
     """Build strategy, session and trainer in this process, and run.
 
@@ -54,9 +47,7 @@ def run_plan(
         hooks: listeners.
         run_dir: of the run.
         resume: go on from the newest checkpoint.
-        say: shows one line.
-        progress: shows a step.
-        work: shows how far long work is.
+        display: shows the run.
         started: this rank, where another launcher than ours started the ranks.
 
     Returns:
@@ -82,18 +73,16 @@ def run_plan(
         resume=resume,
         environment=environment(),
         deadlines=deadlines,
+        display=display,
     )
-    session.say = say or session.say
-    session.metrics.progress = progress or session.metrics.progress
-    session.work = work or session.work
     ctx = ctx.with_(strategy=strategy, session=session)
     with contextlib.ExitStack() as closing:
         closing.enter_context(session.watchdog.active())
         closing.callback(getattr(strategy, "close", lambda: None))
         closing.callback(session.close)
-        with watched("build", f"building trainer '{config.trainer.name}', with its model and data"):
+        with time_limit("build", f"building trainer '{config.trainer.name}', with its model and data"):
             label = label_for("trainer", config.trainer, registry)
-            with blamed_on(label, "build()"):
+            with component_errors(label, "build()"):
                 trainer = config.trainer.build(ctx)
         check_component("trainer", trainer, label)
         closing.callback(getattr(trainer, "close", lambda: None))
@@ -117,7 +106,7 @@ def _join_ranks(config: RunConfig, ctx: BuildContext) -> Any:
 def _build_strategy(config: RunConfig, ctx: BuildContext) -> Any:
     assert config.strategy is not None, "the defaults name a strategy"
     label = label_for("strategy", config.strategy, ctx.registry)
-    with blamed_on(label, "build()"):
+    with component_errors(label, "build()"):
         strategy = config.strategy.build(ctx)
     check_component("strategy", strategy, label)
     return checked_strategy(strategy, label, ctx.world_size)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config.plan import library_versions
 from rlhf_core.data.atomic import TEMPORARY
-from rlhf_core.runs.launch.extension import differences
-from rlhf_core.runs.launch.memory import readable
+from rlhf_core.runs.launch.dry_run import readable
+from rlhf_core.runs.launch.resume import differences
 from rlhf_core.types.errors import ComponentError, DeadlineExceeded, UserError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check_versions(planned: Mapping[str, str], place: str) -> None:
     rows = [f"{k} {here.get(k)} (rank 0 has {planned.get(k)})" for k in planned if here.get(k) != planned.get(k)]
     if rows:
         raise UserError(
-            f"{place} has other versions: {', '.join(rows)}", fix="install the same packages on every machine"
+            f"{place} has different versions: {', '.join(rows)}", fix="install the same packages on every machine"
         )
 
 
@@ -50,7 +50,7 @@ def check_same_config(mine: Mapping[str, Any], planned: Mapping[str, Any], place
     if rows:
         more = [f"and {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
         raise UserError(
-            f"{place} was started with another configuration: {', '.join([*rows[:MAX_ROWS], *more])}",
+            f"{place} was started with a different configuration: {', '.join([*rows[:MAX_ROWS], *more])}",
             fix="give every rank the same command line and the same files",
         )
 
@@ -86,9 +86,10 @@ def check_disk(folder: Path, needed: int, place: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
-            f"{place} has no room for a checkpoint: it takes {readable(needed)} or more, and {readable(free)} are free",
+            f"{place} has too little disk space for a checkpoint: "
+            f"it needs at least {readable(needed)}, and {readable(free)} is free",
             where=str(folder),
-            fix="free some space or choose another --run-dir; trainer.keep_checkpoints is how many stay",
+            fix="free some space or choose another --run-dir; trainer.keep_checkpoints limits how many are kept",
         )
 
 
@@ -128,7 +129,7 @@ def check_all_reduce(strategy: Strategy, place: str) -> None:
     if total != ranks * (ranks + 1) / 2:
         raise UserError(
             f"{place}: the numbers of {ranks} ranks add up to {total:g}, not to {ranks * (ranks + 1) / 2:g}",
-            why="the process group, or the strategy, does not join the ranks of this run",
+            why="the process group or the strategy does not connect the ranks of this run",
             fix="check that no other launch uses the same MASTER_ADDR and MASTER_PORT",
         )
 

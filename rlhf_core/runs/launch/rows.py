@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.types.errors import ComponentError, DatasetError, ModelError, RlhfError
-from rlhf_core.types.preferences import Demonstration, PreferencePair, UnpairedPreference
+from rlhf_core.types.messages import Demonstration, PreferencePair, UnpairedPreference
 from rlhf_core.types.rollouts import Prompt
 
 if TYPE_CHECKING:
@@ -39,14 +39,9 @@ class Rows:
     """Source -> weight in the mixture."""
 
 
-def samples_itself(config: RunConfig) -> bool:
-    """Whether the trainer samples what it learns from."""
-    return hasattr(config.trainer, "rollout_batch_size")
-
-
 def row_kind(config: RunConfig) -> str:
     """What a trainer takes of its data: ``rows`` (prompts), ``pairs`` or ``demonstrations``."""
-    if samples_itself(config):
+    if config.samples_itself:
         return "rows"
     return "pairs" if getattr(config.trainer, "feeds", None) in ("pairs", "unpaired") else "demonstrations"
 
@@ -88,7 +83,7 @@ def read_all(config: RunConfig, ctx: BuildContext) -> Rows | None:
     for source in remote:
         check_hub_dataset(source)
     feeds = getattr(config.trainer, "feeds", None)
-    what = "prompts" if samples_itself(config) else "demonstrations" if feeds == "labels" else READERS.get(str(feeds))
+    what = "prompts" if config.samples_itself else "demonstrations" if feeds == "labels" else READERS.get(str(feeds))
     if remote or what is None:
         return None
     datasets = Datasets(config.dataset, ctx)
@@ -136,8 +131,8 @@ def check_hub_model(path: str, where: str) -> None:
     """
     from transformers import AutoConfig
 
-    from rlhf_core.models.hub import hub_reachable
     from rlhf_core.models.places import model_place
+    from rlhf_core.models.sources import hub_reachable
 
     if path == "pocket" or Path(model_place(path)).expanduser().exists():
         return

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config.plan import Plan, make_plan, walk_components
+from rlhf_core.config.plan import Plan, make_plan
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.manifest import find_damage
 from rlhf_core.models.sources import resolve_model
@@ -17,17 +17,17 @@ from rlhf_core.plugins.component_errors import component_error, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus, Launch, PlanResolved, RunClosed
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.runs.launch.extension import record
 from rlhf_core.runs.launch.joined import Rank0
-from rlhf_core.runs.launch.process import Progress, Say, environment, set_up_torch
+from rlhf_core.runs.launch.process import environment, set_up_torch
 from rlhf_core.runs.launch.process import run_plan as run_plan
-from rlhf_core.runs.launch.resume import how_to_go_on
+from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
+from rlhf_core.runs.launch.ranks import how_to_go_on
 from rlhf_core.runs.launch.resume import planned_resume as planned_resume
+from rlhf_core.runs.launch.resume import record
 from rlhf_core.runs.launch.rows import with_rows as with_rows
-from rlhf_core.runs.launch.sigterm import sigterm_as_interrupt
-from rlhf_core.runs.live import held_by_this_process
+from rlhf_core.runs.read import held_by_this_process
 from rlhf_core.runs.run_dir import RunDir, first_missing
-from rlhf_core.runs.work import Work
+from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import PluginError, RlhfError
 
 log = logging.getLogger("rlhf")
@@ -47,7 +47,7 @@ def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run
         UserError: the first thing that cannot work.
     """
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
-    for kind, component in walk_components(config):
+    for kind, component in config.components():
         try:
             component.preflight(ctx)
         except RlhfError:
@@ -66,9 +66,7 @@ def launch(
     run_dir: Path,
     *,
     resume: bool,
-    say: Say,
-    progress: Progress,
-    work: Work | None = None,
+    display: Display,
     rank_0: Rank0 | None = None,
 ) -> Mapping[str, Any]:
     """Run the plan in this process, or start one process per rank and wait.
@@ -80,9 +78,7 @@ def launch(
         hooks: listeners.
         run_dir: of the run; created unless it is resumed.
         resume: go on from the newest checkpoint.
-        say: shows one line.
-        progress: shows a step.
-        work: shows how far long work is.
+        display: shows the run.
         rank_0: where another launcher started the ranks, of which this is the first.
 
     Returns:
@@ -97,9 +93,9 @@ def launch(
         if resume:
             stack.enter_context(held_by_this_process(run_dir))
             for text in record(run, plan):
-                say(text)
+                display.say(text)
             if (summary := completed(run)) is not None:
-                say(f"'{run_dir}' is complete: nothing is left to do; --set trainer.steps=N makes it longer")
+                display.say(f"'{run_dir}' is complete: nothing is left to do; --set trainer.steps=N makes it longer")
                 return summary
         here = plan.world_size == 1 or rank_0 is not None
         if here:  # a process that only starts the ranks and waits needs no kernels
@@ -117,14 +113,13 @@ def launch(
             if rank_0 is not None:
                 rank_0.agree(plan, config, run, resume=resume)
             if here:
-                shown = {"say": say, "progress": progress, "work": work}
-                return run_plan(plan, config, registry, hooks, run_dir, resume=resume, started=started, **shown)
+                return run_plan(plan, config, registry, hooks, run_dir, resume=resume, display=display, started=started)
             return _run_ranks(plan, config, hooks, run, resume)
         except BaseException as error:
             failure = error
             interrupted = isinstance(error, KeyboardInterrupt)
             if interrupted:
-                say(how_to_go_on(run_dir, started) if run.begun() else "stopped before the first step")
+                display.say(how_to_go_on(run_dir, started) if run.begun() else "stopped before the first step")
             if not resume and (interrupted or getattr(error, "exit_code", 1) == 2):
                 run.discard_unused(first_new_folder)
             raise
@@ -178,7 +173,7 @@ def _run_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resum
     if not run.summary.exists() or run.summary.stat().st_mtime_ns == earlier_summary:
         raise RlhfError(
             f"the launcher ended without an error, yet '{run.path}' has no new summary.json",
-            why="the ranks were started elsewhere and are not done, or they failed unseen",
+            why="the ranks still run elsewhere, or failed without a message",
             fix=f"look at their output; rlhf runs show {run.path}",
         )
     return json.loads(run.summary.read_text())

@@ -32,9 +32,21 @@ class OfflineTrainerConfig(ModelLoopSettings):
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse settings that only an on-policy run has a use for."""
-        from rlhf_core.training.offline.preflight import check_offline
-
-        check_offline(self, ctx)
+        self.micro_batches(ctx.world_size)
+        self.check_precision(ctx)
+        if ctx.config.benchmarks:
+            raise ConfigError(
+                f"benchmarks have no effect with algorithm '{self.name}'",
+                why="only an on-policy run samples completions during training",
+                fix="leave them out; `rlhf eval watch RUN SUITE` evaluates its checkpoints",
+            )
+        for name in ("curriculum", "difficulty"):
+            if getattr(ctx.config.dataset, name) is not None:
+                raise ConfigError(
+                    f"dataset.{name} has no effect with algorithm '{self.name}'",
+                    why="only an on-policy run selects its prompts",
+                    fix=f"leave dataset.{name} out",
+                )
 
 
 class PolicyTrainerConfig(OfflineTrainerConfig):
@@ -53,6 +65,6 @@ class PolicyTrainerConfig(OfflineTrainerConfig):
         super().preflight(ctx)
         if ctx.config.reward is not None and not self.sample_prompts:
             raise ConfigError(
-                f"reward '{ctx.config.reward.name}' would score nothing: nothing is sampled",
+                f"reward '{ctx.config.reward.name}' has no effect: this run samples nothing",
                 fix="--set trainer.sample_prompts=64, or leave the reward out",
             )

@@ -13,18 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.data.length_filter import admit
-from rlhf_core.data.mixture import interleave
-from rlhf_core.distributed.engine_loss import engine_on_every_rank
-from rlhf_core.distributed.exchange import gather_on_first, scatter_from_first
+from rlhf_core.data.datasets import Datasets, admit
+from rlhf_core.data.order import interleave
+from rlhf_core.distributed.exchange import RankZero, engine_on_every_rank
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.sampler_policy import trained_names
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.training.functional.kl import kl_value
-from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
+from rlhf_core.training.functional import kl_value
+from rlhf_core.training.generation import RewardManager, RolloutGenerator, rollout_metrics, score_metrics
 from rlhf_core.training.micro_batches import micro_batches_of_size
 from rlhf_core.training.offline.config import PolicyTrainerConfig
 from rlhf_core.training.policy_evaluator import (
@@ -37,9 +34,8 @@ from rlhf_core.training.policy_evaluator import (
     sample_rows,
 )
 from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
-from rlhf_core.training.rewards import RewardManager, score_metrics
-from rlhf_core.training.training_sample import TrainingSample
-from rlhf_core.training.weight_sync import WeightSync, weights_to_sample
+from rlhf_core.training.rollout_batch import TrainingSample
+from rlhf_core.training.weight_sync import WeightSync, trained_names, weights_to_sample
 from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout, Score
 
 
@@ -122,11 +118,11 @@ class PolicySamples:
         assert run.agent is not None, "the defaults name an agent"
         agent = components.build("agent", run.agent, ctx)
         engine = components.build("rollout", run.rollout, ctx)
-        generator = RolloutGenerator(agent, engine, ctx.seed, components.label)
+        generator = RolloutGenerator(agent, engine, ctx.seed)
         if run.reward is None:
             return generator, None
         reward = components.build("reward", run.reward, ctx)
-        return generator, RewardManager(reward, {}, self.config.max_missing_fraction, components.label)
+        return generator, RewardManager(reward, {}, self.config.max_missing_fraction)
 
     def run(self, step: int, version: int) -> dict[str, float]:
         """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it.
@@ -137,7 +133,7 @@ class PolicySamples:
         if not self.groups:
             return {}
         whole_weights = partial(self.strategy.gathered, self.module)
-        engine = self.generator.engine
+        engine = self.generator.engine.engine
         with engine_on_every_rank(self.strategy):
             WeightSync(self.policy.model, whole_weights, None, engine, self.trained, self.strategy).sync(version)
         of_policy = self.reference is not None and self.frozen is None
@@ -146,10 +142,12 @@ class PolicySamples:
             references = self._references_without_adapter(sampled.rollouts)
         if self.frozen is not None:
             references = self._references_on_shards(self.frozen, sampled.rollouts)
-        shards = gather_on_first(self.strategy, self._rows(sampled, references))
-        evaluation = scatter_from_first(
-            self.strategy, lambda: for_each_rank(evaluation_of(interleave_ranks(shards)), self.strategy)
-        )
+        rank_zero = RankZero(self.strategy)
+        shards = rank_zero.gather(self._rows(sampled, references))
+        with rank_zero.section() as section:
+            if section.active:
+                section.for_each(for_each_rank(evaluation_of(interleave_ranks(shards)), self.strategy))
+        evaluation: Evaluation = section.received
         self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
         self.before, self.after = (evaluation if step == 0 else self.before), evaluation
         self.session.samples(step, sample_rows(self.groups, evaluation))
@@ -160,9 +158,9 @@ class PolicySamples:
         share = self.groups[self.strategy.rank :: self.strategy.world_size]
         prompts = [g.prompt for g in share]
         work = self.session.work("sampling held-out prompts", len(share))
-        with engine_on_every_rank(self.strategy), work as advance:
+        with engine_on_every_rank(self.strategy), work as on_ended:
             rollouts = (
-                self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
+                self.generator.sample(share, self.sampling, version, tag="eval", on_ended=on_ended) if share else []
             )
         scores = [None] * len(share) if self.rewards is None else self.rewards.score(prompts, rollouts)
         return RankSamples(prompts, rollouts, scores)
@@ -179,7 +177,8 @@ class PolicySamples:
         samples = [TrainingSample.from_rollout(r) for r in rollouts]
         with self.reference.active() as model:
             module = PolicyModule(model, self.sampling.temperature)
-            return module.logprobs(samples, micro_batches_of_size(self.config.micro_batch_size))
+            rows = module.measure_all(samples, micro_batches_of_size(self.config.micro_batch_size))
+            return [row.logprobs_T for row in rows]
 
     def _references_on_shards(self, frozen: ReferencePolicy, rollouts: Sequence[Rollout]) -> References:
         """Logprobs under the frozen copy; all ranks call it, maybe without rollouts."""

@@ -11,26 +11,24 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from rlhf_core.config.precision import precision_of
+from rlhf_core.config.run import precision_of
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, interleave
+from rlhf_core.data.order import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.models.precision import computes_in_bfloat16
-from rlhf_core.models.slices import has_no_weights
-from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.loss_contract import CheckedLoss
+from rlhf_core.plugins.hooks import BatchReady
+from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import Loss
-from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.runs.statistics import mean
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.loop import LoopSchedule, run_loop
 from rlhf_core.training.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.training.offline.policy_samples import PolicySamples, PolicyTask
-from rlhf_core.training.offline.trace import ExampleRecorder, example_rows
 from rlhf_core.training.optimizer import prepare_to_learn
-from rlhf_core.training.sharded_trial import try_transformer
+from rlhf_core.training.trace import ExampleRecorder, example_rows
 from rlhf_core.types.errors import DatasetError
 
 log = logging.getLogger("rlhf")
@@ -44,7 +42,7 @@ class OfflineTask(Protocol):
     compute, such as reference logprobs; it is called once per split, on all ranks, before training.
 
     Its model may have no weights until the trainer has prepared ``module``
-    (:func:`rlhf_core.training.policy_loading.load_trained_policy`).
+    (:func:`rlhf_core.training.loop.load_trained_policy`).
     """
 
     @property
@@ -126,10 +124,8 @@ class OfflineTrainer:
                 "trainer.precision bf16 has no effect: '%s' did not load its model with load_trained_policy",
                 self.config.name,
             )
-        untried = has_no_weights(self.task.module)
-        module, optimizer = prepare_to_learn(self.strategy, self.task.module, self.config.optimizer)
-        if untried:
-            try_transformer(self.strategy, module, self.ctx.config.model.path)
+        path = self.ctx.config.model.path
+        module, optimizer = prepare_to_learn(self.strategy, self.task.module, self.config.optimizer, path=path)
         if self.samples:
             self.samples.start(module)
         self.learner = Learner(module, self.loss(), self.strategy, self.config, self.steps, optimizer=optimizer)
@@ -152,13 +148,15 @@ class OfflineTrainer:
             self.train_items[i] = item
         self.held_items = list(complete("heldout", self.held_items))
 
+    def loss_terms(self) -> Sequence[LossTerm]:
+        """Terms that a trainer adds to the run's loss."""
+        return ()
+
     def loss(self) -> Loss:
-        """The run's loss; a trainer may put a term of its own around it."""
+        """The run's loss, checked, with the trainer's terms."""
         chosen = self.ctx.config.loss
         assert chosen is not None, "a trainer's companions name its loss"
-        components = self.session.components
-        loss = components.build("loss", chosen, self.ctx)
-        return CheckedLoss(loss, components.label(loss))
+        return CheckedLoss(self.session.components.build("loss", chosen, self.ctx), terms=self.loss_terms())
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
         """A whole batch (of all ranks) as the loss is to see it; a trainer may add what only the batch knows.
@@ -174,7 +172,7 @@ class OfflineTrainer:
         began = time.perf_counter()
         batch = [self.train_items[i] for i in self.batch(step)]
         tokens = sum(i.tokens for i in batch)
-        self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(batch), tokens))
+        self.session.hooks.fire("rlhf_batch_ready", BatchReady(step, len(batch), tokens))
         recorder = ExampleRecorder()
         metrics = self.learner.update(self._share(self.prepared(step, batch)), observe=recorder)
         rows = example_rows(self.task, batch, recorder.rows, self.strategy, self.config.trace_prompts)

@@ -17,7 +17,7 @@ import numpy as np
 from rlhf_core.config import BuildContext
 from rlhf_core.data import read_jsonl
 from rlhf_core.rewards import Sample
-from rlhf_plugin_reward.aggregate import aggregate, standardise
+from rlhf_plugin_reward.reward import aggregate, standardise
 from rlhf_plugin_reward_eval.stats import Bin, deciles, expected_calibration_error
 from rlhf_studies.calibration_top_decile.config import CalibrationTopDecileConfig
 from rlhf_studies.common.pocket import assistant, gold_of

@@ -16,11 +16,7 @@ def model_path(setting: str | None) -> str:
 
 
 def data_file(setting: Path | None, *below: str) -> Path:
-    """A file or folder of public data: the setting, else ``below`` in $RLHF_TEST_DATA.
-
-    Raises:
-        UserError: there is neither, or it is not there.
-    """
+    """A file or folder of public data: the setting, else ``below`` in $RLHF_TEST_DATA."""
     folder = os.environ.get("RLHF_TEST_DATA")
     path = setting or (Path(folder, *below) if folder else None)
     name = "/".join(below) or "public data sets"
@@ -29,3 +25,13 @@ def data_file(setting: Path | None, *below: str) -> Path:
     if not path.exists():
         raise UserError(f"there is no {path}", why=f"this study reads {name} there", fix="check --set data=PATH")
     return path
+
+
+def other_python(setting: Path | None, package: str) -> str:
+    """The interpreter of an environment that has what cannot be installed beside this toolkit."""
+    if setting is None or not setting.is_file():
+        raise UserError(
+            f"this study needs {package} in an environment of its own",
+            fix=f"--set python=VENV/bin/python with {package}",
+        )
+    return str(setting)

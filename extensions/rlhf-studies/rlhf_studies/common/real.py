@@ -16,11 +16,7 @@ from rlhf_core.data import write_json
 
 
 def configuration(name: str) -> dict[str, Any]:
-    """One of ``configs/`` of the checkout that this package is installed from.
-
-    Raises:
-        UserError: the package was installed without its repository.
-    """
+    """One of ``configs/`` of the checkout that this package is installed from."""
     file = Path(__file__).parents[4] / "configs" / f"{name}.yaml"
     if not file.is_file():
         raise UserError(

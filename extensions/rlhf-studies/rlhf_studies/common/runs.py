@@ -94,19 +94,40 @@ def log_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
 
 
-def rlhf(*words: object, log: Path | None = None) -> None:
+def rlhf(*words: object, log: Path | None = None, path: Path | None = None) -> None:
     """Run a command of the toolkit.
+
+    Args:
+        words: after ``rlhf``.
+        log: where its stderr is kept.
+        path: a folder with further distributions, of :func:`offering`.
 
     Raises:
         RlhfError: it failed; with the end of what it said.
     """
     command = [sys.executable, "-m", "rlhf_core.cli.main", *map(str, words)]
     env = {"RLHF_REPORT": "0", **os.environ}  # nobody looks at the pages of a study's runs
+    if path is not None:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(path), env.get("PYTHONPATH"))))
     done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
     if log is not None:
         log.write_text(done.stderr)
     if done.returncode:
         raise RlhfError(f"rlhf {words[0]} ended with code {done.returncode}", why=done.stderr[-2000:])
+
+
+def offering(folder: Path, entries: str) -> Path:
+    """A folder for PYTHONPATH whose distribution offers components that only a study wants.
+
+    Args:
+        folder: of the study's seed.
+        entries: what its ``entry_points.txt`` says.
+    """
+    info = folder / "offered" / "offered_by_study-1.0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offered-by-study\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entries)
+    return info.parent
 
 
 def first_member(run: Run) -> Path:
@@ -117,11 +138,7 @@ def first_member(run: Run) -> Path:
 
 
 def runs_in(folder: Path) -> list[Run]:
-    """The finished runs of a study's seed, by name.
-
-    Raises:
-        RunDirError: there are none.
-    """
+    """The finished runs of a study's seed, by name."""
     found = [Run(path.parent) for path in sorted(folder.glob("*/summary.json"))]
     if not found:
         raise RunDirError(f"there are no finished runs in {folder}", fix=f"rlhf study run {folder.parent.name}")

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of, context_of, open_registry
+from rlhf_core.cli import context_of, open_registry
+from rlhf_core.config import Registry
+from rlhf_core.data import whole_folder
 from rlhf_core.models import LoadedModel, ModelConfig, load_policy, use_matmul_backend
 from rlhf_core.rewards import Sample
+from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_composite.ablation import Scored, read_scored, weigh
 from rlhf_plugin_composite.config import HollowCheck
 from rlhf_plugin_composite.rules import hollow_pattern
+from rlhf_plugin_datagen.outside import open_datasets
+from rlhf_plugin_reward.config import EnsembleConfig
+from rlhf_plugin_reward.encoding import Encoder
+from rlhf_plugin_reward.members import fit
+from rlhf_plugin_reward.net import fresh_net, save_classifier
+from rlhf_plugin_reward.pairs import encode_pairs
 from rlhf_studies.common.pocket import sampled_answers
 from rlhf_studies.common.runs import GOLD, train
 from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.composite_weights.config import CompositeWeightsConfig
-from rlhf_studies.composite_weights.reward_model import linear_head
 
 RULES = {"name": "programmatic", "mode": "continuous", "length": {"unit": "words", "max": 10}}
 STATIC = {
@@ -58,7 +67,7 @@ class CompositeWeights:
         """Answers of the untrained policy with their gold score and the score of each part."""
         answers = sampled_answers(policy, self.config.prompts, self.config.answers, seed)
         registry = open_registry()
-        config = component_of(registry, "reward", "composite", parts(model, 0.5))
+        config = registry.config("reward", "composite", parts(model, 0.5))
         reward = config.build(context_of(registry, seed=seed, dataset={"name": "pocket/assistant"}))
         scores = reward.score([Sample(answer.prompt, answer.text) for answer in answers])
         rows = [
@@ -120,3 +129,17 @@ def trained_table(found: Sequence[Mapping[str, Any]]) -> str:
 def known(values: Any) -> list[float]:
     """Those that can be computed: constant scores have no rank correlation."""
     return [value for value in values if value is not None]
+
+
+def linear_head(folder: Path, pairs: int, seed: int, policy: LoadedModel) -> Path:
+    """Train it unless it is there; the folder that ``bradley_terry`` loads."""
+    if folder.is_dir():
+        return folder
+    rows = open_datasets(Registry(), "pocket/assistant", limit=pairs).pairs("train")
+    items = encode_pairs(rows, Encoder(policy.tokenizer, policy.context), Counter())
+    optimizer = OptimizerSettings(learning_rate=1e-2, schedule="cosine")
+    config = EnsembleConfig(optimizer=optimizer, batch_size=64, micro_batch_size=64, epochs=8)
+    net = fit(config, fresh_net(policy, 1, seed, "frozen"), items, seed, "cpu")
+    with whole_folder(folder) as aside:
+        save_classifier(net, policy.tokenizer, aside)
+    return folder

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from rlhf_core.data import read_rows
+from rlhf_plugin_verifiers.instructions.registry import checks
+from rlhf_plugin_verifiers.instructions.verifier import judge
 from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.tables import markdown
-from rlhf_studies.instruction_verdicts.compare import compare_ifbench, compare_ifeval
 from rlhf_studies.instruction_verdicts.config import InstructionVerdictsConfig
 
 
@@ -36,3 +38,54 @@ class InstructionVerdicts:
         ]
         each = markdown(("file", "row", "instruction", "ours", "its arguments"), differences)
         return f"{markdown(('file', 'verdicts', 'differ'), files)}\n\n{each}"
+
+
+class Difference(NamedTuple):
+    """One instruction on which we and the reference differ."""
+
+    file: str
+    key: int
+    instruction: str
+    ours: bool
+    arguments: dict[str, Any]
+
+
+class Compared(NamedTuple):
+    """One file of reference verdicts."""
+
+    file: str
+    verdicts: int
+    differences: list[Difference]
+
+
+def compare_ifeval(folder: Path, every: int = 1) -> Iterator[Compared]:
+    """Compare with every file of Google's verdicts; ``every=10`` takes each tenth row."""
+    rows = read_rows(str(folder / "input_data.jsonl")).rows
+    for file in sorted(folder.glob("*.jsonl.gz")):
+        yield compare(file, rows, "strict" if "_strict" in file.name else "loose", every)
+
+
+def compare_ifbench(clone: Path) -> Iterator[Compared]:
+    """Compare with the verdicts in the authors' repository, on the prompts that are still the data set's."""
+    rows = {r["prompt"]: r for r in read_rows(str(clone / "data/IFBench_test.jsonl")).rows}
+    for mode in ("strict", "loose"):
+        file = clone / "eval" / f"eval_results_{mode}.jsonl"
+        kept = [rows.get(r["prompt"]) for r in read_rows(str(file)).rows]
+        yield compare(file, kept, mode)
+
+
+def compare(file: Path, rows: Sequence[Any], mode: str, every: int = 1) -> Compared:
+    """Compare one file with the rows that it was made from, in the same order; a row that is None is left out."""
+    differences: list[Difference] = []
+    count = 0
+    for row, judged in list(zip(rows, read_rows(str(file)).rows))[::every]:
+        ids = [i.removeprefix("en:") for i in judged["instruction_id_list"]]
+        if row is None or row["instruction_id_list"] != ids:
+            continue
+        ours = getattr(judge(judged["response"], checks(ids, row["kwargs"])), mode)
+        count += len(ids)
+        for name, our, their, given in zip(ids, ours, judged["follow_instruction_list"], row["kwargs"]):
+            if our != their:
+                given = {k: v for k, v in given.items() if v is not None}
+                differences.append(Difference(file.name, row["key"], name, our, given))
+    return Compared(file.name, count, differences)

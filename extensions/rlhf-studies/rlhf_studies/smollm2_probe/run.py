@@ -17,7 +17,7 @@ from rlhf_plugin_prm.examples import Solution, read_solutions
 from rlhf_plugin_prm.first_error import report
 from rlhf_plugin_prm.net import StepEncoder
 from rlhf_plugin_reward.net import trunk_of
-from rlhf_plugin_reward.scoring import by_length
+from rlhf_plugin_reward.reward import by_length
 from rlhf_studies.common.outside import data_file, model_path
 from rlhf_studies.common.scores import auc
 from rlhf_studies.common.tables import markdown

@@ -18,9 +18,6 @@ HALF = "it holds half of a character (a lone surrogate)"
 def first_value(text: str) -> Any:
     """The JSON value that a text begins with.
 
-    Raises:
-        ValueError: there is none, or one that cannot be kept.
-
     Example:
         >>> first_value('{"a": 1} and so on')
         {'a': 1}

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.data import Message
 from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.base import FINAL, FINAL_STATED, HONESTY_RULE, Responder, final_answer
+from rlhf_plugin_agents.agents.config import CodeExecutorConfig
 from rlhf_plugin_agents.agents.react import TEXT_RULES, ReactAgent, listed
 from rlhf_plugin_agents.agents.session import Session
 from rlhf_plugin_agents.tools.box import Answer, ToolBox
 from rlhf_plugin_agents.tools.config import PythonExecConfig
 from rlhf_plugin_agents.tools.python import PythonExec
 from rlhf_plugin_code.extract import blocks
-
-if TYPE_CHECKING:
-    from rlhf_plugin_agents.agents.config import CodeExecutorConfig
 
 RUN = "python_exec"
 FIXED = "FIXED CODE:"

@@ -48,18 +48,14 @@ class Plan:
 
 
 def read_plan(text: str, tools: Sequence[Tool]) -> Plan:
-    """The plan in a text, Markdown fences around it or not.
-
-    Raises:
-        BadPlan: it is no JSON, empty, circular, or names a tool or a step that does not exist.
-    """
+    """The plan in a text, Markdown fences around it or not."""
     start = text.find("{")
     try:
         value = first_value(text[start:] if start >= 0 else text)
         steps = value["steps"]
         rows: dict[str, Mapping[str, Any]] = {str(s.get("id", n)): s for n, s in enumerate(steps, start=1)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadPlan(f'the plan is no JSON of the form {{"steps": [...]}}: {error}') from error
+        raise BadPlan(f'the plan is not JSON of the form {{"steps": [...]}}: {error}') from error
     if not rows:
         raise BadPlan("the plan has no steps")
     if len(rows) != len(steps) or len(rows) > MAX_STEPS:
@@ -84,11 +80,7 @@ def read_plan(text: str, tools: Sequence[Tool]) -> Plan:
 
 
 def make_plan(messages: Sequence[Message], session: Session) -> tuple[Plan, list[Message]]:
-    """Ask for a plan, once more if it cannot be used; returns it with the conversation.
-
-    Raises:
-        Stop: with ``bad_plan``, if the second one cannot be used either.
-    """
+    """Ask for a plan, once more if it cannot be used; returns it with the conversation."""
     conversation = list(messages)
     for attempt in range(2):
         reply = session.ask(conversation, role="planner")

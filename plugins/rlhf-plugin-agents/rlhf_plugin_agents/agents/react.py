@@ -128,7 +128,7 @@ def written_call(text: str, number: int = 0) -> ToolCall | None:
         if not isinstance(arguments, dict) or not isinstance(tool, str):
             raise TypeError("arguments must be an object and name a text")
     except (ValueError, KeyError, TypeError) as error:
-        return ToolCall("", {}, name, f'the action is no JSON of the form {{"name": ..., "arguments": ...}}: {error}')
+        return ToolCall("", {}, name, f'the action is not JSON of the form {{"name": ..., "arguments": ...}}: {error}')
     return ToolCall(tool, arguments, name)
 
 

@@ -57,11 +57,7 @@ class Session:
     def ask(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: CallForm = "none", role: str = "agent"
     ) -> ModelReply:
-        """One request.
-
-        Raises:
-            Stop: no turn or no time is left.
-        """
+        """One request."""
         if len(self.turns) >= self.config.max_turns:
             raise Stop("max_turns")
         if time.monotonic() - self.began > self.config.deadline_s:
@@ -84,9 +80,6 @@ class Session:
         Args:
             call: as it was written.
             only: the one tool that may be called here; a call of another one is answered with an error. None is any.
-
-        Raises:
-            Stop: no call is left.
         """
         if len(self.calls) >= self.config.max_calls:
             raise Stop("max_calls")

@@ -125,20 +125,14 @@ class NativeConfig(BackendConfig):
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
         """The loaded model; the one that was loaded last is used again, if it is the same."""
-        from rlhf_core.cli import quiet_libraries
         from rlhf_plugin_agents.backends.native import NativeBackend, sampler_of
 
-        quiet_libraries()
         key = json.dumps(self.facts(), sort_keys=True)
         return NativeBackend(*sampler_of(key, ctx.registry, self.model), self.model.prompt_format)
 
 
 def check_form(backend: Backend, form: str, agent: str) -> None:
-    """Refuse native calls where the backend cannot offer tools.
-
-    Raises:
-        ModelError: says what to set.
-    """
+    """Refuse native calls where the backend cannot offer tools."""
     if form == "native" and not backend.takes_tools:
         raise ModelError(
             f"agent '{agent}' wants native calls, and backend '{backend.name}' cannot offer tools",

@@ -14,11 +14,7 @@ PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
 
 
 def known_backend(name: str) -> type[BackendConfig]:
-    """The settings' class of a backend.
-
-    Raises:
-        ConfigError: there is no such backend.
-    """
+    """The settings' class of a backend."""
     if name in PAID:
         from rlhf_plugin_agents.backends import paid_config
 
@@ -34,12 +30,4 @@ def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
     Raises:
         ConfigError: there is no such backend, or it has no such setting.
     """
-    from pydantic import ValidationError
-
-    from rlhf_core.config import explain_invalid
-
-    kind = known_backend(name)
-    try:
-        return kind.model_validate({**settings, "name": name})
-    except ValidationError as error:
-        raise explain_invalid(error, kind, where=f"backend '{name}'") from error
+    return known_backend(name).from_settings({**settings, "name": name}, f"backend '{name}'")

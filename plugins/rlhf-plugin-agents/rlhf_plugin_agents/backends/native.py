@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.cli import load_sampler
-from rlhf_core.models import Formatter, ModelError
+from rlhf_core.config import Registry
+from rlhf_core.models import Formatter, LoadedModel, ModelConfig, ModelError
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_agents.backends.base import BackendFault, ContextFull, ModelReply, ModelRequest
 from rlhf_plugin_agents.backends.lockstep import LockStep
 from rlhf_plugin_episodes.tool_spec import tool_spec
-
-if TYPE_CHECKING:
-    from rlhf_core.config import Registry
-    from rlhf_core.models import LoadedModel, ModelConfig
 
 PROBE = tool_spec("probe", "Probes the template.", text="string")
 
@@ -73,12 +70,7 @@ class NativeBackend:
             self.takes_tools = False
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """Sample a turn and read its calls.
-
-        Raises:
-            ContextFull: no token is left for the reply.
-            BackendFault: the engine failed, or the evaluation was interrupted.
-        """
+        """Sample a turn and read its calls."""
         with self._formats:
             ids = self.formatter.encode(request.messages, request.tools)
         limit = min(request.max_tokens, self.context - len(ids))

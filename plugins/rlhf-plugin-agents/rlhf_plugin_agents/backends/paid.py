@@ -30,12 +30,7 @@ class PaidBackend:
         self._stopped = False
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """Ask, unless the answer is kept.
-
-        Raises:
-            BackendFault: no answer: refused, timed out, the cap is reached, or it may have been paid for already.
-            ContextFull: the service says that the request is too long.
-        """
+        """Ask, unless the answer is kept."""
         if self._stopped:
             raise BackendFault("interrupted")
         reply: ServiceReply = self.service.ask([asked(request)])[0]
@@ -88,8 +83,8 @@ def _arguments(text: str) -> tuple[Mapping[str, Any], str]:
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
-        return {}, f"the arguments are no JSON: {error}"
-    return (value, "") if isinstance(value, dict) else ({}, "the arguments are no JSON object")
+        return {}, f"the arguments are not JSON: {error}"
+    return (value, "") if isinstance(value, dict) else ({}, "the arguments are not a JSON object")
 
 
 def probe(service: Any, *, tools: bool) -> ServiceReply:

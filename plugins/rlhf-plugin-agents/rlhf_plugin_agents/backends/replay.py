@@ -34,11 +34,7 @@ class ReplayBackend:
         self._place, self._lock = Counter[tuple[str, int]](), Lock()
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """The next recorded reply of this task.
-
-        Raises:
-            BackendFault: another request was recorded here, or none.
-        """
+        """The next recorded reply of this task."""
         trial, digest = (request.key, request.seed), request.digest
         with self._lock:
             if (request.key, digest) in self.turns:
@@ -66,11 +62,7 @@ class ReplayBackend:
 
 
 def read_trajectories(path: Path) -> list[AgentTrajectory]:
-    """The trajectories of a file: rows of an evaluation (``rows.jsonl``), or one trajectory a line.
-
-    Raises:
-        DatasetError: there is no such file, it is empty, no trajectories, or of another version.
-    """
+    """The trajectories of a file: rows of an evaluation (``rows.jsonl``), or one trajectory a line."""
     path = _file(path)
     if not path.is_file():
         raise DatasetError(f"there are no trajectories in '{path}'", fix="name a rows.jsonl that `rlhf eval` wrote")
@@ -78,7 +70,7 @@ def read_trajectories(path: Path) -> list[AgentTrajectory]:
         lines: list[Any] = list(read_jsonl(path))
     except ValueError as error:
         raise DatasetError(
-            f"'{path}' is no file of JSON lines: {error}", fix="name a rows.jsonl that `rlhf eval` wrote"
+            f"'{path}' is not a file of JSON lines: {error}", fix="name a rows.jsonl that `rlhf eval` wrote"
         ) from error
     rows = [
         from_json(line.get("trajectory", line) if isinstance(line, Mapping) else line, f"{path}, line {n}")

@@ -189,11 +189,7 @@ class AirlineStore(Store):
         return reservation
 
     def _priced(self, flight: Flight, cabin: str, count: int) -> dict[str, Any]:
-        """A flight with its price and places.
-
-        Raises:
-            Refused: it cannot be booked.
-        """
+        """A flight with its price and places."""
         number = flight["flight_number"]
         if number not in self.data["flights"]:
             raise Refused(f"flight {number} not found")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Sequence
+from typing import Any, Literal
 
+from rlhf_core.data import Message, message_text
+from rlhf_plugin_agents.agents.base import FINAL
+from rlhf_plugin_agents.agents.multi_agent import FACT, NOTES, RESULT, SUBTASK
+from rlhf_plugin_agents.agents.react import call_in_text
+from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.scorers import exact_match, sequence_match
-from rlhf_plugin_agents.suites.chain_reader import ChainReader
 from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
@@ -67,3 +74,99 @@ def _text(town: str, twin: str, rng: random.Random) -> str:
         f"{town} has {rng.randrange(2, 90)}00 inhabitants and makes {rng.choice(TRADES)}. Its twin town is {twin}. "
         f"A fair is held there every {rng.choice(('spring', 'summer', 'autumn', 'winter'))}."
     )
+
+
+TASK = re.compile(r"Begin with (\w+) and go on (\d+) times")
+TWIN = re.compile(r"(?:Its twin town is|The twin town of \w+ is) (\w+)")
+STEP = re.compile(rf"{SUBTASK} \d+: Find the twin town of (?:(\w+)\.|the town)")
+DOCUMENT = re.compile(r"(\w+) has \d+ inhabitants")
+LOST = "I cannot see what I am to do."
+
+
+class ChainReader:
+    """Plays chains by reading: what it does not see any more, it does not know. Deterministic, holds nothing.
+
+    It stands in for a competent model with a bounded context (``context_words`` of the backend), so that agents differ
+    in what they send and in nothing else.
+
+    Args:
+        facts: what it makes of a document: one ``sentence`` with the fact, or the ``document`` as it is.
+    """
+
+    def __init__(self, facts: Literal["sentence", "document"] = "sentence") -> None:
+        self.facts = facts
+
+    def __call__(self, request: ModelRequest) -> Message:
+        """The next turn, from what is seen."""
+        text = "\n".join(message_text(m) for m in request.messages)
+        match request.role:
+            case "planner":
+                return _said(_plan(text))
+            case "executor":
+                return self._executed(text, request)
+            case "extractor":
+                return _said(self._fact(text))
+            case "summarizer":
+                notes, _, fact = text[text.rfind(NOTES) + len(NOTES) :].partition(FACT)
+                return _said(f"{notes.strip()} {fact.strip()}" if NOTES in text else LOST)
+            case "synthesizer":
+                return _said(_answer(text))
+            case _:
+                return self._next(text, request)
+
+    def _executed(self, text: str, request: ModelRequest) -> Message:
+        step, twins = STEP.search(text), TWIN.findall(text)
+        if step is None:
+            return _said(LOST)
+        town = step[1] or (twins[-1] if twins else None)
+        return _called(town, request) if town else _said("I do not know the town.")
+
+    def _next(self, text: str, request: ModelRequest) -> Message:
+        """Of an agent with one conversation: the next document, or the answer."""
+        task, twins = TASK.search(text), TWIN.findall(text)
+        if task is None or request.form == "none":
+            return _said(f"{FINAL} unknown")
+        if len(twins) >= int(task[2]):
+            return _said(_answer(text))
+        return _called(twins[-1] if twins else task[1], request)
+
+    def _fact(self, text: str) -> str:
+        result = text[text.rfind(RESULT) + len(RESULT) :].strip() if RESULT in text else ""
+        town, twin = DOCUMENT.search(result), TWIN.search(result)
+        if twin is None or town is None:
+            return "The fact is not there."
+        return f"The twin town of {town[1]} is {twin[1]}." if self.facts == "sentence" else result
+
+
+def _plan(text: str) -> str:
+    task = TASK.search(text)
+    if task is None:
+        return LOST
+    steps: list[dict[str, Any]] = [
+        {
+            "id": n,
+            "task": f"Find the twin town of {task[1]}." if n == 1 else "Find the twin town of the town found last.",
+            "tool": "documents",
+            "after": [n - 1] if n > 1 else [],
+        }
+        for n in range(1, int(task[2]) + 1)
+    ]
+    return json.dumps({"steps": steps, "synthesis": "Answer with the town found last."})
+
+
+def _answer(text: str) -> str:
+    twins = TWIN.findall(text)
+    return f"{FINAL} {twins[-1] if twins else 'unknown'}"
+
+
+def _called(town: str, request: ModelRequest) -> Message:
+    if request.form == "text":
+        return _said(call_in_text("documents", {"title": town}, "the next town"))
+    function = {"name": "documents", "arguments": {"title": town}}
+    number = sum(m["role"] == "tool" for m in request.messages)
+    call = {"id": f"call{number:05d}", "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def _said(text: str) -> Message:
+    return {"role": "assistant", "content": text}

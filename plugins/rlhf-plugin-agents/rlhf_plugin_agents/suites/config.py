@@ -68,7 +68,7 @@ class AgentSuiteConfig(ComponentConfig):
             raise DatasetError(
                 f"suite '{self.name}' has {count} tasks of the name '{name}'",
                 where=self.path or "",
-                why="a play is known by its task's name, so one would stand for the others",
+                why="plays are stored by task name, so names must be unique",
                 fix="leave one of them",
             )
         for what, asked, known in (
@@ -132,16 +132,9 @@ def agent_of(name: str, settings: dict[str, Any]) -> AgentConfig:
     Raises:
         ConfigError: there is no such agent, or it has no such setting.
     """
-    from pydantic import ValidationError
-
-    from rlhf_core.config import explain_invalid
-
     if name not in AGENTS:
         raise ConfigError(f"there is no agent '{name}'", fix=f"one of {', '.join(AGENTS)}")
-    try:
-        return AGENTS[name].model_validate({**settings, "name": name})
-    except ValidationError as error:
-        raise explain_invalid(error, AGENTS[name], where=f"agent '{name}'") from error
+    return AGENTS[name].from_settings({**settings, "name": name}, f"agent '{name}'")
 
 
 class AgentBenchMini(AgentSuiteConfig):
@@ -243,16 +236,12 @@ class Chains(AgentSuiteConfig):
         from rlhf_plugin_agents.suites.chains import chain_tasks
 
         if not self.hops or not all(1 <= n <= 200 for n in self.hops):
-            raise ConfigError(f"suite 'chains': {self.hops} are no lengths", fix="hops from 1 to 200, as [2, 4, 6, 8]")
+            raise ConfigError(f"suite 'chains': {self.hops} are not lengths", fix="hops from 1 to 200, as [2, 4, 6, 8]")
         return chain_tasks(self.hops, self.count, self.chain_seed)
 
 
 def folder_of(suite: AgentSuiteConfig) -> Path:
-    """The folder of a suite that ships no rows.
-
-    Raises:
-        ConfigError: none is set.
-    """
+    """The folder of a suite that ships no rows."""
     if suite.path is None:
         raise ConfigError(f"suite '{suite.name}' has no rows", fix="--data FOLDER with its published files")
     return Path(suite.path).expanduser()

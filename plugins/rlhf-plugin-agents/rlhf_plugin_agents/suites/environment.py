@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.cli import component_of, context_of, open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 from rlhf_core.data import Prompt, Tool, ToolCall, json_values
 from rlhf_core.rewards import Sample, Score, ScoreStatus
@@ -29,9 +29,9 @@ def suite_of(name: str, settings: Mapping[str, Any], ctx: BuildContext) -> Agent
     """
     from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
-    suite = component_of(ctx.registry, "benchmark", name, dict(settings))
+    suite = ctx.registry.config("benchmark", name, dict(settings))
     if not isinstance(suite, AgentSuiteConfig):
-        raise ConfigError(f"benchmark '{name}' is no suite for agents", fix="agentbench_mini, chains or tau_bench")
+        raise ConfigError(f"benchmark '{name}' is not a suite for agents", fix="agentbench_mini, chains or tau_bench")
     if getattr(suite, "user", None) is not None:
         raise ConfigError(
             f"suite '{name}' cannot be trained on with a model as its user",

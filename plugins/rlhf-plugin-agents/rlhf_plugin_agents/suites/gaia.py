@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.gaia_score import gaia_match
@@ -39,7 +38,7 @@ is a number or a string.""".replace("\n", " ")
 
 def mini_tasks(ctx: BuildContext) -> list[AgentTask]:
     """The 30 of ``gaia_mini``, over the shipped encyclopedia and attachments."""
-    calculator = component_of(ctx.registry, "tool", "rlhf-plugin-episodes/calculator")
+    calculator = ctx.registry.config("tool", "rlhf-plugin-episodes/calculator")
     tools = [SearchConfig(), DocumentsConfig(), FilesConfig(folder=str(DATA / "gaia_mini")), calculator]
     shared = ToolBox.of([t for t in tools if isinstance(t, ToolConfig)], ctx)
     rows = [{**row, "prompt": with_files(row["prompt"], row.get("files", ()))} for row in mini_rows()]
@@ -106,7 +105,7 @@ def _table(file: Path) -> list[dict[str, Any]]:
 def _check(row: Any, place: Path, number: int) -> None:
     where = f"{place}, task {number}"
     if not isinstance(row, Mapping):
-        raise DatasetError("a row is no task", where=where, why="it is no mapping")
+        raise DatasetError("a row is not a task", where=where, why="it is not a mapping")
     missing = [k for k in NEEDED if not str(row.get(k) or "").strip()]
     if missing:
         raise DatasetError(f"a task has no '{missing[0]}'", where=where)
@@ -157,11 +156,7 @@ def _task(row: Mapping[str, Any], place: Path, box: Callable[[], ToolBox]) -> Ag
 
 
 def from_hub(name: str = HUB) -> Path:
-    """The folder of the downloaded validation split.
-
-    Raises:
-        DatasetError: it is not there and there is no token, the conditions were not accepted, or there is no network.
-    """
+    """The folder of the downloaded validation split."""
     from huggingface_hub import get_token, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -176,7 +171,7 @@ def from_hub(name: str = HUB) -> Path:
             return local
         raise DatasetError(
             f"'{name}' is gated, and there is no token",
-            why="it is no folder here, so it is the hub's data set of this name",
+            why="it is not a folder here, so it is the hub's data set of this name",
             fix=fix,
         )
     try:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from rlhf_plugin_agents.suites.task import AgentTask
@@ -59,7 +58,7 @@ class Gaia(AgentSuiteConfig):
             tools.append(self.python_exec)
         if self.mode == "live":
             self.search.preflight(ctx)
-        calculator = component_of(ctx.registry, "tool", "rlhf-plugin-episodes/calculator")
+        calculator = ctx.registry.config("tool", "rlhf-plugin-episodes/calculator")
         assert isinstance(calculator, ToolConfig)
         named = self.path or HUB
         folder = Path(named).expanduser()

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.scorers import RIGHT, SCORERS, sequence_match
@@ -24,18 +23,14 @@ NEEDED = ("id", "category", "prompt", "calls", "answer", "scorer", "wrong")
 
 @cache
 def rows_of(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """The rows of a file of tasks.
-
-    Raises:
-        DatasetError: a row has not what a task needs, or two have one id.
-    """
+    """The rows of a file of tasks."""
     rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         row = json.loads(line)
         missing = [k for k in NEEDED if k not in row]
         if missing or row["scorer"] not in SCORERS or any(row["id"] == r["id"] for r in rows):
             why = f"it has no {', '.join(missing)}" if missing else "its id is taken, or there is no such scorer"
-            raise DatasetError("a row is no task", where=f"{path}, line {number}", why=why)
+            raise DatasetError("a row is not a task", where=f"{path}, line {number}", why=why)
         rows.append(row)
     return tuple(rows)
 
@@ -43,7 +38,7 @@ def rows_of(path: Path) -> tuple[Mapping[str, Any], ...]:
 def default_tools(ctx: BuildContext) -> list[ToolConfig]:
     """search, documents, files and calculator."""
     named = ("rlhf-plugin-agents/search", "rlhf-plugin-agents/documents", "rlhf-plugin-agents/files")
-    tools = [component_of(ctx.registry, "tool", name) for name in (*named, "rlhf-plugin-episodes/calculator")]
+    tools = [ctx.registry.config("tool", name) for name in (*named, "rlhf-plugin-episodes/calculator")]
     return [t for t in tools if isinstance(t, ToolConfig)]
 
 

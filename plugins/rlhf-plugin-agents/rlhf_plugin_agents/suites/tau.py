@@ -33,9 +33,6 @@ def load(folder: Path, split: str, domain: str = "retail", users: ModelUsers | N
         split: test, dev or train; airline has test alone.
         domain: retail or airline.
         users: plays the users; None has the scripted one.
-
-    Raises:
-        DatasetError: a file is missing, or offers a function that is not known here.
     """
     specs, known = read(folder, f"{domain}_tools.json"), STORES[domain].functions
     unknown = [s["function"]["name"] for s in specs if s["function"]["name"] not in known]

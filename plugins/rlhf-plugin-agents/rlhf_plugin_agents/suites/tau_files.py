@@ -56,7 +56,7 @@ def read(folder: Path, name: str) -> Any:
             try:
                 return text if name.endswith(".md") else json.loads(text)
             except ValueError as error:
-                raise DatasetError(f"'{path}' is no JSON: {error}") from error
+                raise DatasetError(f"'{path}' is not JSON: {error}") from error
     domain, _, rest = name.partition("_")
     place = _published(folder, domain) if domain in STORES else None
     if place is not None:
@@ -119,11 +119,7 @@ def _tasks(file: Path) -> list[Any]:
 
 
 def _assigned(file: Path, prefix: str) -> ast.List:
-    """The list that a file gives a name that begins so.
-
-    Raises:
-        ValueError: it gives none.
-    """
+    """The list that a file gives a name that begins so."""
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []

@@ -33,14 +33,11 @@ def replayed(path: Path, folder: Path, split: str, domain: str | None = None) ->
         folder: of the domain's files.
         split: whose tasks are meant.
         domain: None takes the one whose files are in the folder.
-
-    Raises:
-        DatasetError: a trajectory has not the form, or its task does not exist.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DatasetError(f"'{path}' is no JSON: {error}") from error
+        raise DatasetError(f"'{path}' is not JSON: {error}") from error
     if not rows:
         raise DatasetError(f"'{path}' holds no trajectory")
     domain = domain_in(folder, domain)
@@ -130,7 +127,7 @@ def _made(call: Mapping[str, Any], store: Store) -> CallRecord:
     try:
         arguments = arguments_of(call)
     except ValueError as error:
-        return CallRecord(name, {}, f"Error: the arguments are no JSON: {error}", "error", str(call.get("id") or ""))
+        return CallRecord(name, {}, f"Error: the arguments are not JSON: {error}", "error", str(call.get("id") or ""))
     result = store.call(name, arguments)
     failed = result.startswith(("Error:", "Unknown action"))
     return CallRecord(name, arguments, result, "error" if failed else "ok", str(call.get("id") or ""))

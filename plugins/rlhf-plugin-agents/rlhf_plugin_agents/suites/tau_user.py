@@ -5,18 +5,15 @@ from __future__ import annotations
 import atexit
 from collections.abc import Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from rlhf_core.config import BuildContext, Config, ConfigError
 from rlhf_core.data import Message, message_text
 from rlhf_core.rollouts import request_seed
-from rlhf_plugin_agents.backends.base import BackendFault, ContextFull, ModelRequest
-
-if TYPE_CHECKING:
-    from rlhf_plugin_agents.backends.base import Backend
-    from rlhf_plugin_agents.backends.config import BackendConfig
+from rlhf_plugin_agents.backends.base import Backend, BackendFault, ContextFull, ModelRequest
+from rlhf_plugin_agents.backends.config import BackendConfig
 
 STOP = "###STOP###"
 GREETING = "Hi! How can I help you today?"

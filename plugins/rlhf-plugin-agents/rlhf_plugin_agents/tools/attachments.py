@@ -24,11 +24,7 @@ class Attachments:
         self.files = dict(files)
 
     def call(self, path: str) -> str:
-        """The text of a file; of '.' their names.
-
-        Raises:
-            ToolError: there is no such file, or it is of a kind that cannot be read as text.
-        """
+        """The text of a file; of '.' their names."""
         name = path.strip().removeprefix("./").lstrip("/")
         if name in ("", "."):
             return "\n".join(self.files)
@@ -38,11 +34,7 @@ class Attachments:
 
 
 def text_of(file: Path) -> str:
-    """A file as text: sheets as comma separated lines, paragraphs as lines, an archive as the names in it.
-
-    Raises:
-        ToolError: it is a picture, a sound, a PDF, or broken.
-    """
+    """A file as text: sheets as comma separated lines, paragraphs as lines, an archive as the names in it."""
     try:
         match file.suffix.lower():
             case ".xlsx":
@@ -56,7 +48,7 @@ def text_of(file: Path) -> str:
             case _:
                 return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ToolError(f"'{file.name}' is no text; pictures, sounds and PDF cannot be read here") from error
+        raise ToolError(f"'{file.name}' is not text; pictures, sounds and PDF cannot be read here") from error
     except (zipfile.BadZipFile, KeyError, ElementTree.ParseError) as error:
         raise ToolError(f"'{file.name}' is broken: {error}") from error
 

@@ -43,11 +43,7 @@ class ToolBox:
 
     @classmethod
     def of(cls, tools: Sequence[ToolConfig], ctx: BuildContext) -> ToolBox:
-        """The tools of configurations, built.
-
-        Raises:
-            ConfigError: two are offered by one name.
-        """
+        """The tools of configurations, built."""
         specs = [t.spec() for t in tools]
         name, count = Counter(s["function"]["name"] for s in specs).most_common(1)[0] if specs else ("", 0)
         if count > 1:

@@ -91,11 +91,7 @@ class FaultyCalls:
         self._made.clear()
 
     def wrap(self, name: str, arguments: Mapping[str, Any], answer: Answer) -> str:
-        """Answer a call, or not.
-
-        Raises:
-            ToolError: the fault is an error.
-        """
+        """Answer a call, or not."""
         key = f"{name} {json.dumps(json_values(arguments), sort_keys=True)}"
         attempt, self._made[key] = self._made[key], self._made[key] + 1
         fault, rng = self.faults.of(name, arguments, attempt), self.faults.rng(name, arguments, attempt)

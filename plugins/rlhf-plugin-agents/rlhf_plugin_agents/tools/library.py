@@ -29,11 +29,7 @@ def words(text: str) -> list[str]:
 
 @cache
 def load_corpus(path: Path) -> dict[str, str]:
-    """Title -> text.
-
-    Raises:
-        DatasetError: the file is missing, or a line has no title and text.
-    """
+    """Title -> text."""
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         return {str(row["title"]): str(row["text"]) for row in rows}
@@ -125,4 +121,4 @@ class Files:
         try:
             return place.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ToolError(f"'{path}' is no text") from error
+            raise ToolError(f"'{path}' is not text") from error

@@ -22,6 +22,7 @@ from rlhf_core.rollouts import ToolError
 if TYPE_CHECKING:
     from rlhf_plugin_agents.tools.mcp_config import McpServer
 
+
 IN_PROCESS = "import:"
 LEAVE_S = 5.0
 """For closing a connection; what takes longer is left to the end of the process."""
@@ -75,11 +76,7 @@ class McpConnection:
             self._ready.set()
 
     def _wait(self, make: Callable[[Any], Coroutine[Any, Any, Any]], what: str, seconds: float | None = None) -> Any:
-        """What the server answers, within ``timeout_s`` or less.
-
-        Raises:
-            ToolError: it failed or is late, in words for the agent.
-        """
+        """What the server answers, within ``timeout_s`` or less."""
         seconds = self.settings.timeout_s if seconds is None else seconds
         if self._client is None:
             raise ToolError(f"the tool's server is gone: {_cause(self._failure)}")
@@ -96,11 +93,7 @@ class McpConnection:
             raise ToolError(f"{what} did not answer in {seconds:g} s" if late else _cause(error)) from error
 
     def tools(self) -> list[Tool]:
-        """What the server offers now, the chosen ones of it, in OpenAI's form.
-
-        Raises:
-            ToolError: it does not say.
-        """
+        """What the server offers now, the chosen ones of it, in OpenAI's form."""
         found: list[Tool] = []
         cursor: str | None = None
         seen: set[str] = set()
@@ -125,11 +118,7 @@ class McpConnection:
         return [t for t in found if not chosen or t["function"]["name"] in chosen]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Call a tool, if the server still offers what was pinned.
-
-        Raises:
-            ToolError: the tool failed or is late, or the server changed its tools.
-        """
+        """Call a tool, if the server still offers what was pinned."""
         if pin_of(self.tools()) != self.settings.pin:
             raise ToolError(f"the server '{self.settings.shown}' has changed its tools since they were pinned")
         result = self._wait(lambda client: client.call_tool(name, dict(arguments)), f"tool '{name}'")

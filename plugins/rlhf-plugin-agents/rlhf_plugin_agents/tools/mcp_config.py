@@ -176,11 +176,7 @@ class ServerTools:
         return cls(config.mcp)
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The result of one call.
-
-        Raises:
-            ToolError: the tool failed, or the server is gone or changed.
-        """
+        """The result of one call."""
         from rlhf_plugin_agents.tools.mcp import McpConnection
 
         if self._connection is None:

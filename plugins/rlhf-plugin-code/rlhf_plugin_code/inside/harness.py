@@ -114,11 +114,7 @@ class Asker:
         return {"fn": number}
 
     def rebuild(self, data: Any) -> Any:
-        """What the program sent.
-
-        Raises:
-            Gone: it is no such message.
-        """
+        """What the program sent."""
         try:
             return values.rebuild(data, lambda d: Remote(self, int(d["o"][0]), str(d["o"][1])[:80]))
         except Exception as error:

@@ -32,11 +32,7 @@ libc.syscall.restype = ctypes.c_long
 
 
 def syscall(number: int, *args: int | bytes | ctypes.Array[ctypes.c_char] | ctypes.Structure | None) -> int:
-    """Call the kernel.
-
-    Raises:
-        OSError: with the kernel's errno.
-    """
+    """Call the kernel."""
     converted = [
         ctypes.c_long(a) if isinstance(a, int) else ctypes.byref(a) if isinstance(a, ctypes.Structure) else a
         for a in args

@@ -159,7 +159,7 @@ time.sleep(60)
 """,
         EQUAL,
     ),
-    "an answer that is no answer": (
+    "an answer that is not an answer": (
         """
 import os
 def f(x): os.write(4, b'{"value": {"zz": []}}\\n'); return 1

@@ -87,7 +87,7 @@ def malformed(points: Any, dimensions: int) -> str:
             return f"vector {i} {actual}, it needs {dimensions}"
         for value in row:
             if type(value) is not int:  # True is no number
-                return f"vector {i} has the coordinate {str(value)[:40]!r}, which is no integer"
+                return f"vector {i} has the coordinate {str(value)[:40]!r}, which is not an integer"
             if abs(value) >= LARGEST:
                 return f"vector {i} has a coordinate of more than {MOST_DIGITS} digits"
     return ""

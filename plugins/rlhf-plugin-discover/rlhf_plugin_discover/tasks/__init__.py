@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from rlhf_core.config import Config, ConfigError, Registry, component, explain_invalid, merge_settings, read_yaml
+from rlhf_core.config import Config, ConfigError, Registry, component, merge_settings, read_yaml
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import VerifierConfig
 from rlhf_plugin_code.extract import program
@@ -74,9 +74,6 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
         name: of a shipped task, or a folder.
         registry: where the verifier is looked up.
         settings: of the verifier; they win over the file's.
-
-    Raises:
-        ConfigError: there is no such task, its prompt is missing or empty, or its verifier can judge nothing by it.
     """
     folder = task_folder(name)
     file = read_task_file(folder, registry, settings or {})
@@ -94,16 +91,12 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
 
 
 def task_folder(name: str) -> Path:
-    """The folder of a shipped task, or one of yours.
-
-    Raises:
-        ConfigError: there is no such task.
-    """
+    """The folder of a shipped task, or one of yours."""
     folder = HERE / name if name in shipped() else Path(name).expanduser()
     if not folder.is_dir():
         raise ConfigError(
             f"there is no task '{name}'",
-            why=f"shipped: {', '.join(shipped())}; and it is no folder",
+            why=f"shipped: {', '.join(shipped())}; and it is not a folder",
             fix="name one of these, or a folder with task.yaml and prompt.md",
         )
     return folder
@@ -118,10 +111,7 @@ def read_task_file(folder: Path, registry: Registry, settings: Mapping[str, Any]
     data = read_yaml(folder / "task.yaml")
     if settings:
         data = merge_settings(data, {"verifier": dict(settings)})
-    try:
-        return TaskFile.model_validate(data, context={"registry": registry})
-    except ValidationError as error:
-        raise explain_invalid(error, TaskFile, where=str(folder / "task.yaml")) from error
+    return TaskFile.from_settings(data, str(folder / "task.yaml"), registry)
 
 
 def verifier_of(file: TaskFile, folder: Path) -> Any:
@@ -134,11 +124,7 @@ def verifier_of(file: TaskFile, folder: Path) -> Any:
 
 
 def check_prompt(verifier: Any, prompt: Prompt, folder: Path) -> None:
-    """Refuse a task by whose prompt the verifier can judge nothing.
-
-    Raises:
-        ConfigError: says what the verifier lacks.
-    """
+    """Refuse a task by whose prompt the verifier can judge nothing."""
     check = getattr(verifier, "check_prompt", None)
     if check is not None and (why := check(prompt)) is not None:
         raise ConfigError(
@@ -150,11 +136,7 @@ def check_prompt(verifier: Any, prompt: Prompt, folder: Path) -> None:
 
 
 def text_of(path: Path) -> str:
-    """A file's text, "" if there is no such file.
-
-    Raises:
-        ConfigError: it is no text.
-    """
+    """A file's text, "" if there is no such file."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def weights_path() -> Path:
-    """Folder of ``pocket-tools`` in Hugging Face form (rebuilt by ``scripts/build_pocket_tools.py``)."""
+    """Folder of ``pocket-tools`` in Hugging Face form."""
     return Path(__file__).parent / "weights"

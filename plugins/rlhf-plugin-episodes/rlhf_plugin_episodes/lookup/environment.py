@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from rlhf_core.data import Prompt
+from rlhf_core.data import Prompt, ToolCall
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.rollouts import ToolError, ToolResult, TurnStatus
-from rlhf_core.types.messages import ToolCall
 from rlhf_plugin_episodes.calculator import Calculator
+from rlhf_plugin_episodes.lookup.config import LookupConfig
 from rlhf_plugin_episodes.lookup.questions import answer_in
 from rlhf_plugin_episodes.lookup.world import World, world
-
-if TYPE_CHECKING:
-    from rlhf_plugin_episodes.lookup.config import LookupConfig
 
 
 class Lookup:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlhf_plugin_episodes.lookup.config import LookupDataConfig
 from rlhf_plugin_episodes.lookup.demonstrations import TOOLS, demonstration
 from rlhf_plugin_episodes.lookup.questions import Question, draw_question
 from rlhf_plugin_episodes.lookup.world import Split, world
-
-if TYPE_CHECKING:
-    from rlhf_plugin_episodes.lookup.config import LookupDataConfig
 
 
 class LookupSource:

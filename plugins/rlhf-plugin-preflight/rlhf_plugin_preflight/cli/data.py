@@ -45,12 +45,10 @@ def check(
     rlhf data check train.jsonl --algo sft --model runs/sft/final
     rlhf data check train.jsonl --algo grpo --reward gsm8k --against gsm8k=test.jsonl.gz
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
     from rlhf_plugin_preflight.datacheck.check import check_data
     from rlhf_plugin_preflight.datacheck.printing import lines
 
-    set_up_logging()
-    quiet_libraries()
     names = {"algo": algo, "model": model, "reward": reward, "dataset": file}
     ctx = _context(files, settings, names, heldout)
     benchmarks = [_benchmark(name, ctx) for name in against]
@@ -96,7 +94,6 @@ def _benchmark(name: str, ctx: BuildContext) -> Benchmark:
 
 def _suite_rows(registry: Registry, name: str, path: str | None) -> dict[str, Any] | None:
     """The dataset section of an installed benchmark; None if none is called so."""
-    from rlhf_core.cli import component_of
     from rlhf_core.config import ConfigError
     from rlhf_core.types.errors import did_you_mean
 
@@ -109,7 +106,7 @@ def _suite_rows(registry: Registry, name: str, path: str | None) -> dict[str, An
             why=f"installed: {', '.join(sorted(known)) or 'none'}",
             fix=did_you_mean(name, known) or "name a file, or a benchmark of `rlhf plugins list --kind benchmark`",
         )
-    suite = component_of(registry, "benchmark", name)
+    suite = registry.config("benchmark", name)
     rows_of = getattr(suite, "rows_of", None)
     if rows_of is None:
         raise ConfigError(

@@ -78,7 +78,7 @@ def _compare(
     import json
     from pathlib import Path
 
-    from rlhf_core.cli import emit_json, quiet_libraries
+    from rlhf_core.cli import emit_json
     from rlhf_core.data import write_text
     from rlhf_plugin_preflight.device.check import check_device
     from rlhf_plugin_preflight.device.report import Comparison, Report
@@ -91,7 +91,6 @@ def _compare(
         if write is not None:
             write_text(Path(write), json.dumps(report.as_json(), indent=2) + "\n")
 
-    quiet_libraries()
     if write is not None:
         _check_file(Path(write))
     report = check_device(device, model, ranks, rollout, show, keep)
@@ -201,9 +200,8 @@ def plugins() -> Iterator[Finding]:
     """Every component imports, and no name is claimed twice."""
     from collections import Counter
 
-    from rlhf_core.cli.command_check import check_commands
-    from rlhf_core.cli.plugin_check import check_components, claimed_twice
     from rlhf_core.config import Registry
+    from rlhf_plugin_preflight.plugin_check import check_commands, check_components, claimed_twice
 
     registry, context = Registry(), click.get_current_context(silent=True)
     commands = check_commands(context.find_root().command) if context is not None else ()
@@ -242,7 +240,7 @@ def abilities() -> Iterator[Finding]:
 def hooks() -> Iterator[Finding]:
     """Every hook plugin imports and spells its hooks right."""
     from rlhf_core.config import RlhfError
-    from rlhf_core.plugins.disabled import disabled_distributions
+    from rlhf_core.plugins.entry_points import disabled_distributions
     from rlhf_core.plugins.hooks import load_hooks
 
     try:
@@ -270,7 +268,7 @@ def disk() -> Iterator[Finding]:
 def writable() -> Iterator[Finding]:
     """The caches and the settings folder can be written."""
     from rlhf_core.data import cache_folder
-    from rlhf_core.plugins.disabled import settings_path
+    from rlhf_core.plugins.entry_points import settings_path
 
     yield _writable("cache folder", cache_folder(), "RLHF_CACHE")
     yield _writable("settings folder", settings_path().parent, "RLHF_HOME")

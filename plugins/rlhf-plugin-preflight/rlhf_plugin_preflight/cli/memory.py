@@ -65,9 +65,8 @@ def plan(
     rlhf memory plan --algo sft --model llama-2-7b --device-memory 80GiB
     rlhf memory plan --algo ppo --model shape:layers=24,hidden=2048,heads=16,vocab=32000 --ranks 8
     """
-    from rlhf_core.cli import emit_json, quiet_libraries
+    from rlhf_core.cli import emit_json
     from rlhf_core.config import BuildContext
-    from rlhf_core.config.precision import with_precision
     from rlhf_plugin_preflight.cli.memory_table import print_plan
     from rlhf_plugin_preflight.memory.amounts import read_amount
     from rlhf_plugin_preflight.memory.placement import asked_for
@@ -76,9 +75,10 @@ def plan(
     limit = None if device_memory is None else read_amount(device_memory)
     host = None if host_memory is None else read_amount(host_memory)
     registry, _ = open_plugins()
-    config = with_precision(resolve_options(registry, files, settings, names))
-    quiet_libraries()
+    config = resolve_options(registry, files, settings, names).with_precision()
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
+    if hasattr(config.trainer, "check_precision"):
+        config.trainer.check_precision(ctx)
     place = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
     report = make_report(ctx, place, limit, prompt_tokens, reply_tokens, host, ranks_per_node)
     if as_json:

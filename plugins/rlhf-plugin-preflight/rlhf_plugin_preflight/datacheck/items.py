@@ -17,8 +17,8 @@ from rlhf_core.data import (
     UnpairedPreference,
     message_text,
 )
+from rlhf_core.data.conversations import Reply, replies
 from rlhf_core.data.files import collected_broken_rows, refuse_row
-from rlhf_core.data.replies import Reply, replies
 
 KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "unpaired": "unpaired"}
 """What a trainer's loss consumes -> the rows that it reads."""

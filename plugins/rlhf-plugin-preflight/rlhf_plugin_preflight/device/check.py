@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.device.report import Comparison, Report, guarded
@@ -90,11 +90,10 @@ def _comparisons(model: str, device: torch.device, ranks: int, rollout: Sequence
 def _in_this_process(model: str, device: torch.device) -> Iterator[Comparison]:
     """Forwards and engine; the model is freed at the end."""
     from rlhf_core.models import ModelConfig, load_policy
-    from rlhf_core.models.precision import Precision
     from rlhf_plugin_preflight.device.forwards import compare_engine, compare_forwards
 
     loaded = load_policy(ModelConfig(path=model))
-    precisions: tuple[Precision, ...] = ("fp32", "bf16")
+    precisions: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
     for precision in precisions:
         yield from guarded(f"forward {precision}", partial(compare_forwards, loaded, device, precision))
         yield from guarded(f"native engine {precision}", partial(compare_engine, loaded, device, precision))

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlhf_core.models.layers.row_attention import WAYS, only_way, taken_ways
+from rlhf_core.models.layers.packing import BACKENDS, only_backend, selected_backends
+from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.models.precision import Precision, set_precision
 from rlhf_core.training import ForwardOptions
+from rlhf_core.training.forward import ALL, PLAIN, Structure, structure
 from rlhf_core.training.forward_check import NATS, Finding, Result, compare_paths, plain_result, within_rounding
-from rlhf_core.training.forward_options import ALL, PLAIN
-from rlhf_core.training.structure import Structure, compute_dtype, structure
 from rlhf_plugin_preflight.device.report import Comparison, guarded
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _one_path(
     what: str, model: Any, samples: Sequence[TrainingSample], options: ForwardOptions, plain: Result
 ) -> Iterator[Comparison]:
     device = next(model.parameters()).device
-    with taken_ways() as taken:
+    with selected_backends() as taken:
         finding = compare_paths(model, samples, options, plain=plain)
     agrees = within_rounding(finding, compute_dtype(model))
     took, plainly = _timed_pair(model, samples, options, device)
@@ -94,13 +94,13 @@ def _each_way(
 ) -> Iterator[Comparison]:
     """Packed attention by every way with one call, that which a run takes among them; none where a run takes none."""
     options = PLAIN.alone("packing")
-    with taken_ways() as taken:
+    with selected_backends() as taken:
         _run(model, samples, options)
-    if all(choice.way is None and not choice.refused for choice in taken.values()):
+    if all(choice.backend is None and not choice.refused for choice in taken.values()):
         return
-    for way in WAYS:
-        what = f"forward {precision}: packing by {way.name}"
-        with only_way(way.name), taken_ways() as taken:
+    for backend in BACKENDS:
+        what = f"forward {precision}: packing by {backend.name}"
+        with only_backend(backend.name), selected_backends() as taken:
             _run(model, samples, options)
             refused = [why for choice in taken.values() for why in choice.refused]
             if refused:
@@ -119,7 +119,7 @@ def _differences(finding: Finding) -> str:
 
 def compare_engine(loaded: LoadedModel, device: torch.device, precision: Precision) -> Iterator[Comparison]:
     """Logprobs that the native engine says it sampled with, against a plain forward over what it sampled."""
-    from rlhf_core.models.layers.logprobs import selected_logprobs
+    from rlhf_core.models.layers.chunked_head import selected_logprobs
     from rlhf_core.models.layers.padded import padded_logits
     from rlhf_core.rollouts import RolloutRequest, SamplingParams
     from rlhf_plugin_native.engine import NativeEngine

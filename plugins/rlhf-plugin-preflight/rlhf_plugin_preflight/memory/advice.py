@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.config import UserError
-from rlhf_core.runs.launch.memory import keeps_copy
-from rlhf_core.runs.launch.rows import samples_itself
 from rlhf_plugin_preflight.memory.engine import accepted_by_engine, says_memory
 from rlhf_plugin_preflight.memory.plan import MemoryPlan
 
@@ -45,17 +43,17 @@ def changes(run: RunConfig) -> Iterator[Change]:
     while size > 1:
         size //= 2
         yield Change(f"trainer.micro_batch_size={size}", "more, smaller forwards; the same update", _micro_batch(size))
-    if getattr(trainer, "kl", None) is not None and keeps_copy(run) and not getattr(trainer.kl, "coefficient", 0):
+    if getattr(trainer, "kl", None) is not None and run.keeps_copy and not getattr(trainer.kl, "coefficient", 0):
         yield Change(
             "trainer.kl.track=false", "no metric kl", lambda r: _trainer(r, kl=_with(r.trainer.kl, track=False))
         )
-    elif getattr(trainer, "track_kl", False) and keeps_copy(run):
+    elif getattr(trainer, "track_kl", False) and run.keeps_copy:
         yield Change("trainer.track_kl=false", "no metric kl", lambda r: _trainer(r, track_kl=False))
     engine: Any = run.rollout
     if says_memory(run):
         for setting, cost, config in getattr(engine, "memory_changes", tuple)():
             yield Change(setting, cost, _engine(config))
-    elif samples_itself(run) and hasattr(engine, "max_concurrent"):
+    elif run.samples_itself and hasattr(engine, "max_concurrent"):
         for most in (64, 16, 4, 1):
             if most < min(engine.max_concurrent, trainer.rollout_batch_size):
                 yield Change(f"rollout.max_concurrent={most}", "slower sampling", _concurrent(most))
@@ -181,9 +179,9 @@ def _engine(config: Any) -> Callable[[Any], Any]:
 
 
 def _lora(run: Any) -> Any:
-    from rlhf_core.models.config import LoraSettings
+    from rlhf_core.models import ModelConfig
 
-    return _model(run, lora=LoraSettings())
+    return _model(run, lora=ModelConfig.from_settings({"lora": {}}).lora)
 
 
 def _bfloat16(run: Any) -> Any:

@@ -29,7 +29,9 @@ def read_amount(text: str) -> int:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = match.group(2).upper() if match else ""
     if match is None or unit not in UNITS:
-        raise ConfigError(f"'{text}' is no amount of memory", fix="a number and a unit, such as 80GiB, 24GB or 512MiB")
+        raise ConfigError(
+            f"'{text}' is not an amount of memory", fix="a number and a unit, such as 80GiB, 24GB or 512MiB"
+        )
     amount = int(float(match.group(1)) * UNITS[unit])
     if amount < 1 << 20:
         raise ConfigError(f"'{text}' is {amount} bytes: no run fits that", fix="a unit may be missing: 80GiB")

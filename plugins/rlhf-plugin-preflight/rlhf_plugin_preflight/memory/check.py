@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.config import ConfigError
-from rlhf_core.runs.launch.memory import readable
+from rlhf_core.runs.launch.dry_run import readable
 from rlhf_plugin_preflight.memory.engine import RESERVED, SYNC, says_memory
 from rlhf_plugin_preflight.memory.placement import placement_of
 
@@ -124,11 +124,10 @@ _SIZES = (
 
 def _other_models(run: Any) -> list[str]:
     """Of rewards, judges and a critic."""
-    from rlhf_core.config.plan import walk_components
     from rlhf_core.models import model_paths
 
     paths: list[str] = []
-    for kind, part in walk_components(run):
+    for kind, part in run.components():
         if kind in ("reward", "judge", "advantage"):
             paths += model_paths(part.model_dump(mode="json", exclude={"pairs", "dataset"}))
     return paths
@@ -199,7 +198,7 @@ def _reason(name: str, phase: Phase) -> str:
 
 def _host_refusal(ctx: BuildContext, plan: MemoryPlan, advised: Advised, force: bool) -> ConfigError | None:
     """Of a run that offloads more than this machine's main memory holds."""
-    from rlhf_core.runs.launch.started import ranks_here
+    from rlhf_core.runs.launch.ranks import ranks_here
     from rlhf_plugin_preflight.memory.amounts import available_ram
 
     ranks, free = ranks_here(ctx.world_size), available_ram()

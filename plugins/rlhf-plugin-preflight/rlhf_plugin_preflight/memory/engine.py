@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
-from rlhf_core.runs.launch.rows import samples_itself
 
 if TYPE_CHECKING:
     from rlhf_core.config import RunConfig
@@ -90,7 +89,7 @@ class EngineMemory:
 
 def says_memory(run: RunConfig) -> bool:
     """Whether the run samples with an engine whose configuration says what it holds."""
-    return samples_itself(run) and hasattr(run.rollout, "memory")
+    return run.samples_itself and hasattr(run.rollout, "memory")
 
 
 def engine_memory(run: RunConfig, facts: EngineFacts) -> EngineMemory | None:

@@ -8,15 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.config.plan import walk_components
-from rlhf_core.config.precision import with_precision
 from rlhf_core.models import ModelConfig, ModelError, base_model, model_paths
 from rlhf_core.models.load import torch_dtype
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.save import is_peft
 from rlhf_core.models.slices import is_converted
-from rlhf_core.runs.launch.memory import keeps_copy
-from rlhf_core.runs.launch.rows import samples_itself
 from rlhf_plugin_preflight.memory.amounts import device_memory
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
 from rlhf_plugin_preflight.memory.live import tensor_bytes
@@ -172,7 +168,7 @@ def _as_in_a_run(run: RunConfig) -> Iterator[None]:
 
 
 def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, on_cpu: bool) -> Footprint:
-    run = with_precision(ctx.config)
+    run = ctx.config.with_precision()
     set_precision(policy.model, getattr(run.trainer, "precision", "fp32"))
     ctx = ctx.with_(policy=policy)
     size = measure_model(run.model, policy)
@@ -180,7 +176,7 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
     return Footprint(
         model=size,
         sizes=sizes,
-        reference=size.weights if keeps_copy(run) else 0,
+        reference=size.weights if run.keeps_copy else 0,
         sampler=2 * trained if _samples_from_a_copy(run) else 0,
         rewards=held_models(ctx),
         update=rehearse(ctx, sizes, unknown),
@@ -190,7 +186,7 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
 
 def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bool) -> EngineFacts:
     """What the memory of an engine with weights of its own depends on."""
-    run = with_precision(ctx.config)
+    run = ctx.config.with_precision()
     mixed = getattr(run.trainer, "precision", "fp32") != "fp32"
     element = 2 if mixed else torch_dtype(run.model.dtype).itemsize
     text = base_model(policy.model).config.get_text_config()
@@ -265,7 +261,7 @@ def _samples_from_a_copy(run: Any) -> bool:
     """Whether a run that samples ahead keeps a copy of the policy, and a snapshot on its way to it."""
     from rlhf_core.training.weight_sync import keeps_own_weights
 
-    ahead = samples_itself(run) and getattr(run.trainer, "batches_ahead", 0)
+    ahead = run.samples_itself and getattr(run.trainer, "batches_ahead", 0)
     return bool(ahead) and not keeps_own_weights(run.rollout)
 
 
@@ -276,7 +272,7 @@ def held_models(ctx: BuildContext) -> int:
     as one model.
     """
     total = 0
-    for kind, part in walk_components(ctx.config):
+    for kind, part in ctx.config.components():
         if kind not in ("reward", "judge"):
             continue
         own = getattr(part, "memory_models", None)

@@ -56,9 +56,9 @@ def lies_by_parts(config: ModelConfig, text: Any) -> bool:
         config: which model.
         text: transformers' configuration of its decoder.
     """
-    from rlhf_core.models.layers.caches import keys_and_values_only
+    from rlhf_core.models.layers.trunk_and_head import keys_and_values_only
     from rlhf_core.models.modality import MODALITY_FILE
-    from rlhf_plugin_native.kv_cache import make_cache
+    from rlhf_plugin_native.decode_step import make_cache
     from rlhf_plugin_preflight.memory.weightless import describe
 
     source = describe(config).source

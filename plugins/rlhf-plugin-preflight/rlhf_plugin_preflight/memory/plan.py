@@ -89,7 +89,7 @@ def check_placement(place: Placement, model: ModelSize) -> None:
         )
     if place.strategy == "hsdp" and place.ranks % min(place.ranks, place.ranks_per_node):
         raise ConfigError(
-            f"{place.ranks} ranks are no whole nodes of {place.ranks_per_node}",
+            f"{place.ranks} ranks are not whole nodes of {place.ranks_per_node}",
             fix="change --ranks or --ranks-per-node",
         )
     if place.ranks % split:

@@ -81,8 +81,7 @@ def _worth_tokens() -> int:
 
 def _read(model: Any, prompts: Sequence[int], longest: int, live: LiveBytes) -> Parts:
     """Forward over the distinct prompts, padded."""
-    from rlhf_plugin_native.decode_step import plain_step
-    from rlhf_plugin_native.kv_cache import make_cache
+    from rlhf_plugin_native.decode_step import make_cache, plain_step
 
     trunk = _trunk(model)
     cache = make_cache(trunk.config)
@@ -97,8 +96,7 @@ def _read(model: Any, prompts: Sequence[int], longest: int, live: LiveBytes) -> 
 
 def _decode(ctx: BuildContext, rows: int, longest: int, completion: int, live: LiveBytes) -> Parts:
     """The last token: a cache of full width, one layer of which has just been made wider."""
-    from rlhf_plugin_native.decode_step import plain_step
-    from rlhf_plugin_native.kv_cache import BLOCK, GrowingLayer, make_cache
+    from rlhf_plugin_native.decode_step import BLOCK, GrowingLayer, make_cache, plain_step
     from rlhf_plugin_native.sampling import draw
 
     model = ctx.policy.model
@@ -140,7 +138,7 @@ def _beside_weights(live: LiveBytes, growing: int) -> Parts:
 
 def _parts(model: Any) -> Any:
     from rlhf_core.models import take_apart
-    from rlhf_core.training.structure import structure
+    from rlhf_core.training.forward import structure
 
     return take_apart(model) if structure(model).split else None
 

@@ -26,6 +26,8 @@ class Shape(NamedTuple):
     vocab: int
     context: int
     tied: bool = False
+    head_dim: int = 0
+    """0 is ``hidden / heads``."""
 
 
 SHAPES: dict[str, Shape] = {
@@ -34,10 +36,14 @@ SHAPES: dict[str, Shape] = {
     "smollm2-360m": Shape("llama", 32, 960, 15, 5, 2560, 49152, 8192, True),
     "qwen2.5-0.5b": Shape("qwen2", 24, 896, 14, 2, 4864, 151936, 32768, True),
     "qwen2.5-1.5b": Shape("qwen2", 28, 1536, 12, 2, 8960, 151936, 32768, True),
+    "qwen3-0.6b": Shape("qwen3", 28, 1024, 16, 8, 3072, 151936, 40960, True, 128),
+    "qwen3-1.7b": Shape("qwen3", 28, 2048, 16, 8, 6144, 151936, 40960, True, 128),
+    "qwen3-8b": Shape("qwen3", 36, 4096, 32, 8, 12288, 151936, 40960, False, 128),
     "smollm2-1.7b": Shape("llama", 24, 2048, 32, 32, 8192, 49152, 8192, True),
     "qwen2.5-3b": Shape("qwen2", 36, 2048, 16, 2, 11008, 151936, 32768, True),
     "llama-2-7b": Shape("llama", 32, 4096, 32, 32, 11008, 32000, 4096),
     "qwen2.5-7b": Shape("qwen2", 28, 3584, 28, 4, 18944, 152064, 32768),
+    "llama-3-8b": Shape("llama", 32, 4096, 32, 8, 14336, 128256, 8192),
     "llama-3.1-8b": Shape("llama", 32, 4096, 32, 8, 14336, 128256, 131072),
     "llama-2-13b": Shape("llama", 40, 5120, 40, 40, 13824, 32000, 4096),
     "qwen2.5-32b": Shape("qwen2", 64, 5120, 40, 8, 27648, 152064, 32768),
@@ -72,7 +78,7 @@ def _spelled(text: str) -> Shape:
         if name not in known or not value.isdigit():
             near = did_you_mean(name, [*known, *SHAPES], limit=1)
             raise ModelError(
-                f"'{PREFIX}{text}' is no shape: '{part}' cannot be read",
+                f"'{PREFIX}{text}' is not a shape: '{part}' cannot be read",
                 why=near or f"sizes are {', '.join(known)}; names are {', '.join(SHAPES)}",
                 fix=f"--model {PREFIX}layers=32,hidden=4096,heads=32,kv_heads=8,intermediate=14336,vocab=128256",
             )
@@ -95,17 +101,17 @@ def _check(shape: Shape, text: str) -> None:
     elif shape.hidden % shape.heads:
         wrong = f"{shape.heads} heads do not divide hidden size {shape.hidden}"
     elif shape.heads % shape.kv_heads:
-        wrong = f"{shape.kv_heads} heads of keys do not divide {shape.heads} heads"
+        wrong = f"{shape.kv_heads} key/value heads do not divide {shape.heads} heads"
     elif shape.hidden // shape.heads % 2:
-        wrong = f"a head of {shape.hidden // shape.heads} cannot be rotated: the size must be even"
+        wrong = f"a head has {shape.hidden // shape.heads} dimensions; rotary embeddings need an even number"
     elif max(shape.hidden, shape.intermediate, shape.vocab) > 1 << 24 or shape.layers > 1000:
-        wrong = "no model is that large"
+        wrong = "the largest values are 16,777,216 for a width and 1,000 layers"
     if wrong:
-        raise ModelError(f"'{PREFIX}{text}' is no shape of a model", why=wrong, fix="change the size")
+        raise ModelError(f"'{PREFIX}{text}' is not the shape of a model", why=wrong, fix="change the size")
 
 
 def _config(shape: Shape) -> Any:
-    from transformers import GPT2Config, LlamaConfig, Qwen2Config
+    from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
     if shape.family == "gpt2":
         return GPT2Config(
@@ -115,8 +121,8 @@ def _config(shape: Shape) -> Any:
             vocab_size=shape.vocab,
             n_positions=shape.context,
         )
-    family: Any = Qwen2Config if shape.family == "qwen2" else LlamaConfig
-    return family(
+    families: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+    return families[shape.family](
         num_hidden_layers=shape.layers,
         hidden_size=shape.hidden,
         num_attention_heads=shape.heads,
@@ -125,4 +131,5 @@ def _config(shape: Shape) -> Any:
         vocab_size=shape.vocab,
         max_position_embeddings=shape.context,
         tie_word_embeddings=shape.tied,
+        head_dim=shape.head_dim or shape.hidden // shape.heads,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlhf_core.config import ConfigError, RlhfError
-from rlhf_core.runs.launch.rows import Rows, read_all, samples_itself
+from rlhf_core.runs.launch.rows import Rows, read_all
 from rlhf_plugin_preflight.memory.shapes import is_shape
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def sizes_of(
         ConfigError: nothing fits the context.
     """
     trainer: Any = run.trainer
-    online = samples_itself(run)
+    online = run.samples_itself
     if online and reply is not None:
         raise ConfigError("a sampled reply is as long as trainer.sampling.max_tokens", fix="set that instead")
     lengths = _given(run, context, prompt, reply) if prompt or reply else _read(run, ctx, context)
@@ -148,7 +148,7 @@ def _heavy(rows: Sequence[Row], size: int) -> tuple[Row, ...]:
 
 def _given(run: RunConfig, context: int, prompt: int | None, reply: int | None) -> Lengths:
     trainer: Any = run.trainer
-    if samples_itself(run):
+    if run.samples_itself:
         completion = int(trainer.sampling.max_tokens)
         prompt = ASSUMED_PROMPT if prompt is None else prompt
         _fits(prompt + completion, context)
@@ -179,7 +179,7 @@ def _read(run: RunConfig, ctx: BuildContext, context: int) -> Lengths:
     except (RlhfError, OSError) as error:
         why = str(error).split("\n")[0]
     trainer: Any = run.trainer
-    if samples_itself(run):
+    if run.samples_itself:
         completion = int(trainer.sampling.max_tokens)
         prompt = max(1, min(run.dataset.max_prompt_tokens or ASSUMED_PROMPT, context - completion))
         return Lengths([Row(prompt, (completion,))], f"prompts of {prompt} tokens assumed: {why}")
@@ -192,7 +192,7 @@ def _read(run: RunConfig, ctx: BuildContext, context: int) -> Lengths:
 
 
 def _tokenized(run: RunConfig, rows: Rows, context: int) -> list[Row]:
-    from rlhf_core.data.replies import replies
+    from rlhf_core.data.conversations import replies
     from rlhf_core.models import Formatter, load_tokenizer
 
     trainer: Any = run.trainer

@@ -143,8 +143,8 @@ def _loss(ctx: BuildContext) -> Any:
 
 
 def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[Any], Any, Any, float | None]:
-    from rlhf_core.losses import CriticAdvantage
-    from rlhf_core.rl.build import policy_loss
+    from rlhf_core.plugins.loss_contract import CheckedLoss
+    from rlhf_core.rl.build import policy_terms
     from rlhf_core.training import ForwardOptions, PolicyModule
 
     run: Any = ctx.config
@@ -152,10 +152,10 @@ def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[A
     options = ForwardOptions(trainer.share_prefix, trainer.packing != "off", trainer.chunked_head)
     module = PolicyModule(ctx.policy.model, trainer.sampling.temperature, options)
     with_values = bool(getattr(run.advantage, "has_critic", False))
-    estimator = run.advantage.build(ctx) if with_values else None
-    loss = policy_loss(loss, trainer)
+    estimator: Any = run.advantage.build(ctx) if with_values else None
+    loss = CheckedLoss(loss, terms=[policy_terms(trainer)])
     rate = None
-    if isinstance(estimator, CriticAdvantage):
+    if estimator is not None:
         loss, rate = estimator.with_value_loss(loss), estimator.learning_rate
         module.critic, module.on_policy_trunk = estimator.critic, estimator.on_policy_trunk
     names = ["behaviour_T"]

@@ -76,7 +76,7 @@ def weightless_model(config: ModelConfig, layers: int | None = None) -> LoadedMo
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.lora is not None:
-        from rlhf_core.models.lora import add_lora
+        from rlhf_core.models.save import add_lora
 
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an earlier name
@@ -115,7 +115,7 @@ def _off_meta(model: torch.nn.Module) -> None:
 
 
 def assume_structure(model: Any) -> None:
-    """Say what would be tried on real weights: which ways through the model there are (:mod:`..policy.structure`).
+    """Say what would be tried on real weights: which forwards the model allows (``rlhf_core.training.forward``).
 
     Packing is assumed where attention is torch's, every layer keeps keys and values, and no setting changes the logits
     after the head; a run tries it, and falls back to padded rows where it does not agree.
@@ -124,8 +124,8 @@ def assume_structure(model: Any) -> None:
     from transformers.cache_utils import DynamicLayer
 
     from rlhf_core.models import base_model, take_apart
-    from rlhf_core.models.layers import last_token, packing, split
-    from rlhf_core.training import structure
+    from rlhf_core.models.layers import last_token, packing, trunk_and_head
+    from rlhf_core.training import forward
 
     base = base_model(model)
     parts = take_apart(model)
@@ -136,8 +136,8 @@ def assume_structure(model: Any) -> None:
     if packs:
         packing.register()
         base.set_attn_implementation(packing.NAME)
-    split._known[base] = is_split
-    structure._known[base] = structure.Structure(is_split, False, packs)
+    trunk_and_head._linear_heads[base] = is_split
+    forward._structures[base] = forward.Structure(is_split, False, packs)
     if parts is not None:
         last_token._known[base_model(parts.trunk)] = packs
 

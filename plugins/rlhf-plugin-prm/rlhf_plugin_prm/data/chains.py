@@ -128,11 +128,7 @@ def gold(sample: Sample) -> Mapping[str, float]:
 
 
 def distinct_chains(count: int, length: tuple[int, int], largest: int, rng: random.Random) -> Sequence[Chain]:
-    """Different chains, drawn one by one.
-
-    Raises:
-        ValueError: there are not so many.
-    """
+    """Different chains, drawn one by one."""
     chains: dict[Chain, None] = {}
     for _ in range(50 * count):
         if len(chains) == count:

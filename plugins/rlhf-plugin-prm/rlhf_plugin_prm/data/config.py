@@ -40,7 +40,7 @@ class ChainStepsConfig(ComponentConfig):
     def _order(self) -> ChainStepsConfig:
         low, high = self.terms
         if not 1 <= low <= high <= 12:
-            raise ConfigError(f"terms {list(self.terms)} is no range", fix="give fewest and most, from 1 to 12")
+            raise ConfigError(f"terms {list(self.terms)} is not a range", fix="give fewest and most, from 1 to 12")
         return self
 
 

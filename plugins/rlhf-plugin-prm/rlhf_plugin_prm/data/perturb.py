@@ -93,7 +93,7 @@ def _parsed(answer: str) -> tuple[list[str], str]:
     solution, mark, final = answer.rpartition("####")
     lines = [line.strip() for line in solution.splitlines() if line.strip()]
     if not mark or not final.strip() or not lines:
-        raise NotWorked("'answer' is no solution that ends with '#### X'")
+        raise NotWorked("'answer' is not a solution that ends with '#### X'")
     return lines, final.strip().replace(",", "")
 
 

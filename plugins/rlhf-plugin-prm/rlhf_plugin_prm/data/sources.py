@@ -14,6 +14,7 @@ from rlhf_plugin_prm.data.perturb import Kind, Labelled, NotWorked, perturb, unt
 if TYPE_CHECKING:
     from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig
 
+
 Row = Mapping[str, Any]
 
 
@@ -105,11 +106,7 @@ class Gsm8kSource:
         return random.Random(f"held out/{number}").random() < self.config.heldout_share
 
     def solutions(self, row: Row, split: str, number: int) -> list[Row]:
-        """All solutions of one published row.
-
-        Raises:
-            DatasetError: it is not in GSM8K's form.
-        """
+        """All solutions of one published row."""
         try:
             return solutions(
                 str(row["question"]),

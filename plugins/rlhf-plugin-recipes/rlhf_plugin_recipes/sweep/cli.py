@@ -41,14 +41,12 @@ def sweep(
     rlhf sweep learning_rate --jobs 2
     rlhf sweep mine.yaml --seeds 0,1,2,3 --set base.trainer.steps=50
     """
-    from rlhf_core.cli import set_up_logging
     from rlhf_core.config import ConfigError
     from rlhf_plugin_recipes.files import find_file, shipped
     from rlhf_plugin_recipes.process import locked
     from rlhf_plugin_recipes.sweep.plan import plan_runs
     from rlhf_plugin_recipes.sweep.read import read_sweep
 
-    set_up_logging()
     if list_them:
         _list(as_json)
         return
@@ -124,11 +122,7 @@ def _forecast(runs: list[SweepRun], as_json: bool) -> None:
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:
-    """Whole numbers between commas.
-
-    Raises:
-        ConfigError: something else.
-    """
+    """Whole numbers between commas."""
     from rlhf_core.config import ConfigError
 
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]

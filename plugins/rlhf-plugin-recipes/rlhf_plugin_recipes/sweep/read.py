@@ -59,9 +59,6 @@ def read_sweep(file: Path, settings: Iterable[str] = (), seeds: tuple[int, ...] 
         file: YAML.
         settings: ``a.b=c``, over the file.
         seeds: instead of the file's.
-
-    Raises:
-        ConfigError: an unknown key, nothing that varies, or a draw that means nothing.
     """
     data = read_mapping(file, settings)
     refuse_unknown(str(file), data, KEYS)
@@ -100,16 +97,12 @@ def _points(data: Mapping[str, Any], where: str) -> list[Point]:
     labels = [point.label for point in points]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
-        raise ConfigError(f"'{twice}' stands twice among the points", where=where, fix="leave one out")
+        raise ConfigError(f"'{twice}' is given twice among the points", where=where, fix="leave one out")
     return points
 
 
 def _check_keys(data: Mapping[str, Any], axes: list[list[Point]], where: str) -> None:
-    """Refuse a setting that varies, but of which something else decides, so that the table would name another.
-
-    Raises:
-        ConfigError: it is the seed, it is in ``base.set``, or two axes vary it.
-    """
+    """Refuse a setting that varies, but of which something else decides, so that the table would name another."""
     keys = [set[str]().union(*(_decided(point.settings) for point in axis)) for axis in axes]
     if "seed" in data["base"] or any("seed" in axis for axis in keys):
         raise ConfigError("seed is not a setting that varies", where=where, fix="seeds: [0, 1, 2]")

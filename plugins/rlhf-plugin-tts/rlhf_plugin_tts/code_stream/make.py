@@ -1,8 +1,10 @@
-"""Makes a speech policy of a Dia or a CSM and its codec."""
+"""Makes a speech policy of a Parler-TTS, a Dia or a CSM and its codec."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,51 +20,66 @@ OTHERS = ("generation_config.json", "preprocessor_config.json", "processor_confi
 OTHERS += ("tokenizer.json", "tokenizer_config.json", "spiece.model", "tokenizer.model", "added_tokens.json")
 OTHERS += ("chat_template.jinja", "config.json")
 KINDS = {
-    "dia": "rlhf_plugin_tts.dia.modality:DiaVoice",
-    "csm": "rlhf_plugin_tts.csm.modality:CsmVoice",
+    "parler": ("parler_tts", "Parler-TTS", "rlhf_plugin_tts.parler.modality", "ParlerVoice"),
+    "dia": ("dia", "Dia", "rlhf_plugin_tts.dia.modality", "DiaVoice"),
+    "csm": ("csm", "CSM", "rlhf_plugin_tts.csm.modality", "CsmVoice"),
 }
-"""Model type -> its voice."""
-TITLES = {"parler_tts": "Parler-TTS", "dia": "Dia", "csm": "CSM"}
+"""Kind -> its model type, title and voice."""
 
 
 def make_stream_voice(
-    kind: str, model: str, codec: str, output: Path, *, voice: str = "", learn: str = "all"
+    kind: str,
+    model: str,
+    codec: str,
+    output: Path,
+    *,
+    voice: str = "",
+    descriptions: str | None = None,
+    learn: str = "all",
 ) -> dict[str, Any]:
-    """Write a folder with weights, codec, tokenizer and ``modality.json``; weights are linked where that is possible.
+    """Write a folder with weights, codec, tokenizers and ``modality.json``; weights are linked where that is possible.
 
     Args:
         kind: one of ``KINDS``.
         model: folder or hub id.
-        codec: folder or hub id of its codec in Hugging Face form.
+        codec: folder or hub id of its codec in Hugging Face form, such as ``descript/dac_44khz``.
         output: a new folder.
-        voice: CSM's speaker of prompts that name none.
+        voice: description (Parler-TTS) or speaker (CSM) of prompts that name none.
+        descriptions: folder or hub id of Parler-TTS's tokenizer of descriptions; None takes that of its text encoder.
         learn: ``all`` codebooks get gradients, or the ``first`` alone.
-
-    Raises:
-        ModelError: one of them is not there, or they do not fit together.
-        ConfigError: the folder exists, or Dia is given a voice.
     """
     from transformers import AutoTokenizer
 
     if voice and kind == "dia":
         raise ConfigError("--voice is not for Dia", why="it takes no description", fix="leave it out")
-    if voice and not voice.isdecimal():
-        raise ConfigError(f"--voice {voice!r} is no speaker's number", why="CSM takes no description", fix="--voice 0")
+    if voice and kind == "csm" and not voice.isdecimal():
+        raise ConfigError(
+            f"--voice {voice!r} is not a speaker's number", why="CSM takes no description", fix="--voice 0"
+        )
     if output.exists():
         raise ConfigError(f"--output {output} exists", fix="name a new folder")
     weights, sounds = fetch(model, "model"), fetch(codec, "codec")
     described = read_model_config(weights, model, kind)
+    if described.get("prompt_cross_attention"):
+        raise ModelError(f"'{model}' attends to its text in a way that is not supported (prompt_cross_attention)")
     Codec(sounds)
-    place, _, name = KINDS[kind].partition(":")
-    voice_class: Any = getattr(import_module(place), name)
+    texts = [weights]
+    if kind == "parler":
+        about = descriptions or described["text_encoder"].get("_name_or_path") or model
+        texts.append(fetch(about, "tokenizer"))
+        check_readable(texts)
+    _, _, module, name = KINDS[kind]
+    modality = import_module(module)
+    voice_class: Any = getattr(modality, name)
     with whole_folder(output) as aside:
         link_folder(weights, aside)
         for other in OTHERS:
             (aside / other).unlink(missing_ok=True)  # a link: written anew, the model's own must not change
         link_folder(sounds, aside / "codec")
-        AutoTokenizer.from_pretrained(str(weights)).save_pretrained(str(aside / voice_class.TOKENIZERS[0]))
+        for name, folder in zip(voice_class.TOKENIZERS, texts, strict=True):
+            AutoTokenizer.from_pretrained(str(folder)).save_pretrained(str(aside / name))
         write_json(aside / "config.json", {**described, "learned_codebooks": learn})
-        write_json(aside / MODALITY_FILE, {"modality": kind, "voice": voice})
+        write_json(aside / MODALITY_FILE, {"modality": modality.NAME, "voice": voice})
         layout = voice_class.laid_out(voice_class.config_class.from_pretrained(aside))
         tokenizer = stream_tokenizer(layout.codes)
         tokenizer.save_pretrained(aside)
@@ -71,16 +88,24 @@ def make_stream_voice(
     return {"output": str(output), "codec": made.codec.family, "codes": codes, "rate": made.codec.rate}
 
 
-def read_model_config(weights: Path, model: str, kind: str) -> dict[str, Any]:
-    """``config.json`` of a model of that kind.
+def check_readable(folders: Sequence[Path]) -> None:
+    """Refuse a tokenizer that is there as ``spiece.model`` alone where sentencepiece is not installed."""
+    for folder in folders:
+        alone = (folder / "spiece.model").is_file() and not (folder / "tokenizer.json").is_file()
+        if alone and importlib.util.find_spec("sentencepiece") is None:
+            raise ConfigError(
+                f"the tokenizer in '{folder}' needs the package 'sentencepiece', which is not installed",
+                fix='pip install "rlhf-plugin-tts[parler]"',
+            )
 
-    Raises:
-        ModelError: there is none, or it is of another kind.
-    """
+
+def read_model_config(weights: Path, model: str, kind: str) -> dict[str, Any]:
+    """``config.json`` of a model of that kind."""
     file = weights / "config.json"
     described: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-    if described.get("model_type") != kind:
-        raise ModelError(f"'{model}' is a {described.get('model_type')}, not {TITLES[kind]}", fix="another --like")
+    model_type, title, *_ = KINDS[kind]
+    if described.get("model_type") != model_type:
+        raise ModelError(f"'{model}' is a {described.get('model_type')}, not {title}", fix="another --like")
     return described
 
 

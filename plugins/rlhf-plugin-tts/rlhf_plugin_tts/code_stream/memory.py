@@ -114,11 +114,7 @@ class StreamMemory(DynamicLayer):
                 held[layer] = [_stacked(x, y) for x, y in zip(kept, more[layer], strict=True)]
 
     def copy_row(self, row: int, first: int, last: int) -> Any:
-        """Not for episodes: a row cannot be cut.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Not for episodes: a row cannot be cut."""
         raise NotImplementedError("models of several codebooks are sampled turn by turn in one batch only")
 
     def lay(self, rows: Sequence[Any]) -> None:

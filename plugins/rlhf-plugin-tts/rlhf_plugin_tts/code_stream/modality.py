@@ -115,15 +115,11 @@ class StreamVoice:
         return " ".join(f"c{int(i)}" for i in ids if int(i) < self.marks[0])
 
     def completion_ids(self, text: str) -> list[int]:
-        """The ids of such names.
-
-        Raises:
-            DatasetError: one is no code of this model.
-        """
+        """The ids of such names."""
         ids = [int(name[1:]) if name[:1] == "c" and name[1:].isdecimal() else -1 for name in text.split()]
         if any(not 0 <= i < self.marks[0] for i in ids):
             raise DatasetError(
-                "a completion holds what is no code of this voice",
+                "a completion holds what is not a code of this voice",
                 where=f"completion {text[:40]!r}",
                 fix="a completion of speech is its codes, as rlhf generate writes them",
             )

@@ -47,11 +47,11 @@ class Codec:
         except (OSError, ValueError, KeyError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise ModelError(
-                f"'{place}' is no codec that transformers knows", why=reason, fix=f"one of {', '.join(FAMILIES)}"
+                f"'{place}' is not a codec that transformers knows", why=reason, fix=f"one of {', '.join(FAMILIES)}"
             ) from error
         if self.family not in FAMILIES:
             raise ModelError(
-                f"'{place}' holds a {self.family}, which is no codec that can be decoded here",
+                f"'{place}' holds a {self.family}, which is not a codec that can be decoded here",
                 fix=f"one of {', '.join(FAMILIES)}",
             )
 
@@ -129,11 +129,7 @@ def link_folder(source: Path, target: Path) -> None:
 
 
 def fetch(place: str, what: str) -> Path:
-    """A folder here, or the local snapshot of a hub id, downloaded where that is needed.
-
-    Raises:
-        ModelError: neither.
-    """
+    """A folder here, or the local snapshot of a hub id, downloaded where that is needed."""
     folder = Path(place).expanduser()
     if folder.is_dir():
         return folder

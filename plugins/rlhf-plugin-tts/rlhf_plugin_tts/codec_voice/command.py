@@ -7,7 +7,23 @@ from typing import Any
 
 import click
 
-from rlhf_plugin_tts.codec_voice.likes import LIKE
+LIKE: dict[str, dict[str, Any]] = {
+    "llasa": {
+        "token": "<|s_{}|>",
+        "end": "<|SPEECH_GENERATION_END|>",
+        "prompt": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nConvert the text to speech:"
+        "<|TEXT_UNDERSTANDING_START|>{text}<|TEXT_UNDERSTANDING_END|><|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n<|SPEECH_GENERATION_START|>",
+    },
+    "neutts": {
+        "token": "<|speech_{}|>",
+        "end": "<|SPEECH_GENERATION_END|>",
+        "prompt": "user: Convert the text to speech:<|TEXT_PROMPT_START|>{text}<|TEXT_PROMPT_END|>\n"
+        "assistant:<|SPEECH_GENERATION_START|>",
+    },
+}
+"""Settings of known families; ``rlhf tts voice --like``."""
+
 
 STREAMS = ("csm", "dia", "parler")
 """Models of several codebooks, whose folders say their tokens themselves."""
@@ -38,10 +54,8 @@ def voice(model: str, codec: str, output: Path, like: str | None, end: str | Non
     rlhf tts voice --model nari-labs/Dia-1.6B-0626 --codec descript/dac_44khz --like dia --output dia
     rlhf tts voice --model lm --codec dac --token '<a{}>' --prompt 'say: {text}<speak>' --output my-voice
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
 
-    set_up_logging()
-    quiet_libraries()
     make = _codec_voice if like not in STREAMS else _stream
     result = make(model, codec, output, like, end, asked)
     if as_json:
@@ -76,15 +90,12 @@ def _stream(
 ) -> dict[str, Any]:
     from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.code_stream.make import make_stream_voice
-    from rlhf_plugin_tts.parler.make import make_parler
 
     given = {**asked, "end": end, "codebooks": None if asked["codebooks"] == 1 else asked["codebooks"]}
     if wrong := next((n for n in ("token", "first", "codebooks", "prompt", "end") if given[n] is not None), None):
         raise ConfigError(f"--{wrong} is not for --like {like}", why="the model's folder says it", fix="leave it out")
     tokenizer = asked["description_tokenizer"]
-    named = {"voice": asked["voice"] or "", "learn": asked["learn"] or "all"}
-    if like == "parler":
-        return make_parler(model, codec, output, descriptions=tokenizer, **named)
-    if tokenizer is not None:
+    if tokenizer is not None and like != "parler":
         raise ConfigError("--description-tokenizer is for Parler-TTS", fix="leave it out")
+    named = {"voice": asked["voice"] or "", "learn": asked["learn"] or "all", "descriptions": tokenizer}
     return make_stream_voice(str(like), model, codec, output, **named)

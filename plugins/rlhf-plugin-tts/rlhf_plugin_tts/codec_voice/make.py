@@ -30,10 +30,6 @@ def make_voice(model: str, codec: str, output: Path, end: str | None, described:
         output: a new folder.
         end: name of the token that ends speech; None keeps the tokenizer's EOS.
         described: settings of :class:`CodecVoiceDescription`.
-
-    Raises:
-        ModelError: one of them is not there, or they do not fit together.
-        ConfigError: the folder exists, or the settings cannot be.
     """
     if output.exists():
         raise ConfigError(f"--output {output} exists", fix="name a new folder")
@@ -73,11 +69,7 @@ def _generation(weights: Path, end: int) -> dict[str, Any]:
 
 
 def refuse_others(weights: Path, model: str) -> None:
-    """Refuse speech models that are no causal language model of one stream.
-
-    Raises:
-        ModelError: names the kind, and what to do.
-    """
+    """Refuse speech models that are no causal language model of one stream."""
     file = weights / "config.json"
     kind = json.loads(file.read_text()).get("model_type") if file.is_file() else None
     if kind in OTHER_MAKERS:

@@ -80,7 +80,7 @@ class CodecVoice:
         names, vocabulary = text.split(), self.tokenizer.get_vocab()
         if unknown := next((name for name in names if name not in vocabulary), None):
             raise DatasetError(
-                f"{unknown!r} is no token of this voice",
+                f"{unknown!r} is not a token of this voice",
                 where=f"completion {text[:40]!r}",
                 fix="a completion of speech is its tokens, as rlhf generate writes them",
             )
@@ -119,11 +119,7 @@ class CodecVoice:
 
 
 def code_numbers(described: CodecVoiceDescription, codec: Codec, tokenizer: Any) -> dict[int, int]:
-    """Token id -> number of its code.
-
-    Raises:
-        ModelError: the model has not a token for every code of the codec, or the codec has not so many codebooks.
-    """
+    """Token id -> number of its code."""
     wanted = described.codebooks * codec.size
     if described.codebooks > codec.codebooks:
         raise ModelError(

@@ -1,4 +1,12 @@
-"""Dia as a policy: the text is the prompt, the delayed codes a clip."""
+"""Dia as a policy: the text is the prompt, the delayed codes a clip.
+
+Dia (Nari Labs) as a causal language model of one stream of tokens: ``text <sep> <start> codes <end>``.
+
+The encoder, decoder and head are transformers' own; the text is what the encoder reads. What Dia's sampler forbids has
+probability 0 (special codes; ends in codebooks above the first) and what it forces has probability one (the others'
+ends). Its guidance (a second forward without text) and its rule that an end is drawn only where it is the likeliest
+code are left out: probabilities are the model's own.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +14,97 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, DiaConfig, DiaModel, DiaPreTrainedModel
+
 from rlhf_core.data import DatasetError
+from rlhf_plugin_tts.code_stream.memory import StreamMemory, Written
 from rlhf_plugin_tts.code_stream.modality import Layout, StreamVoice
-from rlhf_plugin_tts.dia.stream import DiaStreamConfig
+from rlhf_plugin_tts.code_stream.stream import NEVER, CodeStream, additive, stream_view
 from rlhf_plugin_tts.turns import said_and_described
+
+
+class DiaStreamConfig(DiaConfig):
+    """Dia's configuration; the core is told about its stream."""
+
+    def get_text_config(self, *args: Any, **kwargs: Any) -> Any:
+        """Of the stream."""
+        inner: Any = self.decoder_config
+        pieces = getattr(self.encoder_config, "vocab_size", 0)
+        return stream_view(
+            inner.vocab_size, pieces, inner.hidden_size, inner.max_position_embeddings, inner.num_channels
+        )
+
+
+class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
+    """Weights have the names of ``DiaForConditionalGeneration``."""
+
+    config_class = DiaStreamConfig
+    _supports_flash_attn = False
+    _supports_flex_attn = False
+
+    def __init__(self, config: DiaStreamConfig) -> None:
+        super().__init__(config)
+        inner: Any = config.decoder_config
+        self.model: Any = DiaModel(config)
+        self.logits_dense = nn.Linear(inner.hidden_size, inner.num_channels * inner.vocab_size, bias=False)
+        ends = {"begin": inner.bos_token_id, "finish": inner.eos_token_id, "filler": inner.pad_token_id}
+        self.lay_out(inner.vocab_size, config.delay_pattern or (), **ends, start=True)
+        self.post_init()
+
+    def get_input_embeddings(self) -> Any:
+        """Of the codes."""
+        return self.model.decoder.embeddings.embed
+
+    def embed_text(self, pieces_BM: Tensor) -> Tensor:
+        """Nothing: the encoder reads it all, before ``<sep>``."""
+        return self.logits_dense.weight.new_zeros(*pieces_BM.shape, self.logits_dense.in_features)
+
+    def embed_frames(self, codes_BFK: Tensor) -> Tensor:
+        """The sum over codebooks."""
+        return self.model.decoder.embeddings(codes_BFK.clamp(max=self.codes - 1))
+
+    def describe(self, pieces_BN: Tensor, known_BN: Tensor) -> Tensor:
+        """The text."""
+        pieces = pieces_BN.clamp(max=self.config.encoder_config.vocab_size - 1)
+        return self.model.encoder(input_ids=pieces, attention_mask=known_BN.long()).last_hidden_state
+
+    def run(
+        self,
+        x_BMH: Tensor,
+        places_BM: Tensor,
+        about_BNH: Tensor | None,
+        seen_BMN: Tensor,
+        about_seen_BMN: Tensor,
+        memory: StreamMemory | None,
+    ) -> Tensor:
+        """As in :class:`CodeStream`."""
+        decoder = self.model.decoder
+        written = None if memory is None else Written(memory, prompts=about_BNH is not None)
+        turned = decoder.rotary_emb(x_BMH, position_ids=places_BM)
+        mask, about_mask = additive(seen_BMN, x_BMH), additive(about_seen_BMN, x_BMH)
+        about = x_BMH if about_BNH is None else about_BNH  # only its shape is read where its keys are known
+        for layer in decoder.layers:
+            x_BMH = layer(x_BMH, turned, mask, about, about_mask, written)
+        return decoder.norm(x_BMH)
+
+    def of_frames(self, hidden_BFH: Tensor, codes_BFK: Tensor, books: int) -> Tensor:
+        """Each head's, of one hidden state, without what Dia never draws."""
+        logits = self.logits_dense(hidden_BFH).unflatten(-1, (self.codebooks, self.codes))[:, :, :books].clone()
+        logits[..., self.finish + 1 :] = NEVER
+        logits[:, :, 1:, self.finish] = NEVER
+        return logits
+
+    def dictate(self, place: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
+        """The other codebooks' ends besides."""
+        out = super().dictate(place, step, book, ended)
+        delay = place.new_tensor(self.delays)[book]
+        return out.masked_fill((step == ended + delay) & (book > 0), self.finish)
+
+
+AutoConfig.register("dia", DiaStreamConfig, exist_ok=True)
+AutoModelForCausalLM.register(DiaStreamConfig, DiaStream, exist_ok=True)
+
 
 NAME = "dia"
 SPEAKER = "[S1]"
@@ -37,7 +132,7 @@ class DiaVoice(StreamVoice):
             raise DatasetError(
                 "Dia takes no description of the voice",
                 where=f"prompt {said[:40]!r}",
-                why="its encoder reads what is said and who says it ([S1], [S2]), nothing else",
+                why="its encoder reads only the text and the speaker marks [S1] and [S2]",
                 fix="leave the system turn out, or --set dataset.descriptions=false",
             )
         return said if re.match(r"\s*\[S\d\]", said) else f"{SPEAKER} {said}"

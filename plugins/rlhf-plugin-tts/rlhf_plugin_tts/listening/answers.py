@@ -46,17 +46,13 @@ class Answers:
         return {trial: row for (who, trial), row in self.latest().items() if who == self.listener}
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Keep one answer, on the disk when this returns.
-
-        Raises:
-            DatasetError: it is no answer to one of the trials.
-        """
+        """Keep one answer, on the disk when this returns."""
         if (
             answer.get("id") not in self.trials
             or answer.get("answer") not in GIVEN
             or answer.get("first") not in (0, 1)
         ):
-            raise DatasetError("that is no answer to a trial", why=f"got {dict(answer)!r:.200}")
+            raise DatasetError("the answer does not belong to a trial", why=f"got {dict(answer)!r:.200}")
         trial = self.trials[str(answer["id"])]
         row = {key: answer[key] for key in ("id", "answer", "first", "seconds", "at") if key in answer}
         row |= {"listener": self.listener, "kind": trial.kind, "labels": [side.label for side in trial.sides]}

@@ -38,7 +38,6 @@ def listen(runs: tuple[str, ...], file: str | None, listener: str, output: Path 
     rlhf tts listen runs/grpo runs/dpo --listener anna
     rlhf tts listen --pairs pairs.jsonl
     """
-    from rlhf_core.cli import set_up_logging
     from rlhf_core.config import ConfigError
     from rlhf_core.runs import check_writable
     from rlhf_plugin_dashboard.serve import serve_site
@@ -46,7 +45,6 @@ def listen(runs: tuple[str, ...], file: str | None, listener: str, output: Path 
     from rlhf_plugin_tts.listening.site import ListeningSite
     from rlhf_plugin_tts.listening.trials import trials_of_pairs, trials_of_runs
 
-    set_up_logging()
     if bool(runs) == bool(file) or len(runs) > 2:
         raise ConfigError(
             "give a run, two runs, or --pairs FILE", why=f"got {len(runs)} runs{' and --pairs' if file else ''}"

@@ -25,7 +25,7 @@ OF_REPORT = {
 
 
 class ListeningSite:
-    """A site for :class:`rlhf_plugin_dashboard.server.Dashboard`.
+    """A site for :class:`rlhf_plugin_dashboard.serve.Dashboard`.
 
     Args:
         answers: where answers go, and the trials.

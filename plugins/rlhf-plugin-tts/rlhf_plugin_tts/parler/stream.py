@@ -21,9 +21,6 @@ from rlhf_plugin_tts.parler.layers import Decoder, Positions
 class ParlerStream(CodeStream, PreTrainedModel):
     """Weights have the names of ``ParlerTTSForConditionalGeneration``; its codec is left out.
 
-    Args:
-        config: of the folder.
-
     Raises:
         ValueError: a kind of Parler-TTS that this does not run.
     """

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_plugin_tts.pocket_voice.analysis import CEPSTRA
-from rlhf_plugin_tts.pocket_voice.codec import PocketCodec
+from rlhf_plugin_tts.pocket_voice.codec import EXCITATIONS, PocketCodec
+from rlhf_plugin_tts.pocket_voice.frontend import COMMA, FULL_STOP, PHONES, QUESTION, STYLES, WORD_END
 from rlhf_plugin_tts.pocket_voice.modality import MODALITY_FILE, NAME
-from rlhf_plugin_tts.pocket_voice.vocabulary import EOS, PAD, make_tokenizer, vocabulary
 
 CONTEXT = 1024
 """Prompt and completion: about ten seconds of speech."""
@@ -50,14 +49,29 @@ def write_voice(folder: Path, model: Any, codec: PocketCodec, facts: Mapping[str
         (folder / "BUILD.json").write_text(json.dumps(dict(facts), indent=1) + "\n")
 
 
-def write_untrained_voice(folder: Path, codes: int = 32, seed: int = 0) -> Path:
-    """A small voice that nobody trained, for tests: whole, loadable, and it speaks noise."""
-    import numpy as np
-    import torch
+PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 
-    torch.manual_seed(seed)
-    draw = np.random.default_rng(seed)
-    book = draw.normal(0, 0.5, (codes, CEPSTRA)) / (1 + np.arange(CEPSTRA))
-    book[:, 0] -= 6.0
-    write_voice(folder, new_model(codes, hidden=32, layers=1), PocketCodec(book.astype(np.float32)))
-    return folder
+
+def vocabulary(spectrum_codes: int) -> dict[str, int]:
+    """Token string -> id."""
+    codes = [*(f"e{i}" for i in range(EXCITATIONS)), *(f"c{i}" for i in range(spectrum_codes))]
+    names = [PAD, EOS, UNKNOWN, *STYLES, "|", ">", WORD_END, COMMA, FULL_STOP, QUESTION, *PHONES, *codes]
+    assert len(set(names)) == len(names)
+    return {name: i for i, name in enumerate(names)}
+
+
+def make_tokenizer(spectrum_codes: int) -> Any:
+    """A transformers tokenizer of whole tokens; ``decode`` writes them with blanks, ``encode`` reads that again."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel(vocabulary(spectrum_codes), UNKNOWN))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        pad_token=PAD,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+    )

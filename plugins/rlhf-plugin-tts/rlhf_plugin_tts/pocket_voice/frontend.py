@@ -47,11 +47,7 @@ _QUOTES = str.maketrans(
 
 
 def words_of(text: str, where: str = "text") -> list[str]:
-    """Lower-case words and pauses (``,``, ``.``, ``?``); numbers in words; emoji are left out.
-
-    Raises:
-        DatasetError: there is nothing to say, or letters of a script that the voice does not know.
-    """
+    """Lower-case words and pauses (``,``, ``.``, ``?``); numbers in words; emoji are left out."""
     plain = unicodedata.normalize("NFKC", text.translate(_QUOTES))  # first: a fraction's digits are numbers too
     plain = unicodedata.normalize("NFKD", spell_numbers(plain))
     plain = "".join(c for c in plain if not unicodedata.combining(c))
@@ -77,11 +73,7 @@ def words_of(text: str, where: str = "text") -> list[str]:
 
 
 def phones_of(text: str, where: str = "text") -> list[str]:
-    """Phones, word ends and pauses.
-
-    Raises:
-        DatasetError: as :func:`words_of`; or there are more than ``MOST_PHONES`` phones.
-    """
+    """Phones, word ends and pauses."""
     out: list[str] = []
     for word in words_of(text, where):
         if word in (COMMA, FULL_STOP, QUESTION):
@@ -101,11 +93,7 @@ def phones_of(text: str, where: str = "text") -> list[str]:
 
 
 def styles_of(description: str, where: str = "description") -> list[str]:
-    """Style words that a description asks for, in a fixed order.
-
-    Raises:
-        DatasetError: the description is empty or holds no word that the voice knows, or asks for opposites.
-    """
+    """Style words that a description asks for, in a fixed order."""
     words = re.findall(r"[a-z]+", description.lower())
     styles = sorted({_STYLE_OF[w] for w in words if w in _STYLE_OF}, key=STYLES.index)
     known = ", ".join(STYLES)

@@ -34,7 +34,7 @@ def weights_path() -> Path:
         raise ModelError(
             "this build of rlhf-plugin-tts carries no voice",
             where=str(folder),
-            fix="build one with: python -m scripts.build_pocket_voice.train; and give its folder as model.path",
+            fix="build one with: python -m rlhf_plugin_tts.pocket_voice.build.train; and give its folder as model.path",
         )
     return folder
 

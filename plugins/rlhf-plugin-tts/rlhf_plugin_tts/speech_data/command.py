@@ -43,10 +43,8 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
     rlhf tts pairs --model runs/voice --output pairs.jsonl
     rlhf tts pairs --model runs/voice --by samples --reward acoustic_proxy --output pairs.jsonl
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
 
-    set_up_logging()
-    quiet_libraries()
     result = make(output, options)
     if as_json:
         emit_json(result)
@@ -56,19 +54,13 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
 
 
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Sample, rank and write what is not there yet.
-
-    Raises:
-        ConfigError: no reward for samples, one for descriptions, or a file of other settings.
-        ModelError: the model does not speak.
-    """
+    """Sample, rank and write what is not there yet."""
     import contextlib
 
     from rlhf_core.cli import (
         chosen_reward,
         context_of,
         load_sampler,
-        open_component,
         open_registry,
         sample_completions,
     )
@@ -105,7 +97,7 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         score: Any = None
         if chosen is not None:
-            reward = stack.enter_context(open_component("reward", chosen, ctx))
+            reward = stack.enter_context(ctx.open("reward", chosen))
             score = lambda samples: score_samples(reward, samples, f"reward '{chosen.name}'")  # noqa: E731
         for unit in units:
             if unit.name in progress.done:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from rlhf_core.data import Prompt
-    from rlhf_core.rewards import Sample, Score
+from rlhf_core.data import Prompt
+from rlhf_core.rewards import Sample, Score
 
 REWARDS = ("wer", "distillmos", "dnsmos")
 
@@ -40,11 +39,9 @@ def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> N
     rlhf tts compare runs/speech --before voices/base
     rlhf tts compare voices/base --reward wer --reward acoustic_proxy
     """
-    from rlhf_core.cli import check_output, emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import check_output, emit_json
     from rlhf_core.data import write_json
 
-    set_up_logging()
-    quiet_libraries()
     if output is not None:
         check_output(output)
     result = measure(model, options)
@@ -114,7 +111,6 @@ def one_thread() -> None:
 def _scores(
     names: Sequence[str], settings: Sequence[str], seed: int, samples: Sequence[Sample], alone: bool = True
 ) -> dict[str, list[Score]]:
-    from rlhf_core.cli import open_component
     from rlhf_core.config import ConfigError
     from rlhf_core.rewards import score_samples
     from rlhf_plugin_composite.reward import keeps_state
@@ -122,7 +118,7 @@ def _scores(
 
     scores: dict[str, list[Score]] = {}
     for name, (config, ctx) in select(names, settings, "", seed).items():
-        with open_component("reward", config, ctx) as reward:
+        with ctx.open("reward", config) as reward:
             if not alone and keeps_state(reward):
                 raise ConfigError(f"reward '{name}' learns from what it scores", fix="leave --jobs out")
             scores[name] = list(score_samples(reward, samples, f"reward '{name}'"))

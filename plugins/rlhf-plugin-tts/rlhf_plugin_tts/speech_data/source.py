@@ -11,11 +11,7 @@ from rlhf_plugin_tts.speech_data.unseen import VALIDATION
 
 
 class SpeechPrompts:
-    """Every sentence with the voice left open, or in every description; held out are the twenty of :data:`VALIDATION`.
-
-    Args:
-        config: whether voices are described.
-    """
+    """Every sentence with the voice left open, or in every description; :data:`VALIDATION` is held out."""
 
     def __init__(self, config: SpeechPromptsConfig) -> None:
         self.config = config

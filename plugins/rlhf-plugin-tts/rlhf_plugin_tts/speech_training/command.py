@@ -47,13 +47,11 @@ def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     rlhf tts train --random-labels --run-dir runs/control
     rlhf tts train --algo grpo --run-dir runs/grpo
     """
-    from rlhf_core.cli import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli import emit_json
     from rlhf_core.data import write_json
     from rlhf_plugin_tts.speech_data.compare import measure, print_table
     from rlhf_plugin_tts.validate_cli import select
 
-    set_up_logging()
-    quiet_libraries()
     begun = time.monotonic()
     names = scorers()
     select(names, (), "", options["seed"])

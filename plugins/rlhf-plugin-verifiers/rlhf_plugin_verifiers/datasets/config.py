@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import JsonlConfig
@@ -16,7 +16,20 @@ FOLLOW_UPS = ("\nQuestion:", "\nQ:", "\n[Question]", "\nProblem:", "\nUser:")
 """Where a base model begins to write the next question itself, which would be read as its answer."""
 
 
-class MathsDataConfig(JsonlConfig):
+class AdaptedConfig(JsonlConfig):
+    """Rows of a benchmark's own files, converted to the core's column names."""
+
+    convert: ClassVar[str] = ""
+    """The function in ``datasets.adapted`` that converts a row."""
+
+    def build(self, ctx: BuildContext) -> Adapted:
+        """The rows that the base class reads, under our names."""
+        from rlhf_plugin_verifiers.datasets import adapted
+
+        return adapted.Adapted(super().build(ctx), getattr(adapted, self.convert), getattr(self, "prompt", "question"))
+
+
+class MathsDataConfig(AdaptedConfig):
     """What the maths data sets share."""
 
     prompt: Literal["question", "r1_zero"] = "question"
@@ -48,46 +61,26 @@ class Gsm8kDataConfig(MathsDataConfig):
     """GSM8K's files: ``question``, and ``answer``, a solution that ends with ``#### X``. The reference is X."""
 
     name: str = "gsm8k"
-
-    def build(self, ctx: BuildContext) -> Adapted:
-        """The rows that the base class reads, under our names."""
-        from rlhf_plugin_verifiers.datasets.adapted import Adapted, gsm8k_row
-
-        return Adapted(super().build(ctx), gsm8k_row, self.prompt)
+    convert: ClassVar[str] = "gsm8k_row"
 
 
 class MathDataConfig(MathsDataConfig):
     """MATH's rows and their like: ``problem`` (or ``question``), and ``answer`` or the last box of ``solution``."""
 
     name: str = "math"
-
-    def build(self, ctx: BuildContext) -> Adapted:
-        """The rows that the base class reads, under our names."""
-        from rlhf_plugin_verifiers.datasets.adapted import Adapted, math_row
-
-        return Adapted(super().build(ctx), math_row, self.prompt)
+    convert: ClassVar[str] = "math_row"
 
 
-class IFEvalDataConfig(JsonlConfig):
+class IFEvalDataConfig(AdaptedConfig):
     """IFEval's and IFBench's files: ``prompt``, ``instruction_id_list`` and ``kwargs``, ids from ``key``."""
 
     name: str = "ifeval"
-
-    def build(self, ctx: BuildContext) -> Adapted:
-        """The rows that the base class reads, under our names."""
-        from rlhf_plugin_verifiers.datasets.adapted import Adapted, ifeval_row
-
-        return Adapted(super().build(ctx), ifeval_row)
+    convert: ClassVar[str] = "ifeval_row"
 
 
-class MbppDataConfig(JsonlConfig):
+class MbppDataConfig(AdaptedConfig):
     """MBPP, sanitized or full: the task with its tests as the prompt; ``test_list``, ``test_imports`` and the reference
     ``code`` go to the verifier as columns of the row. Ids from ``task_id``."""
 
     name: str = "mbpp"
-
-    def build(self, ctx: BuildContext) -> Adapted:
-        """The rows that the base class reads, under our names."""
-        from rlhf_plugin_verifiers.datasets.adapted import Adapted, mbpp_row
-
-        return Adapted(super().build(ctx), mbpp_row)
+    convert: ClassVar[str] = "mbpp_row"

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING
 
+from rlhf_core.data import Prompt
+from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
-
-if TYPE_CHECKING:
-    from rlhf_core.data import Prompt
-    from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig
 
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _ARTICLES = re.compile(r"\b(?:[Tt]he|THE|an|An|AN|a)\b|^A(?=\s+[a-z])")

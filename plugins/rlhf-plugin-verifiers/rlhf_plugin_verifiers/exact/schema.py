@@ -7,11 +7,12 @@ import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.data import Prompt
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 
 if TYPE_CHECKING:
-    from rlhf_core.data import Prompt
     from rlhf_plugin_verifiers.exact.config import JsonSchemaConfig
+
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 MAX_TRIES = 50

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from rlhf_core.data import Prompt
+from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, RegexConfig
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter, option_letter
 from rlhf_plugin_verifiers.maths.text import boxes, own_part
-
-if TYPE_CHECKING:
-    from rlhf_core.data import Prompt
-    from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, RegexConfig
 
 _STATED = re.compile(r"(?:\banswer\s+is|\banswer\s*:)\s*([^\n]*)", re.IGNORECASE)
 

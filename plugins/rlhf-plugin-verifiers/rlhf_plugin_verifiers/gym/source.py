@@ -12,16 +12,13 @@ from rlhf_core.config import ConfigError
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.gym.config import GymDataConfig
 
+
 HELDOUT_SEED = 1 << 24
 """Added for held-out problems: item i of seed s is drawn with seed s + i, so neighbouring seeds share most problems."""
 
 
 def import_reasoning_gym() -> Any:
-    """reasoning-gym itself, whose first import takes seconds.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """reasoning-gym itself, whose first import takes seconds."""
     try:
         import reasoning_gym.factory  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -35,11 +32,7 @@ def import_reasoning_gym() -> Any:
 
 
 def create(task: str, settings: Mapping[str, Any], seed: int, size: int) -> Any:
-    """A task's generator: ``len``, ``[index]`` and ``score_answer``.
-
-    Raises:
-        ConfigError: reasoning-gym is not installed, or does not know the task or its options.
-    """
+    """A task's generator: ``len``, ``[index]`` and ``score_answer``."""
     reasoning_gym = import_reasoning_gym()
     tasks = reasoning_gym.factory.DATASETS
     if task not in tasks:

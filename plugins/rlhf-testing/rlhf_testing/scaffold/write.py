@@ -6,11 +6,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from importlib import resources
+from importlib.metadata import version
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-from rlhf_core._version import __version__
 from rlhf_core.config import UserError
 from rlhf_core.types.errors import did_you_mean
 from rlhf_testing.scaffold.names import Names, names_for
@@ -110,7 +110,7 @@ def render(names: Names, kind: str) -> tuple[dict[str, str], str, str]:
 
 def needs(kind: str) -> list[str]:
     """Requirements of a kind's template, the core's first."""
-    major, minor = (int(p) for p in __version__.split(".")[:2])
+    major, minor = (int(p) for p in version("rlhf-core").split(".")[:2])
     return [f"rlhf-core>={major}.{minor},<{major}.{minor + 1}", *NEEDS.get(kind, ())]
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlhf_core.cli import component_of
 from rlhf_core.config import BuildContext
 from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.base import final_answer
@@ -42,11 +41,7 @@ class WorldTools:
         self.search, self.files, self.calculator = Search(world.documents, results), world.files, calculator
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Answer one call.
-
-        Raises:
-            ToolError: there is no such file, or it is no arithmetic.
-        """
+        """Answer one call."""
         if name == "search":
             return self.search.call(**arguments)
         if name == "calculator":
@@ -72,7 +67,7 @@ def generated_tasks(
         ctx: has the registry.
         asks: tasks of ``ambiguous`` have a user, who is to be asked.
     """
-    tool: Any = component_of(ctx.registry, "tool", "rlhf-plugin-episodes/calculator")
+    tool: Any = ctx.registry.config("tool", "rlhf-plugin-episodes/calculator")
     specs = [SearchConfig(results=3).spec(), FilesConfig().spec(), tool.spec()]
     calculator = tool.build(ctx)
     return [_task(c, n, seed, faults, specs, calculator, asks) for c in categories for n in range(count)]

@@ -1,0 +1,1 @@
+"""Every agent on every suite with small models, beside published figures."""

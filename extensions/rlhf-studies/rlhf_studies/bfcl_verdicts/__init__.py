@@ -1,0 +1,1 @@
+"""Our verdicts on function calls beside the leaderboard's own checker."""

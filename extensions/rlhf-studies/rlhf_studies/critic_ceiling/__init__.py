@@ -1,0 +1,1 @@
+"""How much of the returns PPO's critic could explain."""

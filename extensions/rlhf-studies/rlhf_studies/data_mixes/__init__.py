@@ -1,0 +1,1 @@
+"""Six mixes of conversational, synthetic and agentic data."""

@@ -1,0 +1,1 @@
+"""Multi-turn GRPO on `lookup`, with controls."""

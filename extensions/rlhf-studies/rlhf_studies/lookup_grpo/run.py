@@ -1,0 +1,74 @@
+"""A run per arm, and its evaluations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.runs import wilson
+from rlhf_studies.common.runs import Run, log_of, offering, rlhf
+from rlhf_studies.common.tables import markdown
+from rlhf_studies.lookup_grpo.config import LookupGrpoConfig
+from rlhf_studies.lookup_grpo.unmasked import ENTRY
+
+CALLS = (2, 3, 4, 5, 6)
+ARMS: Mapping[str, Mapping[str, object]] = {
+    "outcome": {},
+    "turn": {"advantage.name": "turn", "environment.step_reward": 0.1, "reward.turn_weight": 0},
+    "shuffled": {"reward": json.dumps({"name": "shuffled", "of": {"name": "environment"}})},
+    "unmasked": {"agent.name": "unmasked"},
+}
+
+
+class LookupGrpo:
+    """The study."""
+
+    def __init__(self, config: LookupGrpoConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Every arm."""
+        return {arm: self.figures(self.trained(arm, seed, folder)) for arm in self.config.arms}
+
+    def trained(self, arm: str, seed: int, folder: Path) -> Run:
+        """Make a run, go on with it, or find it."""
+        place, heldout = folder / arm, self.config.heldout
+        sources = [
+            {"source": {"name": "lookup", "calls": [n], "prompts": heldout}, "label": f"calls{n}"} for n in CALLS
+        ]
+        shared = {"trainer.eval_samples": heldout, "trainer.checkpoint_every": 10, "seed": seed}
+        changes = {"dataset": json.dumps({"sources": sources}), **shared, **ARMS[arm]}
+        settings = [*(f"{key}={value}" for key, value in changes.items()), *self.config.settings]
+        new = ["--algo", "grpo", "--env", "lookup", "--run-dir", place, *(w for s in settings for w in ("--set", s))]
+        if not (place / "summary.json").is_file():
+            words = ["--resume", place] if (place / "plan.json").is_file() else new
+            rlhf("train", *words, log=log_of(place), path=offering(folder, ENTRY))
+        return Run(place)
+
+    def figures(self, run: Run) -> dict[str, Any]:
+        """Held-out success at every evaluation, all and by the number of calls; times."""
+        rows = run.rows("eval/reward/mean")
+        ends = (rows[0], rows[-1])
+        before, after = (float(row["eval/reward/mean"]) for row in ends)
+        return {
+            "before": before,
+            "after": after,
+            "after_interval": list(wilson(after, self.config.heldout)),
+            "points": 100 * (after - before),
+            "curve": {str(row["step"]): row["eval/reward/mean"] for row in rows},
+            "by_calls": {str(n): [row.get(f"eval/calls{n}/reward/mean") for row in ends] for n in CALLS},
+            "turns": [row.get("eval/turns/mean") for row in ends],
+            "steps": len(run.rows("loss")),
+            "seconds": run.summary["seconds"],
+        }
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """A row per arm and seed."""
+        rows = [
+            (arm, seed, *(f"{x:.3g}" for x in (row["before"], row["after"], row["points"], row["seconds"] / 60)))
+            for seed, found in results.items()
+            for arm, row in found.items()
+        ]
+        return markdown(("arm", "seed", "before", "after", "points", "minutes"), sorted(rows))

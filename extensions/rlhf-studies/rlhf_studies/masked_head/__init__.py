@@ -1,0 +1,1 @@
+"""The head on the policy's tokens alone, beside the head on every token."""

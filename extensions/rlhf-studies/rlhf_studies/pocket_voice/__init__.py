@@ -1,0 +1,1 @@
+"""How pocket-voice sounds beside the voice that it learnt."""

@@ -1,0 +1,1 @@
+"""What Ray's actors cost beside our processes."""

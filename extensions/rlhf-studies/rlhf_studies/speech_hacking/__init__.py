@@ -1,0 +1,1 @@
+"""One scorer of sound alone, and the composite beside it."""

@@ -1,0 +1,39 @@
+"""What the entry point names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rlhf_study.config import StudyConfig
+
+
+class SpeechHackingConfig(StudyConfig):
+    """Reward hacking in sound: one scorer alone is optimised until others fall; the composite beside it. GRPO on
+    pocket-voice, twice with the same seed and sizes: by ``acoustic_proxy`` alone, and by the composite of
+    `rlhf tts train` with the proxy as a third part. In both, the monitor ``hacking`` compares the reward with
+    DistillMOS, which nothing is trained on and which alone agreed with listeners, at its own rates of false alarms; it
+    only warns. In 48 steps its test finds a scorer that loses a bit more than one standard deviation of its clips
+    evenly. Every step also records the proxy, DNSMOS P.808 and the phone error rate. At the end the first voice and
+    both others say the validation sentences twice each; a scorer has fallen where the 95 % interval of its difference,
+    over sentences, is for the worse alone.
+    """
+
+    name: str = "speech_hacking"
+    component: ClassVar[str] = "rlhf_studies.speech_hacking.run:SpeechHacking"
+    smoke: ClassVar[Mapping[str, Any]] = {"steps": 1, "clips": 8, "sentences": 2, "second": "duration"}
+
+    seeds: tuple[int, ...] = (0,)
+    steps: int = Field(default=48, ge=1)
+    clips: int = Field(default=64, ge=8)
+    """In a step."""
+    sentences: int = Field(default=20, ge=2)
+    """Of the validation, at the end."""
+    second: str = "distillmos"
+    """What the monitor listens with."""
+    workers: int = Field(default=1, ge=1)
+    """Processes that score."""
+    train: Mapping[str, Any] = {}
+    """Further settings of both trainings."""

@@ -1,0 +1,1 @@
+"""Local speech rewards against listeners."""

@@ -1,0 +1,113 @@
+"""Every column against the ratings, with the recordings and without them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_plugin_tts.audio import read_clip
+from rlhf_plugin_tts.config import WerConfig
+from rlhf_plugin_tts.rows import RatedClip, read_rated
+from rlhf_plugin_tts.validate_cli import measure_columns, select, validated
+from rlhf_plugin_tts.validation import correlations
+from rlhf_plugin_tts.wer import Wer
+from rlhf_studies.common.outside import data_file
+from rlhf_studies.common.pocket import write_jsonl
+from rlhf_studies.common.tables import markdown
+from rlhf_studies.speech_ratings.config import SpeechRatingsConfig
+
+COMPARES_WORDS = ("wer", "speech")
+"""Rewards that have no value for the recordings, since what is heard in them is the text."""
+Row = dict[str, Any]
+
+
+class SpeechRatings:
+    """The study."""
+
+    def __init__(self, config: SpeechRatingsConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Correlations and weights of features and rewards."""
+        place, file = data_file(self.config.data, "speech_mushra"), folder / "rated.jsonl"
+        ratings = self.ratings(place)
+        write_jsonl(file, rated(place, ratings))
+        clips = read_rated(str(file), "mos", "stimulus")
+        names = [name for name in self.config.rewards if name != "distillmos" or find_spec("distillmos")]
+        columns = measure_columns(clips, select(names, (), str(file), seed), features=True)
+        coded = np.array([clip.row["condition"] != "Reference" for clip in clips])
+        for name in [n for n in columns if n.split("/")[0] in COMPARES_WORDS]:
+            columns[name] = np.where(coded, columns[name], np.nan)
+        features = {n: v for n, v in columns.items() if "/" not in n and n not in names}
+        everything = np.ones(len(clips), bool)
+        return {
+            "clips": len(clips),
+            "all": of_rows(columns, clips, everything, seed)["columns"],
+            "without_reference": of_rows(columns, clips, coded, seed)["columns"],
+            "features_weighting": of_rows(features, clips, everything, seed)["weighting"],
+            "features_weighting_without_reference": of_rows(features, clips, coded, seed)["weighting"],
+            "listeners_split_half_within": agreement(ratings, seed),
+        }
+
+    def ratings(self, place: Path) -> list[Row]:
+        """Of the first stimuli."""
+        rows = json.loads((place / "ratings.json").read_text())
+        chosen = sorted({stimulus(row) for row in rows})[: self.config.stimuli]
+        return [row for row in rows if stimulus(row) in chosen]
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """Spearman's rho within a stimulus, the best first."""
+        found = next(iter(results.values()))
+        coded = sorted(found["without_reference"].items(), key=lambda item: -(item[1]["within"] or 0))
+        rows = [(name, shown(row), shown(found["all"][name]), f"{row['pooled'] or 0:+.2f}") for name, row in coded]
+        table = markdown(("", "codecs only", "with the recording", "codecs only, pooled"), rows)
+        return f"{table}\n\nTwo halves of the listeners agree with {found['listeners_split_half_within']:.2f}."
+
+
+def stimulus(row: Row) -> str:
+    """Which sentence a rating is of."""
+    return Path(row["file"]).parent.name
+
+
+def rated(place: Path, ratings: Sequence[Row]) -> list[Row]:
+    """Rows for ``read_rated``; the text is what is heard in the stimulus's recording."""
+    recogniser = Wer(WerConfig()).recogniser
+    recordings = {stimulus(row): place / row["file"] for row in ratings if row["condition"] == "Reference"}
+    heard = {name: recogniser.transcribe(read_clip(file)) for name, file in recordings.items()}
+    return [
+        {
+            "audio": str((place / row["file"]).absolute()),
+            "text": heard[stimulus(row)],
+            "mos": row["mushra_mean"],
+            "stimulus": stimulus(row),
+            "condition": row["condition"],
+        }
+        for row in ratings
+    ]
+
+
+def agreement(ratings: Sequence[Row], seed: int) -> float:
+    """Spearman of the means of two halves of the listeners, within stimuli: what a scorer can hope for."""
+    halves = [np.array([np.mean(r["ratings"][start::2]) for r in ratings]) for start in (0, 1)]
+    return float(
+        correlations({"half": halves[0]}, halves[1], list(map(stimulus, ratings)), 0.1, seed)["half"]["within"]
+    )
+
+
+def of_rows(columns: Mapping[str, Any], clips: Sequence[RatedClip], rows: Any, seed: int) -> dict[str, Any]:
+    """As `rlhf tts validate`, of some rows."""
+    kept = [clip for clip, keep in zip(clips, rows) if keep]
+    return validated({n: v[rows] for n, v in columns.items()}, kept, 0.10, {}, seed)
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """A correlation with its interval."""
+    if row["within"] is None or None in row["within_interval"]:
+        return "not defined"
+    low, high = row["within_interval"]
+    return f"{row['within']:+.2f} ({low:+.2f} to {high:+.2f})"

@@ -1,0 +1,1 @@
+"""Accuracy of a reward model on acoustic features by the number of pairs."""

@@ -1,0 +1,35 @@
+"""What the entry point names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rlhf_study.config import StudyConfig
+
+
+class SpeechRewardPairsConfig(StudyConfig):
+    """How many pairs does a reward model on acoustic features need? Accuracy against the number of pairs,
+    clip-disjoint, per engine and mixed. Two engines say the thirty sentences of the catalogue: ``flite`` (voices kal16,
+    rms, slt and awb at drawn speeds and pitches; left out where it is not installed) and ``pocket-voice`` (temperature
+    1, six descriptions). A pair is two clips of one sentence; no clip is in two pairs; the better one is the one with
+    the higher automatic MOS. Training pairs are drawn from the same rows as the tested ones, not the same clips. The
+    last test is what a policy's training asks for: two samples of one plain prompt, of sixty sentences that no pair was
+    trained on. Intervals draw sentences (95 %); accuracies are means over three subsets.
+    """
+
+    name: str = "speech_reward_pairs"
+    component: ClassVar[str] = "rlhf_studies.speech_reward_pairs.run:SpeechRewardPairs"
+    smoke: ClassVar[Mapping[str, Any]] = {"label": "acoustic_proxy", "sizes": (4,), "test": 4, "batch": 20}
+
+    seeds: tuple[int, ...] = (0,)
+    label: str = "dnsmos"
+    """Reward that says which clip is better."""
+    sizes: tuple[int, ...] = (50, 150, 500, 1000)
+    """Training pairs of an engine."""
+    test: int = Field(default=200, ge=2)
+    """Pairs of each test: the first, so that they do not depend on how many are trained on."""
+    batch: int = Field(default=60, ge=2)
+    """Clips that are made, measured and thrown away together."""

@@ -1,0 +1,1 @@
+"""Speed of acoustic features and speech rewards."""

@@ -1,0 +1,1 @@
+"""A turn reward model on people's verdicts."""

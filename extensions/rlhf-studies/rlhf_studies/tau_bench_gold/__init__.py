@@ -1,0 +1,1 @@
+"""tau-bench's gold actions, and changed ones, judged."""

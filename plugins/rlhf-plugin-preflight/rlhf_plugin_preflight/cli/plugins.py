@@ -1,0 +1,47 @@
+"""`rlhf plugins check`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("distribution", required=False)
+def check(distribution: str | None) -> None:
+    """Import components, commands, hooks and hints, and their packages; exit code 1 and the traceback if one fails."""
+    from rlhf_core.config import PluginError, Registry
+    from rlhf_core.plugins.entry_points import normalise, scan
+    from rlhf_core.types.errors import did_you_mean
+    from rlhf_plugin_preflight import plugin_check
+
+    registry, wanted = Registry(), normalise(distribution or "")
+    root = click.get_current_context().find_root().command
+    rows = [
+        *plugin_check.check_components(registry, wanted),
+        *plugin_check.check_commands(root, wanted),
+        *plugin_check.check_hooks(wanted),
+        *plugin_check.check_hints(wanted),
+    ]
+    known = {declared.distribution for declared in scan() if declared.point.group.startswith("rlhf")}
+    if wanted and wanted not in known:
+        raise PluginError(
+            f"no enabled distribution with plugins is called '{distribution}'",
+            fix=did_you_mean(wanted, known) or "rlhf plugins list",
+        )
+    for row in rows:
+        if row.error is None:
+            click.echo(f"ok      {row.kind:10} {row.name}")
+        else:
+            _show(f"broken  {row.kind:10} {row.name}", row.error)
+    for kind, name, spellings in plugin_check.claimed_twice(registry.entries()):
+        if wanted in ("", *(s.partition("/")[0] for s in spellings)):
+            click.echo(f"note    {kind:10} {name} is claimed by several distributions: write {' or '.join(spellings)}")
+    raise SystemExit(1 if any(row.error for row in rows) else 0)
+
+
+def _show(headline: str, error: Exception) -> None:
+    import traceback
+
+    click.echo(f"{headline}\n{error}")
+    if error.__cause__ is not None:
+        click.echo("".join(traceback.format_exception(error.__cause__)))

@@ -1,0 +1,182 @@
+"""Rollout batches whose groups depend on scores: groups without a signal are replaced, group sizes vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from rlhf_core.distributed.exchange import redistribute
+from rlhf_core.rl.settings import AdaptiveSampling
+from rlhf_core.rl.sources import RolloutCollector
+from rlhf_core.runs.events import EventSink
+from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, cut_groups, share_bounds
+from rlhf_core.training.trace import Timer, set_aside_rows
+from rlhf_core.types.rollouts import PromptGroup
+
+SampleAndScore = Callable[[Sequence[PromptGroup], int], list[RolloutGroup]]
+"""Samples and scores some groups, given the number of each prompt's first completion."""
+
+
+def sample_in_chunks(
+    settings: AdaptiveSampling,
+    groups: Sequence[PromptGroup],
+    sample: SampleAndScore,
+    any_rank: Callable[[bool], bool],
+) -> list[RolloutGroup]:
+    """Sample each prompt chunk by chunk until it has enough on both sides of the threshold, or ``max_completions``.
+
+    Args:
+        settings: how many are enough.
+        groups: this rank's prompts; their ``group_size`` is not looked at.
+        sample: all ranks call it together, some perhaps without groups.
+        any_rank: whether something holds on any rank.
+
+    Returns:
+        One row per group, in order, with the ``group_size`` that it came to.
+    """
+    sampled = [RolloutGroup(group, [], []) for group in groups]
+    for start in range(0, settings.max_completions, settings.chunk_size):
+        unfinished = [n for n, group in enumerate(sampled) if one_sided(group, settings)]
+        if not any_rank(bool(unfinished)):
+            break
+        size = min(settings.chunk_size, settings.max_completions - start)
+        chunks = sample([replace(sampled[n].group, group_size=size) for n in unfinished], start)
+        for n, chunk in zip(unfinished, chunks):
+            sampled[n] = _joined(sampled[n], chunk)
+    return [replace(g, group=replace(g.group, group_size=len(g.rollouts))) for g in sampled]
+
+
+def _joined(first: RolloutGroup, second: RolloutGroup) -> RolloutGroup:
+    return replace(first, rollouts=[*first.rollouts, *second.rollouts], scores=[*first.scores, *second.scores])
+
+
+def one_sided(group: RolloutGroup, settings: AdaptiveSampling) -> bool:
+    """Whether a group has too few scores above the threshold, or too few that are not."""
+    above = [float(s.value) > settings.threshold for s in group.scores if s.ok and s.value is not None]
+    return sum(above) < settings.k_success or len(above) - sum(above) < settings.k_failure
+
+
+def count_one_sided(groups: Sequence[RolloutGroup], settings: AdaptiveSampling) -> int:
+    """How many groups reached ``max_completions`` without enough of both."""
+    return sum(one_sided(group, settings) for group in groups)
+
+
+@dataclass(frozen=True)
+class CollectContext:
+    """What stays the same over the rounds of one batch."""
+
+    version: int
+    events: EventSink
+    timer: Timer
+
+
+class DynamicCollector(RolloutCollector):
+    """Makes rollout batches of which every rank knows all scores before the update.
+
+    With ``dynamic_sampling``, groups whose scores are all equal are set aside, and as many further prompts are sampled,
+    until the batch is full or ``max_rounds`` is reached (Yu et al. 2025, DAPO, eq. 11). Unlike there, no more is
+    sampled than is missing, so no useful group is thrown away. Which groups stay is decided over the groups of all
+    ranks, in the order they were drawn: the number of processes changes nothing. With ``adaptive_sampling`` a prompt is
+    sampled until it has successes and failures.
+    """
+
+    def collect(self, number: int, version: int, events: EventSink, timer: Timer) -> RolloutBatch:
+        """See :meth:`RolloutCollector.collect`; seeds depend on the round, too."""
+        context = CollectContext(version, events, timer)
+        trained, set_aside, rounds = self._fill(number, context)
+        own, set_aside = self._with_completions(trained, set_aside)
+        batch = self.batch([g.group for g in trained], own, version)
+        metrics = self._adaptive_metrics([*trained, *set_aside], events)
+        metrics |= self._dynamic_metrics(len(trained), set_aside, rounds, events)
+        return replace(batch, set_aside=set_aside, metrics=metrics)
+
+    def _fill(self, number: int, context: CollectContext) -> tuple[list[RolloutGroup], list[RolloutGroup], int]:
+        """(Groups to train on, set-aside groups, rounds made), the same on every rank but for completions, which are
+        with the rank that sampled them."""
+        dynamic, size = self.settings.dynamic, self.settings.prompts_per_step
+        trained: list[RolloutGroup] = []
+        set_aside: list[RolloutGroup] = []
+        rounds = 0
+        while len(trained) < size and rounds < (dynamic.max_rounds if dynamic else 1):
+            prompts = self.prompts.take(size - len(trained))
+            whole_batch = rounds == 0 and self.settings.adaptive is None
+            with self.prompts.put_back_if_unsampled(prompts, whole_batch=whole_batch):
+                sampled = self._round(prompts, (number, rounds) if rounds else number, context)
+            self.prompts.order.observe([(g.group.prompt.id, g.rate) for g in sampled if g.rate is not None])
+            for group in sampled:
+                (trained if dynamic is None or group.has_signal else set_aside).append(group)
+            self.rewards.check([s for group in (*trained, *set_aside) for s in group.scores])
+            rounds += 1
+        return trained, set_aside, rounds
+
+    def _round(self, groups: Sequence[PromptGroup], tag: object, context: CollectContext) -> list[RolloutGroup]:
+        """Some groups, of which each rank samples its share and learns the scores of all."""
+
+        def sample(chunk: Sequence[PromptGroup], start: int) -> list[RolloutGroup]:
+            return self._sample(chunk, (tag, "from", start) if start else tag, context, start)
+
+        own, adaptive = self.own_share(groups), self.settings.adaptive
+        sampled = sample(own, 0) if adaptive is None else sample_in_chunks(adaptive, own, sample, self._any_rank)
+        scored = self.comm.gather_objects([(g.group.group_size, g.scores) for g in sampled])
+        rows = zip(groups, (row for rank in scored for row in rank), strict=True)
+        without_completions = [
+            RolloutGroup(replace(group, group_size=size), (), scores) for group, (size, scores) in rows
+        ]
+        first = share_bounds(len(groups), self.comm.world_size)[self.comm.rank]
+        return [*without_completions[:first], *sampled, *without_completions[first + len(sampled) :]]
+
+    def _sample(
+        self, groups: Sequence[PromptGroup], tag: object, context: CollectContext, start: int
+    ) -> list[RolloutGroup]:
+        """This rank's completions and their scores; ``start`` is the number of each prompt's first completion."""
+        sampling, events = self.settings.sampling, context.events
+        with self.sampling(context.timer):
+            rollouts = self.generator.sample(groups, sampling, context.version, tag=tag) if groups else []
+        rollouts = [replace(r, group_index=r.group_index + start) for r in rollouts] if start else rollouts
+        if groups:
+            events.rollouts(rollouts)
+        with context.timer("reward"):
+            scores = self.rewards.score([g.prompt for g in groups for _ in range(g.group_size)], rollouts)
+        if groups:
+            events.rewards(rollouts, scores)
+        return cut_groups(groups, rollouts, scores)
+
+    def _any_rank(self, condition: bool) -> bool:
+        return self.comm.max_over_ranks(int(condition)) > 0
+
+    def _with_completions(
+        self, trained: Sequence[RolloutGroup], set_aside: Sequence[RolloutGroup]
+    ) -> tuple[Sequence[RolloutGroup], list[RolloutGroup]]:
+        """(This rank's share of the groups to train on, set-aside groups); each rank is sent the completions of its
+        share, rank 0 those of set-aside groups, too, since it traces them."""
+        drawn, bounds = [*trained, *set_aside], share_bounds(len(trained), self.comm.world_size)
+        needed: list[Sequence[int]] = [range(start, end) for start, end in pairwise(bounds)]
+        needed[0] = [*needed[0], *range(len(trained), len(drawn))]
+        rollouts = redistribute(self.comm, {n: g.rollouts for n, g in enumerate(drawn) if g.rollouts}, needed)
+        groups = [replace(group, rollouts=rollouts.get(n, ())) for n, group in enumerate(drawn)]
+        return self.own_share(groups[: len(trained)]), groups[len(trained) :]
+
+    def _adaptive_metrics(self, sampled: Sequence[RolloutGroup], events: EventSink) -> dict[str, float]:
+        """Group sizes, and how many prompts never got successes and failures."""
+        if self.settings.adaptive is None:
+            return {}
+        lacking = count_one_sided(sampled, self.settings.adaptive)
+        events.count({"prompts_one_sided": lacking})
+        size = float(np.mean([g.group.group_size for g in sampled]))
+        return {"adaptive/one_sided": float(lacking), "adaptive/group_size": size}
+
+    def _dynamic_metrics(
+        self, trained: int, set_aside: Sequence[RolloutGroup], rounds: int, events: EventSink
+    ) -> dict[str, float]:
+        """Count and trace what was set aside."""
+        if self.settings.dynamic is None:
+            return {}
+        missing = self.settings.prompts_per_step - trained
+        events.count({"groups_set_aside": len(set_aside), "groups_not_refilled": missing})
+        if self.comm.rank == 0:
+            events.trace("dynamic_sampling", set_aside_rows(set_aside))
+        figures = {"rounds": rounds, "set_aside": len(set_aside), "missing": missing}
+        return {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}

@@ -1,0 +1,259 @@
+"""Rollout batches of a step: which prompts come next, their completions and scores; sampling and learning in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from rlhf_core.data.order import PromptOrder
+from rlhf_core.plugins.strategy_protocols import Collectives
+from rlhf_core.rl.settings import AdaptiveSampling, DynamicSampling
+from rlhf_core.runs.events import EventSink, LiveEvents
+from rlhf_core.runs.session import RunSession
+from rlhf_core.training.generation import RewardManager, RolloutGenerator
+from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
+from rlhf_core.training.trace import Timer
+from rlhf_core.training.weight_sync import WeightSync, sync_weights
+from rlhf_core.types.errors import EngineUnavailable
+from rlhf_core.types.rollouts import Prompt, PromptGroup, SamplingParams
+
+
+class PromptLoader:
+    """Prompts in the order of training; what was taken and not trained on comes first.
+
+    Args:
+        order: chooses the prompts; its position is part of the checkpoint.
+        encode: prompt -> token ids, exactly as the policy is fed.
+        group_size: completions per prompt.
+    """
+
+    def __init__(self, order: PromptOrder, encode: Callable[[Prompt], tuple[int, ...]], group_size: int) -> None:
+        self.order, self.encode, self.group_size = order, encode, group_size
+        self.returned: list[Prompt] = []
+        """Prompts that were taken and not trained on; they come next."""
+
+    def take(self, count: int) -> list[PromptGroup]:
+        """The next prompts, all different; the position is part of the checkpoint."""
+        first: dict[str, Prompt] = {}
+        rest: list[Prompt] = []
+        for prompt in self.returned:
+            if len(first) < count and prompt.id not in first:
+                first[prompt.id] = prompt
+            else:
+                rest.append(prompt)
+        chosen, self.returned = list(first.values()), rest
+        return self.groups([*chosen, *self.order.take(count - len(chosen), chosen)], self.group_size)
+
+    def put_back(self, groups: Sequence[PromptGroup]) -> None:
+        """Let these prompts come next, before any other, in this order."""
+        self.returned = [*(g.prompt for g in groups), *self.returned]
+
+    @contextmanager
+    def put_back_if_unsampled(self, groups: Sequence[PromptGroup], *, whole_batch: bool = True) -> Iterator[None]:
+        """Undo the taking of prompts where the engine is gone, unless others of the batch have been scored already."""
+        try:
+            yield
+        except EngineUnavailable as error:
+            if whole_batch:
+                self.put_back(groups)
+                error.prompts_put_back = True
+            raise
+
+    def groups(self, prompts: Sequence[Prompt], group_size: int) -> list[PromptGroup]:
+        """Tokenize prompts."""
+        return [PromptGroup(p, self.encode(p), group_size) for p in prompts]
+
+    def by_name(self) -> dict[tuple[str, str], Prompt]:
+        """(Source, id) -> prompt, of every prompt of the run."""
+        return {(source, p.id): p for source, walk in self.order.walks.items() for p in walk.prompts}
+
+    def returned_names(self) -> list[list[str]]:
+        """[Source, id] of each prompt that was put back."""
+        return [[prompt.source, prompt.id] for prompt in self.returned]
+
+    def put_back_named(self, names: Sequence[Sequence[str]]) -> None:
+        """Let these prompts come next, and no others that were put back."""
+        prompts = self.by_name()
+        self.returned = [prompts[source, prompt_id] for source, prompt_id in names]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CollectorSettings:
+    """Sizes and rules of a rollout batch."""
+
+    prompts_per_step: int
+    sampling: SamplingParams
+    dynamic: DynamicSampling | None = None
+    adaptive: AdaptiveSampling | None = None
+    observe_rates: bool = False
+    """The prompt order wants to know how each prompt went."""
+
+    @property
+    def shares_groups(self) -> bool:
+        """Whether every rank needs to know the scores of every group before the update."""
+        return self.dynamic is not None or self.adaptive is not None or self.observe_rates
+
+
+class RolloutCollector:
+    """Makes rollout batches of the next prompts, as many completions of each as ``group_size``.
+
+    Args:
+        prompts: which come next.
+        generator: samples completions.
+        rewards: scores them.
+        comm: how ranks exchange groups.
+        settings: sizes and rules.
+        whole_weights: context in which the weights that are sampled from are whole on every rank.
+    """
+
+    def __init__(
+        self,
+        prompts: PromptLoader,
+        generator: RolloutGenerator,
+        rewards: RewardManager,
+        comm: Collectives,
+        settings: CollectorSettings,
+        whole_weights: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.prompts, self.generator, self.rewards = prompts, generator, rewards
+        self.comm, self.settings, self.whole_weights = comm, settings, whole_weights
+
+    def collect(self, number: int, version: int, events: EventSink, timer: Timer) -> RolloutBatch:
+        """Sample and score one rollout batch; all ranks call it together.
+
+        Args:
+            number: the batch's; seeds depend on it.
+            version: of the policy that samples.
+            events: receives what happens.
+            timer: adds to the step's times.
+
+        Raises:
+            ScoreError: too many scores are missing.
+            EngineUnavailable: nothing is left to sample with; prompts of which nothing was scored come next.
+        """
+        groups = self.prompts.take(self.settings.prompts_per_step)
+        own = self.own_share(groups)
+        with self.prompts.put_back_if_unsampled(groups):
+            with self.sampling(timer):
+                rollouts = self.generator.sample(own, self.settings.sampling, version, tag=number)
+            events.rollouts(rollouts)
+            with timer("reward"):
+                scores = self.rewards.score([g.prompt for g in own for _ in range(g.group_size)], rollouts)
+            events.rewards(rollouts, scores)
+        return self.batch(groups, cut_groups(own, rollouts, scores), version)
+
+    @contextmanager
+    def sampling(self, timer: Timer) -> Iterator[None]:
+        """Context of what samples; all ranks enter it together.
+
+        With several ranks the rest of ``rollout`` is gathering weights, and waiting for the ranks that come later.
+        """
+        sampled = timer("sampling") if self.comm.world_size > 1 else nullcontext()
+        with timer("rollout"), self.whole_weights(), sampled:
+            yield
+
+    def batch(self, groups: Sequence[PromptGroup], own: Sequence[RolloutGroup], version: int) -> RolloutBatch:
+        """The batch of some groups, of which ``own`` are this rank's."""
+        return batch_of(groups, own, version, self.comm.rank, self.comm.world_size)
+
+    def own_share(self, rows: Sequence[T]) -> Sequence[T]:
+        """This rank's share, a run of neighbours."""
+        bounds, rank = share_bounds(len(rows), self.comm.world_size), self.comm.rank
+        return rows[bounds[rank] : bounds[rank + 1]]
+
+
+class SourceBatch(NamedTuple):
+    """What a step learns from."""
+
+    batch: RolloutBatch
+    first_read: bool = True
+    """No earlier step has learned from it; what was sampled and scored is counted once."""
+    metrics: Mapping[str, float] = {}
+    """How stale it is, and what waits; empty for a synchronous run."""
+
+
+class RolloutSource(Protocol):
+    """Gives each step its rollout batch."""
+
+    def next_batch(self, step: int, version: int, timer: Timer) -> SourceBatch:
+        """The batch that this step learns from; all ranks call it together, first of all in a step.
+
+        Args:
+            step: about to be made.
+            version: of the policy now.
+            timer: adds to the step's times.
+
+        Raises:
+            DeadlineExceeded: it was not there in time.
+            ScoreError: too many scores are missing.
+            EngineUnavailable: on every rank, if the engine of one is gone.
+        """
+        ...
+
+    def release_memory(self) -> None:
+        """Nothing is sampled until the next step: the engine may give memory back, unless it samples ahead."""
+        ...
+
+    def sync_policy(self, version: int) -> None:
+        """Let the engine have the policy as it is now, for an evaluation in this thread; all ranks call it together.
+
+        Raises:
+            EngineUnavailable: on every rank, if the engine of one is gone.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's prompts and batches that are still to be trained on."""
+        ...
+
+    def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with them.
+
+        Args:
+            ranks: the states of all ranks that wrote the checkpoint, in their order.
+        """
+        ...
+
+
+class InlineSource:
+    """Samples each batch when its step begins, from the policy as it then is.
+
+    Args:
+        collector: makes batches.
+        weight_sync: brings the policy's weights to the engine.
+        session: counts, trace, hooks and ranks.
+    """
+
+    def __init__(self, collector: RolloutCollector, weight_sync: WeightSync, session: RunSession) -> None:
+        self.collector, self.weight_sync, self.session = collector, weight_sync, session
+
+    def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
+        """See :meth:`RolloutSource.next_batch`; ``number`` counts batches where several steps learn from one."""
+        sync_weights(self.weight_sync, version, self.session.strategy)
+        events = LiveEvents(self.session, step)
+        try:
+            return SourceBatch(self.collector.collect(number or step, version, events, timer))
+        except EngineUnavailable as error:
+            error.unchanged = error.prompts_put_back  # a step samples before it trains
+            raise
+
+    def release_memory(self) -> None:
+        """See :meth:`RolloutSource.release_memory`."""
+        self.weight_sync.release_memory()
+
+    def sync_policy(self, version: int) -> None:
+        """See :meth:`RolloutSource.sync_policy`."""
+        sync_weights(self.weight_sync, version, self.session.strategy)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :meth:`RolloutSource.state_dict`."""
+        return {"returned": self.collector.prompts.returned_names()}
+
+    def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """See :meth:`RolloutSource.load_state_dict`."""
+        self.collector.prompts.put_back_named(ranks[0]["returned"])

@@ -1,0 +1,228 @@
+r"""The maths of policy losses, per token: importance weights, KL estimators and masked reductions.
+
+Denominators of the reductions are global, so that micro-batches and ranks add up exactly.
+Suffixes: ``_B`` sequences, ``_T`` completion tokens.
+
+Estimators of KL(policy || reference), with :math:`r = \log\pi_{ref}(x) - \log\pi_\theta(x)` and
+:math:`x \sim \pi_\theta`:
+
+========= ======================= ====== ================= =====================================================
+estimator value                   biased variance          gradient through the value, in expectation
+========= ======================= ====== ================= =====================================================
+k1        :math:`-r`              no     high, any sign    **zero**: useless inside a loss
+k2        :math:`r^2/2`           yes    low, >= 0         :math:`\nabla KL(\pi_\theta\|\pi_{ref})`: the right one
+k3        :math:`e^r - 1 - r`     no     low, >= 0         :math:`\nabla KL(\pi_{ref}\|\pi_\theta)`: the forward KL
+========= ======================= ====== ================= =====================================================
+
+Sources: J. Schulman (2020), "Approximating KL divergence", http://joschu.net/blog/kl-approx.html for the values.
+The gradient column follows from :math:`E_\theta[f(r)\nabla\log\pi_\theta]`; ``tests/engine/test_kl_and_reductions.py``
+checks every entry against exact enumeration.
+
+So an estimator has two uses. As a *number* (monitoring, or k1 subtracted from the reward, where the policy
+gradient differentiates it) take :func:`kl_value`. As a *term of a loss* take :func:`kl_loss`, whose value is the
+estimator and whose gradient is that of KL(policy || reference) whichever estimator was chosen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from rlhf_core.types.errors import ConfigError
+
+RELATIVE_FLOOR = 2.0**-19
+"""A standard deviation below this share of the largest score is rounding, by default: 16 roundings of float32 (2^-23
+each), in which most scores are computed."""
+
+
+def rounding(scale: float) -> float:
+    """What rounding may leave of float32 arithmetic on numbers up to ``scale``, whose true result is 0."""
+    return RELATIVE_FLOOR * scale
+
+
+LOG_LIMIT = 20.0
+"""Logarithms of ratios are held within this distance of 0, so that no exponential overflows."""
+
+
+def bounded_ratio(log_ratio: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exponential of a log ratio that is first held within :data:`LOG_LIMIT` of 0, as verl does.
+
+    Past the limit there is no gradient: the exponential would be infinite in float32 from 88 on, and 0 times infinity,
+    wherever a clip or a mask takes the value away, is NaN.
+
+    Args:
+        log_ratio: any shape.
+
+    Returns:
+        ``(ratio, held)``; the second is True where the limit was in force.
+    """
+    return log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), log_ratio.detach().abs() > LOG_LIMIT
+
+
+def importance_weights(
+    old_logprobs_BT: torch.Tensor,
+    behaviour_logprobs_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    *,
+    mode: Literal["truncate", "mask"] = "truncate",
+    level: Literal["token", "sequence"] = "token",
+    cap: float = 2.0,
+    low: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""Weights for the loss of tokens drawn from :math:`\mu` when the update starts from :math:`\pi_{old}`.
+
+    .. math:: r_t = \pi_{old}(o_t) / \mu(o_t), \qquad
+        w_t = \min(r_t, cap) \;\text{(truncate)} \quad\text{or}\quad r_t\,[low \le r_t \le cap] \;\text{(mask)}
+
+    Truncation is TIS (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"),
+    masking MIS (Liu et al. 2025, "When speed kills stability"; with a lower bound IcePop). At level ``sequence`` r is
+    the product over the sequence's tokens: unbiased before truncation, and far more varied.
+
+    Args:
+        old_logprobs_BT: of the policy from which the update starts.
+        behaviour_logprobs_BT: of the policy that sampled, as its engine reported them.
+        mask_BT: True where the policy chose the token; other places may hold anything finite.
+        mode: what happens to ratios beyond the bounds: they become the bound, or 0.
+        level: ``token`` or ``sequence``.
+        cap: upper bound.
+        low: lower bound; None sets none.
+
+    Returns:
+        ``(weights, ratios)``, both without gradient, ``[B, T]``, or ``[B, 1]`` for sequences.
+
+    Example:
+        >>> old, mu = torch.log(torch.tensor([[0.9, 0.1]])), torch.log(torch.tensor([[0.3, 0.2]]))
+        >>> [round(w, 3) for w in importance_weights(old, mu, torch.ones(1, 2, dtype=torch.bool))[0][0].tolist()]
+        [2.0, 0.5]
+    """
+    gap_BT = (old_logprobs_BT - behaviour_logprobs_BT).detach().float()
+    if level == "sequence":
+        gap_BT = torch.where(mask_BT, gap_BT, gap_BT.new_zeros(())).sum(-1, keepdim=True)
+    ratios, _ = bounded_ratio(gap_BT)
+    if mode == "truncate":
+        return ratios.clamp(min=low, max=cap), ratios
+    inside = (ratios <= cap) & (ratios >= (0.0 if low is None else low))
+    return torch.where(inside, ratios, ratios.new_zeros(())), ratios
+
+
+def effective_sample_size(mean_ratio: float, mean_square: float) -> float:
+    r"""Share of the samples that weighted ones are worth (Kong 1992): :math:`(\sum r)^2 / (n \sum r^2)`.
+
+    Args:
+        mean_ratio: mean of the ratios.
+        mean_square: mean of their squares.
+
+    Returns:
+        1 for equal ratios, towards 1/n if one outweighs all others.
+    """
+    return mean_ratio**2 / mean_square if mean_square > 0 else 0.0
+
+
+def kl_value(logprobs_BT: Any, ref_logprobs_BT: Any, estimator: str = "k3") -> Any:
+    """The estimate at each sampled token, in nats; differentiating it gives the table's last column.
+
+    Args:
+        logprobs_BT: log-probabilities under the policy that sampled the tokens, any shape; numpy or torch.
+        ref_logprobs_BT: under the reference policy, same tokens.
+        estimator: ``k1``, ``k2`` or ``k3``.
+
+    Returns:
+        Same shape. k2 and k3 are never negative. The exponent of k3 is held at 20, so that it stays finite.
+
+    Raises:
+        ConfigError: unknown estimator.
+    """
+    r = ref_logprobs_BT - logprobs_BT
+    if estimator == "k1":
+        return -r
+    if estimator == "k2":
+        return 0.5 * r**2
+    if estimator == "k3":
+        if isinstance(r, torch.Tensor):
+            return torch.expm1(r.clamp(max=LOG_LIMIT)) - r
+        return np.expm1(np.minimum(r, np.float32(LOG_LIMIT))) - r
+    raise ConfigError(f"unknown KL estimator '{estimator}'", fix="one of k1, k2, k3")
+
+
+def kl_loss(
+    logprobs_BT: torch.Tensor,
+    ref_logprobs_BT: torch.Tensor,
+    estimator: str = "k3",
+    *,
+    old_logprobs_BT: torch.Tensor | None = None,
+) -> torch.Tensor:
+    r"""A loss term whose value is the estimate and whose expected gradient is that of KL(policy || reference).
+
+    The gradient used is :math:`w\,(\text{-}r)\,\nabla\log\pi_\theta`, that of k2, whatever the estimator; the
+    value comes from the estimator. (Differentiating k1 gives noise around zero and k3 the forward KL.)
+
+    Args:
+        logprobs_BT: with gradient, any shape.
+        ref_logprobs_BT: no gradient is taken through it.
+        estimator: what the value is.
+        old_logprobs_BT: behaviour policy, when the tokens were sampled by an older policy: value and gradient are
+            weighted by the importance ratio :math:`w = \pi_\theta / \pi_{old}` (held constant, within e^20), so that
+            both stay correct off policy. None means on policy, w = 1.
+
+    Returns:
+        Unreduced, the same shape.
+    """
+    ref, now = ref_logprobs_BT.detach(), logprobs_BT.detach()
+    weight = torch.ones_like(now) if old_logprobs_BT is None else bounded_ratio(now - old_logprobs_BT.detach())[0]
+    value = weight * kl_value(now, ref, estimator)
+    slope = weight * (now - ref)
+    return value + slope * (logprobs_BT - now)
+
+
+def masked_sum(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """Sum of ``values`` where ``mask`` is True; masked places may hold anything, NaN included.
+
+    Args:
+        values_BT: any shape.
+        mask_BT: bool, the same shape.
+        dim: sum over this dimension only; None sums everything.
+
+    Returns:
+        A scalar, or ``values`` without ``dim``.
+    """
+    kept = torch.where(mask_BT.bool(), values_BT, values_BT.new_zeros(()))
+    return kept.sum() if dim is None else kept.sum(dim)
+
+
+def mean_or_zero(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """Mean where ``mask`` is True, 0 where nothing is: a sequence without tokens adds nothing to a loss."""
+    kept = mask.bool()
+    return masked_sum(tensor, mask, dim) / (kept.sum() if dim is None else kept.sum(dim)).clamp(min=1)
+
+
+def reduce_loss(loss_BT: torch.Tensor, mask_BT: torch.Tensor, mode: str, denominator: float) -> torch.Tensor:
+    r"""One micro-batch's share of the batch loss.
+
+    ``token_mean`` and ``constant``: :math:`\sum_{b,t} m_{bt} l_{bt} / D`. ``sequence_mean``:
+    :math:`\sum_b (\sum_t m_{bt} l_{bt} / \sum_t m_{bt}) / D`. Every sequence lies wholly in one micro-batch, so
+    adding the results over micro-batches and ranks is exactly the loss of the whole batch.
+
+    Args:
+        loss_BT: unreduced loss, ``[B, T]``.
+        mask_BT: bool, True where the token counts.
+        mode: ``token_mean`` (DAPO), ``sequence_mean`` (GRPO as published) or ``constant`` (Dr. GRPO).
+        denominator: *global*, over all micro-batches and ranks: number of tokens, number of sequences, or
+            sequences times the constant C.
+
+    Returns:
+        Scalar with gradient.
+
+    Raises:
+        ValueError: shapes differ, an unknown mode, or a denominator that is not positive.
+    """
+    if loss_BT.shape != mask_BT.shape:
+        raise ValueError(f"loss_BT is {tuple(loss_BT.shape)} but mask_BT is {tuple(mask_BT.shape)}")
+    if not denominator > 0:
+        raise ValueError(f"the denominator must be positive, got {denominator}")
+    if mode in ("token_mean", "constant"):
+        return masked_sum(loss_BT, mask_BT) / denominator
+    if mode == "sequence_mean":
+        return mean_or_zero(loss_BT, mask_BT, dim=-1).sum() / denominator
+    raise ValueError(f"unknown reduction {mode!r}; use token_mean, sequence_mean or constant")

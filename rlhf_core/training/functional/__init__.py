@@ -1,1 +1,0 @@
-"""The maths of losses and advantages, as plain functions."""

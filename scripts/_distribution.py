@@ -1,0 +1,16 @@
+"""Throw-away distributions: components of a measurement or a fault, found by their entry points like any plugin."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def install(folder: Path, module: str, code: str, entry_points: str) -> None:
+    """Write a distribution of one module into a folder, and make it importable here; children need ``PYTHONPATH``."""
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    (folder / f"{module}.py").write_text(code)
+    sys.path.insert(0, str(folder))

@@ -1,0 +1,32 @@
+"""What scorers say of a voice on given sentences, measured once: for the studies of speech training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf_core.data.atomic import write_json
+from rlhf_plugin_tts.speech_data.compare import measure
+
+Scores = dict[str, list[float | None]]
+
+
+def heard(
+    file: Path, model: str, texts: Sequence[str], names: Sequence[str], jobs: int, n: int = 1, temperature: float = 1.0
+) -> Scores:
+    """Scorer -> scores of ``n`` clips of each sentence, sentence by sentence; read where the file has them.
+
+    Raises:
+        SystemExit: the file holds scores of something else.
+    """
+    asked = {"texts": list(texts), "names": list(names), "n": n, "temperature": temperature}
+    if not file.is_file():
+        options = {**asked, "settings": (), "seed": 0, "before": None, "jobs": jobs, "count": len(texts)}
+        scores = measure(model, {**options, "description": "", "max_tokens": 480})["scores"]
+        write_json(file, {"asked": asked, "scores": {name: by_voice["voice"] for name, by_voice in scores.items()}})
+        print(f"measured: {file}", flush=True)
+    kept = json.loads(file.read_text())
+    if kept.get("asked") != asked:
+        raise SystemExit(f"{file} was measured with other sentences or scorers: give another --folder, or remove it")
+    return kept["scores"]

@@ -1,1 +1,0 @@
-"""Runs with real models and real data, and their recorded results."""

@@ -1,0 +1,271 @@
+"""Starts the processes of tests as forks of one process that has imported torch and transformers already.
+
+The tests start hundreds of trainings and ranks. Importing the libraries takes each of them five to eight processor
+seconds, more than what most of them do. :func:`install` replaces how ``subprocess.Popen`` starts this repository's own
+commands (see ``MODULES``); every other process, and one whose environment differs in a variable that a library reads
+when it is imported, is started as usual. Linux only; RLHF_FORK_SERVER=0 switches it off.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import importlib
+import inspect
+import json
+import os
+import runpy
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MODULES = ("rlhf_core.cli.main", "rlhf_core.cli.rank_main", "rlhf_core.runs.launch.ranks", "torch.distributed.run")
+"""Modules, besides those of tests, that are started as forks after ``python -m``."""
+IMPORTED = (
+    "torch",
+    "torch.distributed.tensor",
+    "torch.nn.parallel",
+    "numpy",
+    "pydantic",
+    "pluggy",
+    "click",
+    "safetensors.torch",
+    "tokenizers",
+    "datasets",
+    "accelerate",
+    "peft",
+    "transformers.modeling_utils",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.qwen3.modeling_qwen3",
+    "rlhf_core.cli.train",
+    "rlhf_core.runs.launch.run",
+    "rlhf_core.rl.build",
+    "rlhf_core.rl.trainer",
+    "rlhf_core.models.load",
+    "rlhf_plugin_grpo.config",
+    "rlhf_plugin_native.engine",
+    "rlhf_plugin_verifiers.reward",
+)
+READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "CUDA_", "LD_", "DS_")
+READ_AT_IMPORT += ("TORCH_", "PYTHON", "ACCELERATE_", "HOME", "XDG_", "LC_", "LANG")
+READ_WHEN_STARTED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+LAUNCHERS = ("rlhf_core.cli.main", "rlhf_core.runs.launch.ranks", "torch.distributed.run")
+"""Those that start processes themselves."""
+ROOT = Path(__file__).resolve().parents[1]
+PR_SET_CHILD_SUBREAPER = 36
+REAL = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+PARAMETERS = list(inspect.signature(REAL).parameters)
+
+
+class Client:
+    """Asks a fork server, which it starts at the first request, to start processes."""
+
+    def __init__(self, environment: Mapping[str, str], channel: socket.socket | None = None) -> None:
+        self.environment = dict(environment)
+        self.owner = os.getpid()
+        self.channel = channel
+        self.lock = threading.Lock()
+
+    def takes(self, given: Mapping[str, Any]) -> bool:
+        """Whether a fork of the server is what Popen was asked to start."""
+        args, env = given["args"], given["env"]
+        plain = not (given["shell"] or given["preexec_fn"] or given["pass_fds"] or given["executable"])
+        if os.getpid() != self.owner or not plain or isinstance(args, (str, bytes, os.PathLike)):
+            return False
+        if given.get("process_group", -1) not in (-1, None) or target([str(a) for a in args]) is None:
+            return False
+        env = dict(os.environ if env is None else env)
+        names = {name for name in {*env, *self.environment} if name.startswith(READ_AT_IMPORT)}
+        return all(env.get(k) == self.environment.get(k) for k in names.difference(READ_WHEN_STARTED))
+
+    def start(self, given: Mapping[str, Any]) -> int:
+        """Start the process; its pid. It is a child of this one, as any other."""
+        request = {
+            "args": [os.fspath(a) for a in given["args"]],
+            "env": dict(os.environ if given["env"] is None else given["env"]),
+            "cwd": os.path.realpath(given["cwd"] or os.getcwd()),
+            "session": bool(given["start_new_session"]),
+        }
+        files = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
+        data = json.dumps(request).encode()
+        with self.lock:
+            channel = self.channel = self.channel or self._server()
+            adopt(True)
+            try:
+                channel.sendall(struct.pack("!I", len(data)))
+                rights = array.array("i", [n if fd == -1 else fd for n, fd in enumerate(files)])
+                channel.sendmsg([data[:1]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                channel.sendall(data[1:])
+                return struct.unpack("!i", read(channel, 4))[0]
+            finally:
+                adopt(False)
+
+    def _server(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL
+            )
+        return ours
+
+
+def adopt(orphans: bool) -> None:
+    """Let this process become the parent of its descendants' orphans, or no longer."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
+
+
+def install(client: Client) -> None:
+    """Let ``subprocess.Popen`` of this process start forks."""
+
+    def execute_child(self: Any, *words: Any) -> None:
+        given = dict(zip(PARAMETERS[1:], words, strict=True))
+        if not client.takes(given):
+            REAL(self, *words)
+            return
+        try:
+            self.pid = client.start(given)
+            self._child_created = True
+        finally:
+            names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+            self._close_pipe_fds(*(given[name] for name in names))
+
+    subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
+
+
+def target(args: Sequence[str]) -> tuple[str, list[str]] | None:
+    """What a command runs and its ``sys.argv``; None where it is not this repository's own."""
+    if args[0] == str(Path(sys.executable).parent / "rlhf"):
+        return "rlhf_core.cli.main", list(args)
+    if args[0] != sys.executable:
+        return None
+    rest = list(args[1:])
+    while rest[:1] == ["-u"]:
+        del rest[0]
+    if len(rest) > 1 and rest[0] == "-m":
+        own = rest[1] in MODULES or rest[1].startswith("tests.")
+        return (rest[1], rest[1:]) if own else None
+    if rest and rest[0].endswith(".py") and Path(rest[0]).resolve().is_relative_to(ROOT / "tests"):
+        return rest[0], rest
+    return None
+
+
+def read(channel: socket.socket, size: int) -> bytes:
+    """``size`` bytes; nothing where the other end is closed."""
+    data = b""
+    while len(data) < size:
+        part = channel.recv(size - len(data))
+        if not part:
+            return b""
+        data += part
+    return data
+
+
+def serve(channel: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request until the channel is closed; returns the request in the fork, None in the server."""
+    while header := read(channel, 4):
+        (size,) = struct.unpack("!I", header)
+        first, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(3 * array.array("i").itemsize))
+        request = json.loads(first + read(channel, size - 1))
+        files = array.array("i", ancillary[0][2])
+        between = os.fork()
+        if between == 0:
+            middle = os.getpid()
+            if os.fork():
+                os._exit(0)
+            while os.getppid() == middle:  # until the process that asked is the parent
+                os.sched_yield()
+            channel.sendall(struct.pack("!i", os.getpid()))
+            channel.close()
+            become(request, files)
+            return request
+        for fd in files:
+            os.close(fd)
+        os.waitpid(between, 0)
+    return None
+
+
+def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
+    """Take over files, folder and environment of a new process."""
+    if request["session"]:
+        os.setsid()
+    for n, fd in enumerate(files):
+        os.dup2(fd, n)
+    for fd in files:
+        os.close(fd)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    if "-u" in request["args"][1:2] or os.environ.get("PYTHONUNBUFFERED"):
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+
+
+def server_of_a_launcher(environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Fork a server for the processes that this one starts; returns a request in their forks, None in this one."""
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for n in range(3):
+            os.dup2(nothing, n)
+        os.close(nothing)
+        request = serve(theirs)
+        if request is None:
+            os._exit(0)
+        return request
+    theirs.close()
+    install(Client(environment, ours))
+    return None
+
+
+def run(request: dict[str, Any], libraries: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run the command as ``python`` would."""
+    while True:
+        found = target(request["args"])
+        assert found is not None
+        name, sys.argv = found
+        if name not in LAUNCHERS:
+            break
+        another = server_of_a_launcher(environment)
+        if another is None:
+            break
+        request = another
+    folders = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    starts = str(Path(name).resolve().parent) if name.endswith(".py") else request["cwd"]
+    sys.path[:] = [starts, *folders, *libraries]
+    for module in ("tests.fork_server", "tests"):
+        sys.modules.pop(module, None)
+    importlib.invalidate_caches()
+    if name.endswith(".py"):
+        runpy.run_path(name, run_name="__main__")
+    else:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    """Import the libraries and serve."""
+    environment = dict(os.environ)
+    before = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
+    libraries = sys.path[1 + len(before) :]
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    request = serve(channel)
+    if request is None:
+        os._exit(0)
+    run(request, libraries, environment)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Each recipe for GPUs fits the cards that it names, with the peaks that configs/README.md states."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rlhf_core.cli.main import cli
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+README = (CONFIGS / "README.md").read_text()
+PLANS = [
+    (file.name, line.removeprefix("#   rlhf "))
+    for file in sorted(CONFIGS.glob("*.yaml"))
+    for line in file.read_text().splitlines()
+    if line.startswith("#   rlhf memory plan")
+]
+
+
+def test_every_recipe_says_that_we_did_not_run_it_and_has_a_row() -> None:
+    files = {name for name, _ in PLANS}
+    assert len(files) == 8
+    for name in files:
+        assert "# Not run by us: only parsed and planned." in (CONFIGS / name).read_text()
+        assert f"[`{name}`]({name})" in README
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "command"), PLANS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(PLANS)])
+def test_a_recipe_fits_its_cards(name: str, command: str) -> None:
+    result = CliRunner().invoke(cli, shlex.split(command), catch_exceptions=False)
+    peak = re.search(r"^peak (\S+ GB) in \w+: fits", result.output, re.MULTILINE)
+    assert peak, result.output
+    row = next(line for line in README.splitlines() if f"[`{name}`]" in line)
+    assert peak[1] in row
