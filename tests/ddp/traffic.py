@@ -180,8 +180,8 @@ class Shifting:
 
 
 def rollout_groups(scores: Sequence[float]) -> list[RolloutGroup]:
-    """A group per score, with two completions each."""
-    rollouts, _ = make_rollouts(len(scores), 2)
+    """A group per score, with two completions each, whose texts are longer than what rank 0 says of all."""
+    rollouts = [replace(r, text=f"{n} " * 500) for n, r in enumerate(make_rollouts(len(scores), 2)[0])]
     prompts = [Prompt(r.prompt_id, ({"role": "user", "content": "?"},)) for r in rollouts[::2]]
     return [
         RolloutGroup(PromptGroup(prompts[n], (1, 2), 2), rollouts[2 * n : 2 * n + 2], [Score(score), Score(score + n)])
@@ -197,7 +197,7 @@ def advantages(strategy: Any, scores: Sequence[float], estimator: Shifting) -> t
     parts: Any = SimpleNamespace()
     step = AdvantageStep(estimator, None, parts, parts, parts, strategy, OnlineTrainerConfig(name="t"))
     scored = step.score(batch, ForwardResults(None, None))
-    return step.estimate(scored, batch.group_ids), [float(s.value or 0) for s in scored.scores]
+    return step.estimate(scored, batch).advantages, [float(s.value or 0) for s in scored.scores]
 
 
 def estimates(strategy: Counted) -> dict[str, Any]:
