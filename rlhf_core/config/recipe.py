@@ -85,8 +85,8 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     1. the ``recipe`` of the loss, which may be the user's choice;
     2. what the data sets go with (``recipe_of``), such as stop strings;
     3. the trainer's ``companions``, the components that go with it;
-    4. the trainer's ``recipes`` for the model and the reward, then for the model. A model that was made of an embedded
-       one has the recipes of that; there a null of the user is a value too.
+    4. the trainer's ``recipes`` for the model and the reward, then for the model. A model that was fine-tuned from an
+       embedded one takes the recipes of that one; there an explicit null of the user overrides the recipe.
 
     Settings for a component that the user replaces by another are left out.
 
@@ -216,8 +216,8 @@ def _recipe_of(registry: Registry, options: Mapping[str, Any]) -> Mapping[str, A
 
 
 def near_components(registry: Registry, owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a component of distribution ``owner`` brings along, in which a component's name that several
-    distributions claim is its own distribution's (see :meth:`~rlhf_core.plugins.registry.Registry.near`)."""
+    """Settings that a component of distribution ``owner`` brings along. A component's name that several distributions
+    claim means the one of ``owner`` (see :meth:`~rlhf_core.plugins.registry.Registry.near`)."""
     return {key: _near(registry, owner, key, value) for key, value in settings.items()}
 
 

@@ -152,7 +152,7 @@ def engine_on_every_rank(comm: Collectives) -> Iterator[None]:
 def sampling_on_every_rank(
     comm: Collectives, whole_weights: Callable[[], AbstractContextManager[None]]
 ) -> Callable[[], AbstractContextManager[None]]:
-    """``whole_weights``, left as :func:`engine_on_every_rank` is."""
+    """A context that enters :func:`engine_on_every_rank`, and ``whole_weights`` inside it."""
 
     @contextmanager
     def entered() -> Iterator[None]:

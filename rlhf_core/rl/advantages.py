@@ -132,8 +132,8 @@ class AdvantageStep:
         return ForwardResults(references, [TokenValues(row.values_T1, ref) for row, ref in zip(measured, rows)])
 
     def score(self, batch: RolloutBatch, forward: ForwardResults) -> ScoredRollouts:
-        """Subtract the penalties, and bring every rank's completions to rank 0, and all scores to every rank. An
-        estimator with a critic charges the KL itself, token by token."""
+        """Subtract KL and length penalties; gather completions on rank 0 and scores on every rank. An estimator with a
+        critic subtracts the KL itself, token by token."""
         config, scores = self.config, list(batch.scores)
         penalised = config.kl.where == "reward" and config.kl.coefficient > 0
         if penalised and forward.references is not None and forward.values is None:

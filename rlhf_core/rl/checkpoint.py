@@ -1,4 +1,4 @@
-"""What of an on-policy run a checkpoint holds besides component states: weights, optimizer, data position."""
+"""Contents of a checkpoint of an on-policy run: weights, optimizer, position in the data."""
 
 from __future__ import annotations
 

@@ -133,7 +133,8 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     mask_truncated: bool = False
     """Leave completions that ran into ``max_tokens`` out of the loss."""
     drop_constant_groups: bool = True
-    """Skip the forward of groups whose advantages are all zero; the gradient is the same. ``entropy`` and the loss's
+    """Skip the forward of groups whose advantages are all zero, unless KL in the loss, an entropy bonus or a critic
+    needs it; the gradient is the same. ``entropy`` and the loss's
     own metrics then cover what was run; ``kl`` and the reward's metrics always cover every completion."""
     micro_batch_tokens: int | None = Field(default=None, ge=1)
     """Cut micro-batches by positions of one forward (prompts, completions, padding) instead of ``micro_batch_size``

@@ -216,7 +216,7 @@ class CheckpointManager:
         Args:
             step: steps finished.
             state: the trainer's own; with a sharded strategy that of every rank is kept.
-            model: what ``write_model`` gets the weights of, on rank 0: gathered from all ranks before, or each when it
+            model: ``write_model`` receives its full weights on rank 0: gathered from all ranks before, or each when it
                 is looked up (:func:`rlhf_core.distributed.whole_weights.use_whole_weights`).
             write_model: fills a folder with them.
             rank_state: what only this rank has; kept for each, beside its random numbers, in ``state["ranks"]``.

@@ -62,10 +62,10 @@ class LoopSettings(ComponentConfig):
     """What every loop has."""
 
     companions: ClassVar[Mapping[str, Any]] = {}
-    """Slot -> component used when the user names none: the vetted recipe."""
+    """Field of the run -> component that is used where the user names none."""
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Model path -> settings vetted for it; they replace class defaults, and anything the user says replaces them.
-    ``PATH+REWARD``, e.g. ``pocket+ensemble``, has what that reward needs besides."""
+    """Model path -> settings for it. They replace class defaults, and the user's settings replace them.
+    ``PATH+REWARD``, e.g. ``pocket+ensemble``, adds settings for that reward."""
     feeds: ClassVar[str | None] = None
     """What the trainer feeds its loss; compared with ``Loss.consumes``."""
 

@@ -1,4 +1,5 @@
-"""In every step: do engine and trainer mean the same logprobs? What is compared is there anyway."""
+"""Compares the logprobs of engine and trainer in each step (training-inference mismatch), from values that the update
+has already computed."""
 
 from __future__ import annotations
 

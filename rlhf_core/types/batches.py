@@ -26,7 +26,8 @@ class TokenBatch:
     advantages_BT: torch.Tensor | None = None
     """The estimator's, one per token; that of a completion stands at each of its tokens. None for ``labels``."""
     old_logprobs_BT: torch.Tensor | None = None
-    """Behaviour-policy logprobs of the rollout batch, computed once. No gradient."""
+    """What the ratio is relative to: the policy's logprobs at the start of the step. With one update per step they are
+    this forward's own, detached. The engine's are ``behaviour_logprobs_BT``. No gradient."""
     ref_logprobs_BT: torch.Tensor | None = None
     """Under the reference policy, at the sampling temperature; None where nothing asks for it. No gradient."""
     behaviour_logprobs_BT: torch.Tensor | None = None

@@ -19,7 +19,8 @@ from rlhf_plugin_grpo.loss_config import GrpoClipConfig as GrpoClipConfig
 class GrpoConfig(OnlineTrainerConfig):
     """GRPO: groups of completions are their own baseline, no critic (Shao et al. 2024).
 
-    Differs from the paper: the loss is the mean over all tokens of the batch, as in DAPO, and there is no KL penalty.
+    Differs from the paper: the loss is the mean over all tokens of the batch, as in DAPO, and there is no KL penalty by
+    default; the recipes for the pocket model add one.
     The paper averages over each completion's tokens first, so that a token of a long completion counts less: a long
     wrong answer costs no more than a short one, and lengths grow (Liu et al. 2025, Dr. GRPO, section 3.1). The paper's
     own form is ``grpo_paper``.
