@@ -22,18 +22,10 @@ from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.peers import waiting
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch import joined, rank_checks, ranks
-from rlhf_core.runs.launch.joined import (
-    SEEN_S,
-    EndedByRank0,
-    LaunchArgs,
-    LostRanks,
-    PlanFromRankZero,
-    Rank0,
-    RanksRefused,
-    Rendezvous,
-    take_plan,
-)
+from rlhf_core.runs.launch import rendezvous as rendezvous_module
+from rlhf_core.runs.launch.joined import EndedByRank0, LaunchArgs, PlanFromRankZero, Rank0, RanksRefused, take_plan
 from rlhf_core.runs.launch.ranks import RankInfo, end_with_launcher, how_to_go_on, started_rank, world_size
+from rlhf_core.runs.launch.rendezvous import SEEN_S, LostRanks, Rendezvous
 from rlhf_core.runs.launch.resume import planned_resume
 from rlhf_core.runs.launch.run import plan_run, preflight
 from rlhf_core.runs.run_dir import RunDir
@@ -223,7 +215,7 @@ def test_ctrl_c_at_rank_0_while_the_ranks_compare(
 
 
 def test_a_rank_that_is_at_work_for_ever(two: tuple[RankInfo, RankInfo], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "AT_WORK_S", 0.4)
+    monkeypatch.setattr(rendezvous_module, "AT_WORK_S", 0.4)
     rendezvous = Rendezvous(two[0])
     rendezvous.me = replace(two[0], timeout_s=0.2)  # of what is said, not of the connection
     rendezvous.put("arrived/1", {"host": "b"})
