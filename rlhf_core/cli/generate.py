@@ -75,7 +75,8 @@ def _rows_of(file: str, lines: bool) -> list[PromptRow]:
     read: list[PromptRow] = []
     for i, (row, position) in enumerate(zip(rows, positions)):
         record = RawRow(row, i, f"{name}, {position}")
-        prompt = Prompt(str(row.get("id", f"{stem}/{i}")), reader.prompt(record), tools=reader.tools(record))
+        name, answer = str(row.get("id", f"{stem}/{i}")), reader.answer(record, None)
+        prompt = Prompt(name, reader.prompt(record), answer, meta=reader.rest(record)[0], tools=reader.tools(record))
         if not prompt.text.strip():
             raise DatasetError("a prompt is empty", where=record.where, fix="fill or remove that row")
         read.append(PromptRow(prompt, row))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.cli.episodes import Stage
+from rlhf_core.cli.generate import read_prompts
 from rlhf_core.cli.main import main
 from rlhf_core.data.completions import read_completions
 from rlhf_core.types.errors import ConfigError, DatasetError
@@ -64,6 +65,13 @@ def test_a_reward_sees_the_episodes_that_were_written_to_a_file(
     file.write_text(json.dumps(broken) + "\n")
     assert run(["reward", "score", "--reward", "environment", "--input", str(file)]) == 2
     assert "column 'turns' does not hold the turns of an episode" in capsys.readouterr().err
+
+
+def test_the_environment_gets_the_rows_answer_and_its_further_columns(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"id": "g2", "prompt": "Guess.", "answer": 2, "level": "easy"}) + "\n")
+    (row,) = read_prompts([], [str(file)])
+    assert (row.prompt.answer, dict(row.prompt.meta)) == ("2", {"level": "easy"})
 
 
 def test_the_environments_score_is_found_in_the_rows_of_an_evaluation(tmp_path: Path) -> None:

@@ -121,6 +121,18 @@ def test_metadata_and_size(tmp_path: Path) -> None:
     assert [f.name for f in folder.parent.iterdir()] == ["rlhf-plugin-my-loss"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_package_imports_is_among_its_requirements(kind: str, tmp_path: Path) -> None:
+    folder = write_package("mine", kind, tmp_path)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    needed = {"library": project["dependencies"], "tests": project["optional-dependencies"]["test"]}
+    for file in folder.rglob("*.py"):
+        imported = {*re.findall(r"(?:from|import) (rlhf_(?:plugin_[a-z_]+|testing))", file.read_text())}
+        allowed = [*needed["library"], *(needed["tests"] if "tests" in file.parts else ())]
+        names = {re.split(r"[<>=\[ ]", requirement)[0].replace("-", "_") for requirement in allowed}
+        assert imported - {"rlhf_plugin_mine"} <= names, file
+
+
 @pytest.mark.parametrize("name", ["", "a b", "../up", "-x", "x-", "class", "9lives", "é", "a/b"])
 def test_unusable_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot name"):

@@ -28,7 +28,8 @@ def check_environment(
     calls: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> None:
     """Check an environment: its tools have schemas and names of their own; one result per call, in order; the same seed
-    and calls give the same results and score; it can be resumed; a score for whatever a policy writes.
+    and calls give the same results and score, and the same answers of ``respond`` where its Config says ``responds``;
+    it can be resumed; a score for whatever a policy writes.
 
     Args:
         config: the environment's configuration.
@@ -74,12 +75,28 @@ def check_environment(
             "an episode goes on from its state",
             "after load_state_dict() the next results differ",
         )
+    if getattr(config, "responds", False):
+        _check_responses(config, context, asked)
     for text in ("4", *GARBAGE):
         sample = Sample(asked, text, trajectory=(Turn((0, 1), "assistant", {"role": "assistant", "content": text}),))
         first, second = (_value(config, end, {"op": "score", "sample": sample_to_json(sample)}) for end in (two, two))
         require(first == second, config, "an episode is scored the same twice", f"{first}, then {second}")
     _value(config, one, {"op": "close"})
     _value(config, one, {"op": "close"})  # idempotent
+
+
+def _check_responses(config: ComponentConfig, ctx: BuildContext, prompt: Prompt) -> None:
+    """Texts without calls: two episodes of one seed are answered alike, whatever the policy writes."""
+    one, two = (_begun(config, ctx, prompt) for _ in range(2))
+    for text in ("4", *GARBAGE):
+        first, second = (_value(config, episode, {"op": "respond", "text": text}) for episode in (one, two))
+        require(
+            first == second,
+            config,
+            "the same seed and turns give the same answers of respond()",
+            f"to {text!r:.40}: {first['answer']!r:.60}, then {second['answer']!r:.60}",
+            "draw from the seed of reset() only",
+        )
 
 
 def check_tool(

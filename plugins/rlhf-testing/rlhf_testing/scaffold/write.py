@@ -23,6 +23,8 @@ NEEDS = {
     "reward-model": ("torch", "safetensors"),
     "rollout": ("torch",),
     "strategy": ("torch",),
+    "environment": ("rlhf-plugin-episodes",),
+    "tool": ("rlhf-plugin-episodes",),
 }
 """Distributions that a kind's template imports or names besides the core's small dependencies."""
 ENTRY_POINTS = """[project.entry-points."rlhf.$kind"]
