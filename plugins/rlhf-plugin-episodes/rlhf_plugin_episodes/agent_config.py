@@ -88,8 +88,8 @@ class MultiTurnConfig(EpisodeSettings):
     name: str = "multi_turn"
     component: ClassVar[str] = "rlhf_plugin_episodes.agent:MultiTurnAgent.from_config"
     max_turns: int = Field(8, ge=1)
-    """Most turns of the policy. Calls in the last one are not made; a last turn without calls is still answered, and the
-    policy does not read the answer."""
+    """Most turns of the policy. Calls in the last one are not made; a last turn without calls is still answered, but
+    the policy does not read the answer."""
     max_turn_tokens: int | None = Field(None, ge=1)
     """Most tokens of one turn; None leaves it the rest of the episode's budget."""
     max_calls: int = Field(16, ge=1)
