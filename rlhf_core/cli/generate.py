@@ -181,7 +181,7 @@ def generate(
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
-    from rlhf_core.models.places import planned_format
+    from rlhf_core.models.paths import planned_format
     from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.models.tool_templates import check_format
     from rlhf_core.types.errors import ConfigError

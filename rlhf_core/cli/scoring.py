@@ -49,7 +49,7 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         PluginError: no such reward.
     """
     from rlhf_core.config.load import parse_settings
-    from rlhf_core.models.places import model_place
+    from rlhf_core.models.paths import model_place
     from rlhf_core.types.errors import ConfigError
 
     if (folder is None) == (name is None):

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from rlhf_core.models.load import context_length as context_length
     from rlhf_core.models.load import load_policy as load_policy
     from rlhf_core.models.load import load_tokenizer as load_tokenizer
-    from rlhf_core.models.places import ModelPath as ModelPath
-    from rlhf_core.models.places import model_place as model_place
-    from rlhf_core.models.places import planned_format as planned_format
+    from rlhf_core.models.paths import ModelPath as ModelPath
+    from rlhf_core.models.paths import model_place as model_place
+    from rlhf_core.models.paths import planned_format as planned_format
     from rlhf_core.models.prompt_format import Formatter as Formatter
     from rlhf_core.models.prompt_format import encode_raw_prompt as encode_raw_prompt
     from rlhf_core.models.random_state import preserved_rng as preserved_rng

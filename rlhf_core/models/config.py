@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlhf_core.models.places import ModelPath
+from rlhf_core.models.paths import ModelPath
 from rlhf_core.plugins.component import Config
 from rlhf_core.types.errors import ConfigError
 

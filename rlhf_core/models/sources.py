@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from rlhf_core.data.manifest import MANIFEST, truncation
 from rlhf_core.models.modality import embedded_model
-from rlhf_core.models.places import is_run, model_place, no_final_model, nothing_there, planned_model
+from rlhf_core.models.paths import is_run, model_place, no_final_model, nothing_there, planned_model
 from rlhf_core.types.errors import ModelError
 
 WAIT_S = 5.0
@@ -91,7 +91,7 @@ def resolve_model(path: str) -> Source:
     """Find out what ``path`` is, and check a local one for completeness.
 
     A folder, a run, a checkpoint, the name of a run, a LoRA adapter, a ``.gguf`` file, ``pocket`` or a hub id; see
-    :func:`rlhf_core.models.places.model_place`.
+    :func:`rlhf_core.models.paths.model_place`.
 
     Raises:
         ModelError: a file or folder that does not exist or lacks something; the missing file is named.

@@ -116,7 +116,7 @@ def score(
 
 def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:
     from rlhf_core.cli.scoring import chosen_reward
-    from rlhf_core.models.places import model_place
+    from rlhf_core.models.paths import model_place
     from rlhf_core.python_api.objects import config_of
 
     folder = reward.model_path if isinstance(reward, Run) else Path(model_place(str(reward))).expanduser()

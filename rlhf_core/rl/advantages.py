@@ -38,7 +38,7 @@ class ForwardResults:
     """The critic's; None without one."""
 
 
-class Shard(NamedTuple):
+class RankRollouts(NamedTuple):
     """What rank 0 is sent of each rank's completions."""
 
     rollouts: Sequence[Rollout]
@@ -55,7 +55,7 @@ class ScoredRollouts:
 
     scores: Sequence[Score]
     set_aside_scores: Sequence[Score]
-    shards: Sequence[Shard]
+    ranks: Sequence[RankRollouts]
     """Of each rank, on rank 0; empty on the others."""
 
     @property
@@ -66,14 +66,14 @@ class ScoredRollouts:
     @property
     def rollouts(self) -> list[Rollout]:
         """Those of all ranks, on rank 0."""
-        return [r for shard in self.shards for r in shard.rollouts]
+        return [r for one in self.ranks for r in one.rollouts]
 
     @property
     def values(self) -> list[TokenValues] | None:
         """The critic's of all ranks' completions, on rank 0; None elsewhere, and without a critic."""
-        if not self.shards or self.shards[0].values is None:
+        if not self.ranks or self.ranks[0].values is None:
             return None
-        return [v for shard in self.shards for v in shard.values or ()]
+        return [v for one in self.ranks for v in one.values or ()]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class AdvantageStep:
         self.micro_batcher, self.no_grad, self.config = micro_batcher, no_grad, config
         self.rank_zero = RankZero(strategy)
 
-    def forward(self, samples: Sequence[TrainingSample]) -> ForwardResults:
+    def reference_and_values(self, samples: Sequence[TrainingSample]) -> ForwardResults:
         """Reference logprobs and critic values of this rank's completions."""
         references = None
         if self.reference is not None:
@@ -131,7 +131,7 @@ class AdvantageStep:
         rows = references if references is not None else [None] * len(measured)
         return ForwardResults(references, [TokenValues(row.values_T1, ref) for row, ref in zip(measured, rows)])
 
-    def score(self, batch: RolloutBatch, forward: ForwardResults) -> ScoredRollouts:
+    def penalize_and_gather(self, batch: RolloutBatch, forward: ForwardResults) -> ScoredRollouts:
         """Subtract KL and length penalties; gather completions on rank 0 and scores on every rank. An estimator with a
         critic subtracts the KL itself, token by token."""
         config, scores = self.config, list(batch.scores)
@@ -141,13 +141,13 @@ class AdvantageStep:
             scores = [apply_kl_penalty(score, rollout, ref_T, config.kl) for score, rollout, ref_T in rows]
         scores = self._less_overlong(scores, batch.rollouts)
         kl = measure_kl(batch.rollouts, forward.references) if forward.references is not None else (0.0, 0.0)
-        shards = self.rank_zero.gather(Shard(batch.rollouts, scores, forward.values, kl))
+        ranks = self.rank_zero.gather(RankRollouts(batch.rollouts, scores, forward.values, kl))
         with self.rank_zero.section() as section:
             if section.active:
-                all_scores = [score for shard in shards for score in shard.scores]
+                all_scores = [score for one in ranks for score in one.scores]
                 section.for_all((all_scores, self._less_overlong(batch.set_aside_scores, batch.set_aside_rollouts)))
         all_scores, set_aside_scores = section.received
-        return ScoredRollouts(all_scores, set_aside_scores, shards)
+        return ScoredRollouts(all_scores, set_aside_scores, ranks)
 
     def _less_overlong(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> list[Score]:
         limit, settings = self.config.sampling.max_tokens, self.config.overlong
@@ -167,8 +167,8 @@ class AdvantageStep:
         with self.rank_zero.section() as section:
             if section.active:
                 arguments = (scored.rollouts, scored.scores, batch.group_ids, scored.values)
-                estimate = measure(self.estimator.estimate(*arguments), scored, batch, self.config.mask_truncated)
-                several = len(scored.shards) > 1
+                estimate = summarize(self.estimator.estimate(*arguments), scored, batch, self.config.mask_truncated)
+                several = len(scored.ranks) > 1
                 state = estimator.state_dict() if several and isinstance(estimator, Stateful) else None
                 section.for_each(divided(estimate, scored, state))
         estimate, state = section.received
@@ -177,11 +177,11 @@ class AdvantageStep:
         return estimate
 
 
-def measure(advantages: Advantages, scored: ScoredRollouts, batch: RolloutBatch, mask_truncated: bool) -> Estimate:
+def summarize(advantages: Advantages, scored: ScoredRollouts, batch: RolloutBatch, mask_truncated: bool) -> Estimate:
     """Advantages of all ranks' completions, with counts and metrics of them."""
     rollouts, scores_ok = scored.rollouts, [s.ok for s in scored.scores]
     truncated = sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)
-    kl, tokens = (sum(shard.kl[n] for shard in scored.shards) for n in (0, 1))
+    kl, tokens = (sum(one.kl[n] for one in scored.ranks) for n in (0, 1))
     return Estimate(
         advantages,
         rollout_metrics([*rollouts, *batch.set_aside_rollouts]),
@@ -195,7 +195,7 @@ def divided(
     estimate: Estimate, scored: ScoredRollouts, state: dict[str, Any] | None
 ) -> list[tuple[Estimate, dict[str, Any] | None]]:
     """What rank 0 sends to each rank: all advantages to itself, to the others their own, and the estimator's state."""
-    ends, every = np.cumsum([len(shard.rollouts) for shard in scored.shards]).tolist(), estimate.advantages
+    ends, every = np.cumsum([len(one.rollouts) for one in scored.ranks]).tolist(), estimate.advantages
     parts: list[tuple[Estimate, dict[str, Any] | None]] = [(estimate, None)]
     for start, end in pairwise(ends):
         returns = None if every.returns is None else list(every.returns[start:end])

@@ -18,12 +18,12 @@ from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import CriticAdvantage, Loss
 from rlhf_core.rl.advantages import AdvantageStep
+from rlhf_core.rl.buffered_source import BufferedSource, RolloutBuffer
 from rlhf_core.rl.checkpoint import OnlineCheckpoint, PolicyWeights
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.dynamic_collector import DynamicCollector
 from rlhf_core.rl.inputs import OnlineInputs
 from rlhf_core.rl.rollout_worker import RolloutWorker
-from rlhf_core.rl.scheduler import BufferedSource, RolloutBuffer
 from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollector, RolloutSource
 from rlhf_core.rl.update import PolicyTerms, UpdateStep
 from rlhf_core.runs.checkpoint import Checkpoint
@@ -45,7 +45,7 @@ from rlhf_core.workers.pool import RewardWorkers
 
 
 @dataclass(frozen=True)
-class TrainedModule:
+class TrainableModule:
     """What a trainer learns with: a module around the policy, and the loss on the batches that it returns."""
 
     module: torch.nn.Module
@@ -75,7 +75,7 @@ class RolloutParts:
     checkpoint: OnlineCheckpoint
     forward_check: ForwardCheck | None
     """Of a :class:`PolicyModule`; None for another module."""
-    trained: TrainedModule
+    trained: TrainableModule
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def build_rollout_parts(
     ctx: BuildContext,
     inputs: OnlineInputs,
     checkpoint: Checkpoint | None,
-    make_trained: Callable[[BuildContext], TrainedModule],
+    make_trainable: Callable[[BuildContext], TrainableModule],
 ) -> RolloutParts:
     """Build engine, rewards, loss and optimizer, and load the checkpoint's weights.
 
@@ -122,7 +122,7 @@ def build_rollout_parts(
         ctx: strategy and session are set.
         inputs: data and policy.
         checkpoint: to go on from; the caller loads the parts' states.
-        make_trained: called with the context of components once engine and rewards are there.
+        make_trainable: called with the context of components once engine and rewards are there.
     """
     ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     session, strategy, model = ctx.session, ctx.strategy, inputs.policy.model
@@ -132,7 +132,7 @@ def build_rollout_parts(
     engine = build(ctx.with_(policy=engine_policy), "rollout")
     generator = RolloutGenerator(build(ctx, "agent"), engine, ctx.seed)
     rewards = _rewards(config, ctx, inputs)
-    trained = make_trained(ctx)
+    trained = make_trainable(ctx)
     critic = None if trained.critic is None else trained.critic.critic
     weights = PolicyWeights(inputs.policy, critic, inputs.reference if config.kl.sync_every else None)
     if checkpoint is not None:
@@ -175,7 +175,7 @@ def build_loss(ctx: BuildContext, terms: Sequence[LossTerm] = ()) -> CheckedLoss
     return CheckedLoss(build(ctx, "loss"), terms=terms)
 
 
-def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: BuildContext) -> TrainedModule:
+def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: BuildContext) -> TrainableModule:
     """The policy's module, and its loss with the terms that the settings and a critic add.
 
     Args:
@@ -191,7 +191,7 @@ def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: Buil
         loss = critic.with_value_loss(loss)
         module.critic, module.on_policy_trunk = critic.critic, critic.on_policy_trunk
     width = int(base_model(inputs.policy.model).config.get_text_config().hidden_size)
-    return TrainedModule(
+    return TrainableModule(
         module,
         loss,
         total_updates=config.steps * config.updates_per_step,
@@ -244,7 +244,7 @@ def _reward(config: RolloutTrainerConfig, ctx: BuildContext, chosen: Any, source
 
 
 def _learner(
-    config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, trained: TrainedModule
+    config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, trained: TrainableModule
 ) -> tuple[torch.nn.Module, Learner]:
     """The module, prepared by the strategy, and its learner; a model that has weights only now is probed."""
     strategy, module = ctx.strategy, trained.module

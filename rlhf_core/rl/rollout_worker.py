@@ -48,7 +48,7 @@ class RolloutWorker:
 
     Everything that sampling changes (data order, difficulty, a stateful reward) is changed by this thread alone, batch
     after batch, so it is the same in every run. The other side may only touch it once
-    :meth:`rlhf_core.rl.scheduler.BufferedSource.drain` has waited for every request.
+    :meth:`rlhf_core.rl.buffered_source.BufferedSource.drain` has waited for every request.
 
     Args:
         collect: makes one batch.

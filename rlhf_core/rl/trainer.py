@@ -25,7 +25,7 @@ from rlhf_core.rl.advantages import with_advantages
 from rlhf_core.rl.build import (
     OnlineParts,
     RolloutParts,
-    TrainedModule,
+    TrainableModule,
     build_loss,
     build_online,
     build_rollout_parts,
@@ -104,8 +104,8 @@ class RolloutTrainer:
     def build(self, checkpoint: Checkpoint | None) -> RolloutParts:
         """Build the parts around :attr:`module`."""
 
-        def trained(ctx: BuildContext) -> TrainedModule:
-            return TrainedModule(self.module, build_loss(ctx, self.loss_terms()), self.total_updates)
+        def trained(ctx: BuildContext) -> TrainableModule:
+            return TrainableModule(self.module, build_loss(ctx, self.loss_terms()), self.total_updates)
 
         return build_rollout_parts(self.config, self.ctx, self.inputs, checkpoint, trained)
 
@@ -218,8 +218,8 @@ class OnlineTrainer(RolloutTrainer):
                 with timer("forward_check"):
                     parts.forward_check(samples)
             with timer("reference"):
-                forward = parts.advantages.forward(samples)
-            scored = parts.advantages.score(batch, forward)
+                forward = parts.advantages.reference_and_values(samples)
+            scored = parts.advantages.penalize_and_gather(batch, forward)
             self._check_scores(scored.all_scores, first_read)
             estimate = parts.advantages.estimate(scored, batch)
             groups = with_advantages(samples, batch, estimate.advantages, forward)

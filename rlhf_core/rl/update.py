@@ -213,7 +213,7 @@ class UpdateStep:
         self,
         step: int,
         groups: Groups,
-        sampled_by: int,
+        behaviour_version: int,
         *,
         critic_only: bool = False,
         observe: Observe | None = None,
@@ -223,7 +223,7 @@ class UpdateStep:
         Args:
             step: the step.
             groups: this rank's.
-            sampled_by: policy version that sampled them.
+            behaviour_version: policy version that sampled them.
             critic_only: the policy gets no update.
             observe: sees every micro-batch.
 
@@ -237,7 +237,7 @@ class UpdateStep:
         self.session.hooks.fire("rlhf_batch_ready", event)
         updates: list[MetricSums] = []
         for batch in self._batches(step, groups):
-            staleness = self.learner.version - sampled_by
+            staleness = self.learner.version - behaviour_version
             sums = self.learner.update_sums(batch.trained, batch.totals, critic_only=critic_only, observe=observe)
             if not updates or not staleness:
                 self.drift(step, Drift.of(sums), staleness)

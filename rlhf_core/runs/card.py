@@ -14,7 +14,7 @@ import yaml
 
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import write_text
-from rlhf_core.models.places import planned_model
+from rlhf_core.models.paths import planned_model
 from rlhf_core.runs.run_dir import RunDir
 
 log = logging.getLogger("rlhf")

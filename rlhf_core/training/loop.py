@@ -69,13 +69,13 @@ def run_loop(trainer: Stepper, session: RunSession, schedule: LoopSchedule) -> M
         checkpoint = session.open(schedule.keep_checkpoints)
         with time_limit("build", "building the components of the run"):
             first = trainer.start(checkpoint)
-        last = _walk(trainer, session, schedule, first)
+        last = _run_steps(trainer, session, schedule, first)
         ending = time_limit("evaluation", "the last evaluation, or writing the final model")
         with ending, _saved_without_engine(trainer, session, last, unchanged=True):
             return trainer.finish(last)
 
 
-def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: int) -> int:
+def _run_steps(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: int) -> int:
     """Make the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
     last, eval_every = schedule.last_step, schedule.eval_every
     session.metrics.total_steps = last

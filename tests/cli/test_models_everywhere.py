@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.places import model_place, planned_format
+from rlhf_core.models.paths import model_place, planned_format
 from rlhf_core.models.sources import weights_digest
 
 Rlhf = Callable[..., Any]

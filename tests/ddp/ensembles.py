@@ -26,8 +26,8 @@ from rlhf_core.models import ModelConfig
 from rlhf_core.training.learner import Learner
 from rlhf_plugin_reward import members
 from rlhf_plugin_reward.config import EnsembleConfig
+from rlhf_plugin_reward.ensemble import train_ensemble
 from rlhf_plugin_reward.members import Member
-from rlhf_plugin_reward.train import train_ensemble
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -128,7 +128,7 @@ def numbers(strategy: Any, critic_kind: str, samples: Sequence[TrainingSample]) 
     made = parts(strategy, critic_kind, config)
     found: dict[str, list[Any]] = {}
     for when in ("before", "after"):
-        forward = made["step"].forward(samples)
+        forward = made["step"].reference_and_values(samples)
         groups, _ = made["update"]._measure([[s] for s in samples])
         found[f"{when}/reference"] = list(forward.references)
         found[f"{when}/values"] = [v.values_T1 for v in forward.values]

@@ -196,7 +196,7 @@ def advantages(strategy: Any, scores: Sequence[float], estimator: Shifting) -> t
     batch = batch_of([g.group for g in drawn], own, 0, strategy.rank, strategy.world_size)
     parts: Any = SimpleNamespace()
     step = AdvantageStep(estimator, None, parts, parts, parts, strategy, OnlineTrainerConfig(name="t"))
-    scored = step.score(batch, ForwardResults(None, None))
+    scored = step.penalize_and_gather(batch, ForwardResults(None, None))
     return step.estimate(scored, batch).advantages, [float(s.value or 0) for s in scored.scores]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.rl.scheduler import RolloutBuffer, batch_state, read_batch
+from rlhf_core.rl.buffered_source import RolloutBuffer, batch_state, read_batch
 from rlhf_core.rl.settings import RolloutSettings
 from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.events import EventLog

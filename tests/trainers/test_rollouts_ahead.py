@@ -23,8 +23,8 @@ from rlhf_core.hooks import hookimpl
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.rl.buffered_source import RolloutBuffer
 from rlhf_core.rl.rollout_worker import RolloutWorker
-from rlhf_core.rl.scheduler import RolloutBuffer
 from rlhf_core.runs.launch.run import set_up_torch
 from rlhf_core.training.generation import RewardManager
 from rlhf_core.training.weight_sync import SamplerPolicy, WeightSync, snapshot

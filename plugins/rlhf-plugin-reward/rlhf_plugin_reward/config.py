@@ -95,7 +95,7 @@ class EnsembleConfig(ComponentConfig):
     """K reward models and what to make of their disagreement."""
 
     name: str = "ensemble"
-    component: ClassVar[str] = "rlhf_plugin_reward.train:load_or_train"
+    component: ClassVar[str] = "rlhf_plugin_reward.ensemble:load_or_train"
     members: int = Field(default=3, ge=2)
     aggregate: Literal["mean_minus_std", "mean", "min", "median"] = "mean_minus_std"
     uncertainty_penalty: float = Field(default=0.5, ge=0)
@@ -135,7 +135,7 @@ class EnsembleConfig(ComponentConfig):
         return [(base, self.members if self.sharing == "none" else 1)]
 
     @model_validator(mode="after")
-    def _gate(self) -> EnsembleConfig:
+    def _one_set_of_adapters(self) -> EnsembleConfig:
         if self.sharing != "none" and self.base_model is not None and self.base_model.lora is not None:
             raise ConfigError(
                 f"base_model.lora does not apply with sharing: {self.sharing}",

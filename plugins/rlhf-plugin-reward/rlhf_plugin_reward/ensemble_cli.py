@@ -39,7 +39,7 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     base = config.base_model or ModelConfig(path=model)
     ctx = context_of(registry, seed=seed, dataset={"name": dataset}, model=base)
     use_matmul_backend("auto")
-    from rlhf_plugin_reward.train import train_ensemble, training_pairs
+    from rlhf_plugin_reward.ensemble import train_ensemble, training_pairs
 
     train, heldout = training_pairs(config, ctx)
     train_ensemble(config, base, train, heldout, seed, output, lambda text: click.echo(text, err=True), LocalStrategy())

@@ -308,7 +308,7 @@ class EnsembleReward:
 
 
 def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> EnsembleReward:
-    """Load a folder that :mod:`rlhf_plugin_reward.train` wrote."""
+    """Load a folder that :mod:`rlhf_plugin_reward.ensemble` wrote."""
     from rlhf_plugin_reward.store import load_shared
 
     meta = json.loads((folder / "ensemble.json").read_text())

@@ -14,9 +14,9 @@ from rlhf_core.data import PreferencePair
 from rlhf_core.distributed import LocalStrategy
 from rlhf_core.models import ModelConfig, ModelError, load_policy
 from rlhf_plugin_reward.config import EnsembleConfig
+from rlhf_plugin_reward.ensemble import train_ensemble
 from rlhf_plugin_reward.net import load_classifier
 from rlhf_plugin_reward.reward import load_ensemble
-from rlhf_plugin_reward.train import train_ensemble
 
 TINY = [
     "--set",

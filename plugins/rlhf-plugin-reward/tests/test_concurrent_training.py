@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from rlhf_core.config import DeadlineExceeded
 from rlhf_core.models import ModelError
-from rlhf_plugin_reward.train import check_place, wait_for
+from rlhf_plugin_reward.ensemble import check_place, wait_for
 
 SMALL = [
     sys.executable,
@@ -96,7 +96,7 @@ def test_an_ensemble_may_appear_late(tmp_path: Path, monkeypatch: pytest.MonkeyP
         folder.mkdir(parents=True)
         (folder / "ensemble.json").write_text("{}")
 
-    monkeypatch.setattr("rlhf_plugin_reward.train.time.sleep", show)
+    monkeypatch.setattr("rlhf_plugin_reward.ensemble.time.sleep", show)
     wait_for(folder, 60)
     assert (folder / "ensemble.json").is_file(), "it was waited for"
 

@@ -19,10 +19,10 @@ from rlhf_core.rewards import Sample
 from rlhf_core.rollouts import FinishReason
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View
+from rlhf_plugin_reward.ensemble import train_ensemble
 from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule, encode_pairs
 from rlhf_plugin_reward.reward import SingleReward, by_beginning, by_length, keep_features, load_ensemble, score_ids
-from rlhf_plugin_reward.train import train_ensemble
 
 TALK = (
     {"role": "system", "content": "Be brief."},

@@ -19,12 +19,12 @@ from rlhf_core.rollouts import FinishReason
 from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder
+from rlhf_plugin_reward.ensemble import train_ensemble
 from rlhf_plugin_reward.members import fit
 from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule
 from rlhf_plugin_reward.reward import EnsembleReward, SingleReward, load_ensemble
 from rlhf_plugin_reward.store import digest
-from rlhf_plugin_reward.train import train_ensemble
 from rlhf_testing import check_reward
 
 SHARING = ("none", "lora", "frozen")

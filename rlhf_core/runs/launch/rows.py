@@ -131,7 +131,7 @@ def check_hub_model(path: str, where: str) -> None:
     """
     from transformers import AutoConfig
 
-    from rlhf_core.models.places import model_place
+    from rlhf_core.models.paths import model_place
     from rlhf_core.models.sources import hub_reachable
 
     if path == "pocket" or Path(model_place(path)).expanduser().exists():

@@ -319,7 +319,11 @@ class BufferedSource:
 
     def _staleness_of_tokens(self, batch: RolloutBatch, version: int) -> tuple[float, float]:
         """(Mean, largest) updates since the weights that sampled each token, over all ranks."""
-        ages = [version - sampled_by for rollout in batch.rollouts for sampled_by in _version_of_each_token(rollout)]
+        ages = [
+            version - behaviour_version
+            for rollout in batch.rollouts
+            for behaviour_version in _version_of_each_token(rollout)
+        ]
         total, tokens = self.session.strategy.sum_over_ranks([float(sum(ages)), float(len(ages))])
         return total / max(1.0, tokens), float(self.session.strategy.max_over_ranks(max(ages, default=0)))
 
