@@ -51,7 +51,8 @@ def test_grpo_on_gsm8k(
 ) -> None:
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path))
     settings = (
-        *("trainer.steps=1", "trainer.eval_samples=4", "reward.max_pairs=12", "reward.heldout_pairs=6"),
+        *("trainer.steps=1", "trainer.eval_samples=2", "trainer.sampling.max_tokens=24", "trainer.gold_samples=0"),
+        *("reward.members=2", "reward.max_pairs=12", "reward.heldout_pairs=6"),
         *(f"reward.base_model.path={gguf}", f"reward.pairs.path={test_data / 'hh_rlhf'}"),
         *(f"dataset.path={test_data / 'gsm8k'}", "dataset.subset=null"),
     )
