@@ -11,7 +11,7 @@ import torch.distributed as dist
 from rlhf_core.distributed import peers as peers_module
 from rlhf_core.distributed.peers import RankMonitor, waiting
 from rlhf_core.models import random_state
-from rlhf_core.models.layers.padded import on_device
+from rlhf_core.models.layers.trunk_and_head import on_device
 
 
 @pytest.mark.parametrize("nccl", [True, False])

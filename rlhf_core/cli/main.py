@@ -10,7 +10,7 @@ import click
 from rlhf_core._version import __version__
 from rlhf_core.cli.common import set_up_process
 from rlhf_core.cli.groups import OpenGroup
-from rlhf_core.plugins import time_limit as deadline
+from rlhf_core.plugins import component_calls as deadline
 from rlhf_core.runs.launch.process_end import hard_exit, needs_hard_exit
 
 COMMANDS = {

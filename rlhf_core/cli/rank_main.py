@@ -13,7 +13,7 @@ from rlhf_core.cli.common import quiet_libraries
 from rlhf_core.cli.options import open_plugins
 from rlhf_core.cli.progress import StepPrinter
 from rlhf_core.config.plan import Plan, reload
-from rlhf_core.plugins import time_limit as deadline
+from rlhf_core.plugins import component_calls as deadline
 from rlhf_core.runs.launch.process import run_plan
 from rlhf_core.runs.launch.process_end import hard_exit
 from rlhf_core.runs.launch.ranks import die_with_launcher, report

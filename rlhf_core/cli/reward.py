@@ -77,7 +77,7 @@ def _row(row: Mapping[str, Any], one: Score) -> dict[str, Any]:
 def _summary(name: str, saved: Completions, judged: Completions, scores: Sequence[Score]) -> dict[str, Any]:
     from collections import Counter
 
-    from rlhf_core.runs.statistics import mean
+    from rlhf_core.runs.metrics import mean
 
     good = [float(s.value) for s in scores if s.ok and s.value is not None]
     earlier = [float(v) for row in saved.rows if isinstance(v := row.get("value"), int | float)]

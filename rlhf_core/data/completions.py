@@ -15,8 +15,8 @@ from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
 from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.messages import Turn, TurnStatus, final_text
 from rlhf_core.types.rollouts import Media, Prompt, Sample, Score, ScoreStatus
-from rlhf_core.types.turns import Turn, TurnStatus, final_text
 
 COMPLETION_COLUMNS = ("completion", "response", "output", "messages", "conversations", "chosen")
 """Where a completion is looked for."""

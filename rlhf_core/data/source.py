@@ -13,7 +13,7 @@ from rlhf_core.data.held_out import is_held_out, row_key
 from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.data.settings import DatasetSettings, SourceSettings
 from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.component_errors import component_errors, label_for
+from rlhf_core.plugins.component_calls import component_errors, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.contracts import UNORDERED, check_rows
 from rlhf_core.plugins.protocols import DatasetSource

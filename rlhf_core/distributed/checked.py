@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rlhf_core.plugins.component_errors import component_errors
+from rlhf_core.plugins.component_calls import component_errors
 from rlhf_core.plugins.contracts import contract_error
 from rlhf_core.plugins.entry_points import CORE
 from rlhf_core.plugins.strategy_protocols import Collectives, GradientSync, ModelSharding, OptimizerSharding

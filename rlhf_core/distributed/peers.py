@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from rlhf_core.plugins.time_limit import position
+from rlhf_core.plugins.component_calls import position
 from rlhf_core.types.errors import DeadlineExceeded
 
 log = logging.getLogger("rlhf.ranks")

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from rlhf_core.models.layers.last_token import can_pack as can_pack
     from rlhf_core.models.layers.last_token import last_token_hidden as last_token_hidden
     from rlhf_core.models.layers.matmul import use_matmul_backend as use_matmul_backend
-    from rlhf_core.models.layers.padded import pad_rows as pad_rows
     from rlhf_core.models.layers.trunk_and_head import base_model as base_model
     from rlhf_core.models.layers.trunk_and_head import has_linear_head as has_linear_head
+    from rlhf_core.models.layers.trunk_and_head import pad_rows as pad_rows
     from rlhf_core.models.layers.trunk_and_head import rounding_tolerance as rounding_tolerance
     from rlhf_core.models.layers.trunk_and_head import take_apart as take_apart
     from rlhf_core.models.load import LoadedModel as LoadedModel

@@ -70,7 +70,7 @@ class BuildContext:
         Raises:
             PluginError: what was built is no such component.
         """
-        from rlhf_core.plugins.component_errors import component_errors, label_for, set_label
+        from rlhf_core.plugins.component_calls import component_errors, label_for, set_label
         from rlhf_core.plugins.registry import check_component
 
         label = label_for(kind, config, self.registry)

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.plugins.component_errors import component_errors, label_of
+from rlhf_core.plugins.component_calls import component_errors, label_of, time_limit
 from rlhf_core.plugins.protocols import RewardModel, RolloutEngine, TurnStream
-from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.types.errors import PluginError
 from rlhf_core.types.frozen import frozen
 from rlhf_core.types.rollouts import (

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pluggy
 
+from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.entry_points import Entry, check_core_range, normalise, scan
 from rlhf_core.plugins.hook_events import BatchReady as BatchReady
 from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
@@ -25,7 +26,6 @@ from rlhf_core.plugins.hook_events import RunClosed as RunClosed
 from rlhf_core.plugins.hook_events import RunEnd as RunEnd
 from rlhf_core.plugins.hook_events import RunStart as RunStart
 from rlhf_core.plugins.hook_events import StepEnd as StepEnd
-from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.types.errors import PluginError, RlhfError, StopRun, UserError
 from rlhf_core.types.frozen import frozen
 

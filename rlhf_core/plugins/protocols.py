@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlhf_core.plugins.strategy_protocols import Strategy as Strategy
+from rlhf_core.types.messages import ToolResult
 from rlhf_core.types.rollouts import (
     Advantages,
     JudgeReply,
@@ -24,7 +25,6 @@ from rlhf_core.types.rollouts import (
     Score,
     ToolCall,
 )
-from rlhf_core.types.turns import ToolResult
 
 if TYPE_CHECKING:
     import torch
@@ -223,7 +223,7 @@ class Environment(Protocol):
     Optional: ``close()``; ``respond(text)``, with ``responds`` in its Config, answers a turn without calls (None ends
     the episode); ``state_dict()`` and ``load_state_dict(state)``, JSON values, for one whose Config is not ``pure``.
 
-    What it raises is its own fault, and the episode has no score; a :class:`~rlhf_core.types.turns.ToolError` is the
+    What it raises is its own fault, and the episode has no score; a :class:`~rlhf_core.types.messages.ToolError` is the
     policy's, which reads it.
     """
 

@@ -266,7 +266,7 @@ def check_component(kind: str, component: object, label: str) -> None:
     Args:
         kind: the component's kind.
         component: what was built.
-        label: names it in the error: its name, or as :func:`rlhf_core.plugins.component_errors.label_for` does.
+        label: names it in the error: its name, or as :func:`rlhf_core.plugins.component_calls.label_for` does.
 
     Raises:
         PluginError: a method is missing.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhf_core.distributed.exchange import RankZero
+from rlhf_core.distributed.group import RankZero
 from rlhf_core.plugins.contracts import CheckedAdvantage
 from rlhf_core.plugins.protocols import Stateful
 from rlhf_core.plugins.strategy_protocols import Strategy

@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf_core.distributed.exchange import engine_on_every_rank
+from rlhf_core.distributed.group import engine_on_every_rank
 from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.rl.settings import RolloutSettings
 from rlhf_core.rl.sources import InlineSource, SourceBatch
 from rlhf_core.runs.dataclass_codec import decode, encode
-from rlhf_core.runs.events import RECORDS, Event, LiveEvents, replay
+from rlhf_core.runs.session import RECORDS, Event, LiveEvents, replay
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.training.trace import Timer
 from rlhf_core.training.weight_sync import Snapshot, sync_weights
 from rlhf_core.types.errors import EngineUnavailable
+from rlhf_core.types.messages import Segment, Turn, TurnStatus, VersionSpan
 from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
-from rlhf_core.types.turns import Segment, Turn, TurnStatus, VersionSpan
 
 FindPrompt = Callable[[str, str], Prompt]
 """(Source, prompt id) -> prompt."""

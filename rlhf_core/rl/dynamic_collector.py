@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from rlhf_core.distributed.exchange import redistribute
+from rlhf_core.distributed.group import redistribute
 from rlhf_core.rl.settings import AdaptiveSampling
 from rlhf_core.rl.sources import RolloutCollector
-from rlhf_core.runs.events import EventSink
+from rlhf_core.runs.session import EventSink
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, cut_groups, share_bounds
 from rlhf_core.training.trace import Timer, set_aside_rows
 from rlhf_core.types.rollouts import PromptGroup

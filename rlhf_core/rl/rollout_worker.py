@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from rlhf_core.plugins.component_calls import thread_stack
 from rlhf_core.plugins.strategy_protocols import Collectives
-from rlhf_core.plugins.time_limit import thread_stack
-from rlhf_core.runs.events import EventLog, EventSink
+from rlhf_core.runs.session import EventLog, EventSink
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.training.trace import Timer
 from rlhf_core.training.weight_sync import Snapshot, WeightSync

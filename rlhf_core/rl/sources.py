@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.rl.settings import AdaptiveSampling, DynamicSampling
-from rlhf_core.runs.events import EventSink, LiveEvents
-from rlhf_core.runs.session import RunSession
+from rlhf_core.runs.session import EventSink, LiveEvents, RunSession
 from rlhf_core.training.generation import RewardManager, RolloutGenerator
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.training.trace import Timer

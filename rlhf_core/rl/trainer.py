@@ -20,7 +20,7 @@ import torch
 
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.loss_contract import LossTerm
+from rlhf_core.plugins.output_contracts import LossTerm
 from rlhf_core.rl.advantages import with_advantages
 from rlhf_core.rl.build import (
     OnlineParts,
@@ -33,8 +33,8 @@ from rlhf_core.rl.build import (
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.runs.checkpoint import Checkpoint
+from rlhf_core.runs.metrics import mean
 from rlhf_core.runs.session import RunSession
-from rlhf_core.runs.statistics import mean
 from rlhf_core.training.generation import score_metrics
 from rlhf_core.training.loop import LoopSchedule, run_loop
 from rlhf_core.training.policy_evaluator import Evaluation, before_and_after

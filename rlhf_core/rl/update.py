@@ -10,17 +10,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from rlhf_core.distributed.exchange import RankZero, redistribute
+from rlhf_core.distributed.group import RankZero, redistribute
 from rlhf_core.plugins.hooks import BatchReady
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.settings import ImportanceSettings
 from rlhf_core.runs.session import RunSession
-from rlhf_core.training.drift import Drift, DriftCheck
 from rlhf_core.training.functional import LOG_LIMIT, effective_sample_size, importance_weights, kl_loss
 from rlhf_core.training.learner import Learner, MetricSums, Observe, means
 from rlhf_core.training.policy_module import LOGPROBS, Measure, PolicyMicroBatcher, PolicyModule
 from rlhf_core.training.rollout_batch import Floats, TrainingSample, regrouped
+from rlhf_core.training.weight_sync import Drift, DriftCheck
 from rlhf_core.types.batches import LossOutput, TokenBatch
 
 MEAN_SQUARE = "importance/mean_square"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlhf_core.data.atomic import whole_folder
 from rlhf_core.data.manifest import MANIFEST, find_damage
 from rlhf_core.distributed.alone import alone
-from rlhf_core.distributed.exchange import RankZero
+from rlhf_core.distributed.group import RankZero
 from rlhf_core.distributed.rank_states import for_ranks
 from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.random_state import rng_state, set_rng_state

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.data.atomic import write_json
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import FILE, trained_on
-from rlhf_core.plugins.component_errors import component_errors, label_for, label_of, set_label
+from rlhf_core.plugins.component_calls import component_errors, label_for, label_of, set_label, time_limit
 from rlhf_core.plugins.registry import check_component
-from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.types.errors import PluginError, RunDirError
 
 if TYPE_CHECKING:

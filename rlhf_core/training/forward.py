@@ -26,16 +26,20 @@ from rlhf_core.models.layers.chunked_head import (
     plain_head_logprobs,
 )
 from rlhf_core.models.layers.packing import packed_hidden
-from rlhf_core.models.layers.padded import Ids, on_device, padded_hidden, padded_logits, row_places
 from rlhf_core.models.layers.prefix_sharing import distinct, shared_hidden
 from rlhf_core.models.layers.trunk_and_head import (
+    Ids,
     agree,
     base_model,
     check_length,
     checkpointing,
     has_linear_head,
+    on_device,
+    padded_hidden,
+    padded_logits,
     probe_ids,
     quiet,
+    row_places,
     trunk_and_head,
     trunk_called_once,
 )

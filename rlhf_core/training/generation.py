@@ -7,13 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rlhf_core.plugins.component_errors import component_errors, label_of
+from rlhf_core.plugins.component_calls import component_errors, label_of, time_limit
 from rlhf_core.plugins.contracts import CheckedEngine, CheckedReward, OnEnded, check_rollouts, contract_error, requested
-from rlhf_core.plugins.episode_contract import check_episode
+from rlhf_core.plugins.output_contracts import check_episode
 from rlhf_core.plugins.protocols import Agent, RewardModel, RolloutEngine
-from rlhf_core.plugins.time_limit import time_limit
-from rlhf_core.runs.statistics import mean
+from rlhf_core.runs.metrics import mean
 from rlhf_core.types.errors import ScoreError
+from rlhf_core.types.messages import POLICY, TurnStatus
 from rlhf_core.types.rollouts import (
     FinishReason,
     MalformedRollout,
@@ -25,7 +25,6 @@ from rlhf_core.types.rollouts import (
     Score,
     ScoreStatus,
 )
-from rlhf_core.types.turns import POLICY, TurnStatus
 
 
 def request_seed(*parts: object) -> int:

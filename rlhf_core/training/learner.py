@@ -13,17 +13,17 @@ from typing import Any, Protocol
 
 import torch
 
-from rlhf_core.distributed.exchange import borrow_dummy_sample
+from rlhf_core.distributed.group import borrow_dummy_sample
 from rlhf_core.distributed.optimizer import optimizer_of
-from rlhf_core.plugins.loss_contract import checked_loss
+from rlhf_core.plugins.output_contracts import checked_loss
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.plugins.strategy_protocols import NormPart, RunOptimizer, Strategy
 from rlhf_core.runs.work import Advance
 from rlhf_core.training.config import LoopSettings, OptimizerSettings
-from rlhf_core.training.drift import DRIFT_SPREAD
 from rlhf_core.training.functional import bounded_ratio, reduce_loss
 from rlhf_core.training.micro_batches import MicroBatcher, NoGradForward, micro_batches_of_size
 from rlhf_core.training.optimizer import plan_optimizer
+from rlhf_core.training.weight_sync import DRIFT_SPREAD
 from rlhf_core.types.batches import LossOutput
 from rlhf_core.types.errors import TrainingDiverged
 

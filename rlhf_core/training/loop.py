@@ -13,10 +13,10 @@ from rlhf_core.config.run import precision_of
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.slices import has_no_weights
+from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import Stateful
 from rlhf_core.plugins.strategy_protocols import ShardedLoading
-from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.session import RunSession
 from rlhf_core.training.config import LoopSettings

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rlhf_core.distributed.exchange import borrow_dummy_sample
+from rlhf_core.distributed.group import borrow_dummy_sample
 from rlhf_core.models.layers.trunk_and_head import call_trunk_once
 from rlhf_core.models.slices import read_weights
 from rlhf_core.plugins.strategy_protocols import ModuleRelease, ShardedForward, ShardedLoading, Strategy

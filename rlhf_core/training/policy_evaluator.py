@@ -12,11 +12,11 @@ from typing import Any
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.order import by_source
 from rlhf_core.distributed.alone import alone
-from rlhf_core.distributed.exchange import RankZero, engine_on_every_rank
+from rlhf_core.distributed.group import RankZero, engine_on_every_rank
 from rlhf_core.plugins.protocols import Benchmark
 from rlhf_core.plugins.strategy_protocols import Collectives
+from rlhf_core.runs.metrics import mean, win_rate
 from rlhf_core.runs.session import RunSession
-from rlhf_core.runs.statistics import mean, win_rate
 from rlhf_core.training.generation import RewardManager, RolloutGenerator, rollout_metrics, score_metrics
 from rlhf_core.training.trace import messages_of
 from rlhf_core.types.errors import EngineUnavailable

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from rlhf_core.models.layers.padded import Ids, on_device, pad_values, row_places, to_device_async
+from rlhf_core.models.layers.trunk_and_head import Ids, on_device, pad_values, row_places, to_device_async
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.contracts import contract_error

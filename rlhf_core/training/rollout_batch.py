@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.runs.events import Event
+from rlhf_core.runs.session import Event
 from rlhf_core.training.functional import RELATIVE_FLOOR
 from rlhf_core.types.rollouts import FinishReason, PromptGroup, Rollout, Score
 

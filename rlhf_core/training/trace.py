@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from rlhf_core.distributed.exchange import RankZero
-from rlhf_core.models.layers.padded import fetch_to_host
+from rlhf_core.distributed.group import RankZero
+from rlhf_core.models.layers.trunk_and_head import fetch_to_host
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.training.rollout_batch import RolloutGroup
 from rlhf_core.types.batches import LossOutput, PairBatch, TokenBatch
+from rlhf_core.types.messages import Turn, TurnStatus
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
-from rlhf_core.types.turns import Turn, TurnStatus
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.strategy_protocols import Strategy

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_core.types.frozen import frozen, shape_of
 from rlhf_core.types.messages import Message as Message
-from rlhf_core.types.messages import Tool as Tool
-from rlhf_core.types.messages import ToolCall as ToolCall
-from rlhf_core.types.messages import message_text
-from rlhf_core.types.turns import (
+from rlhf_core.types.messages import (
     Segment,
     Turn,
     VersionSpan,
@@ -25,7 +22,10 @@ from rlhf_core.types.turns import (
     fault_in_versions,
     final_text,
     last_turn,
+    message_text,
 )
+from rlhf_core.types.messages import Tool as Tool
+from rlhf_core.types.messages import ToolCall as ToolCall
 
 if TYPE_CHECKING:
     import numpy as np

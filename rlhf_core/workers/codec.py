@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from rlhf_core.types.messages import Turn, TurnStatus
 from rlhf_core.types.rollouts import FinishReason, Media, Prompt, Sample, Score, ScoreStatus
-from rlhf_core.types.turns import Turn, TurnStatus
 
 DETAIL_CHARACTERS = 500
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.plugins.component_errors import label_of, set_label
+from rlhf_core.plugins.component_calls import label_of, set_label
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import Verifier
 from rlhf_core.plugins.registry import Registry, check_component

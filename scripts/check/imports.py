@@ -24,7 +24,7 @@ TOPICS = tuple(
 )
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
-    "rlhf-plugin-native": 10,
+    "rlhf-plugin-native": 8,
     "rlhf-plugin-episodes": 13,
     "rlhf-plugin-preflight": 55,
     "rlhf-plugin-report": 2,

@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(f"{TRAINING}/micro_batches.py", "(-costs[i], i)", "(costs[i], i)", MICRO),
     Mutant(f"{TRAINING}/micro_batches.py", "<= budget for part", "<= 2 * budget for part", MICRO),
     Mutant(f"{RL}/update.py", "sum(n > 0 for n in tokens)", "len(tokens)", LEARNER),
-    Mutant(f"{TRAINING}/drift.py", "STANDARD_ERRORS * self.error", "0", "tests/trainers/test_engine_drift.py"),
+    Mutant(f"{TRAINING}/weight_sync.py", "STANDARD_ERRORS * self.error", "0", "tests/trainers/test_engine_drift.py"),
     Mutant(f"{LAYERS}/packing.py", "prompt_spans[key][1] - 1", "prompt_spans[key][0]", FORWARD),
     Mutant(f"{LAYERS}/packing.py", "lay(fed, len(prompt),", "lay(fed, 0,", FORWARD),
     Mutant(f"{LAYERS}/segments.py", ".tril_(before)", ".tril_(before + 1)", FORWARD),

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from rlhf_core.cli.trace import print_turn
 from rlhf_core.training.trace import turn_row
-from rlhf_core.types.turns import Turn, TurnStatus
+from rlhf_core.types.messages import Turn, TurnStatus
 
 
 def test_turns_are_printed_and_results_are_greyed() -> None:

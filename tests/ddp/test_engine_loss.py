@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.distributed.exchange import engine_on_every_rank
+from rlhf_core.distributed.group import engine_on_every_rank
 from rlhf_core.types.errors import EngineUnavailable
 
 from . import engine_loss

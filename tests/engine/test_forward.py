@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_core.models.layers.padded import pad_values
+from rlhf_core.models.layers.trunk_and_head import pad_values
 from rlhf_core.training.forward import ALL, allowed, completion_logprobs, structure
 from rlhf_core.types.errors import ModelError
 

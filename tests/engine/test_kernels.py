@@ -13,9 +13,15 @@ from transformers import DynamicCache
 from rlhf_core.models import layers as kernels
 from rlhf_core.models.layers.chunked_head import head_logprobs, plain_head_logprobs
 from rlhf_core.models.layers.packing import packed_hidden
-from rlhf_core.models.layers.padded import padded_hidden, padded_logits, predicting
 from rlhf_core.models.layers.prefix_sharing import shared_hidden
-from rlhf_core.models.layers.trunk_and_head import has_linear_head, take_apart, trunk_and_head
+from rlhf_core.models.layers.trunk_and_head import (
+    has_linear_head,
+    padded_hidden,
+    padded_logits,
+    predicting,
+    take_apart,
+    trunk_and_head,
+)
 from rlhf_core.training.forward import structure
 from rlhf_plugin_native.decode_step import growing, join_caches, make_cache, plain_step, select_rows
 

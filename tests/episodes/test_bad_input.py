@@ -13,7 +13,7 @@ import rlhf_core
 from rlhf_core.cli.main import main
 from rlhf_core.config import ConfigError, PluginError, UserError
 from rlhf_core.models import ModelError
-from rlhf_core.types.turns import ToolResult
+from rlhf_core.types.messages import ToolResult
 from rlhf_plugin_episodes.serve import answer
 
 from .conftest import Stage, call

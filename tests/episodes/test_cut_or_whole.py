@@ -10,8 +10,8 @@ from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.micro_batches import micro_batches_of_size, positions
 from rlhf_core.training.policy_module import PolicyModule
 from rlhf_core.training.rollout_batch import TrainingSample
+from rlhf_core.types.messages import Segment
 from rlhf_core.types.rollouts import FinishReason, Rollout
-from rlhf_core.types.turns import Segment
 from tests.episodes.cuts import REDUCTIONS, cut, episodes, policy, rows
 
 

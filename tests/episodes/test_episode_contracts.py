@@ -11,6 +11,7 @@ from rlhf_core.training.generation import RewardManager, RolloutGenerator, rollo
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.training.trace import prompt_rows
 from rlhf_core.types.errors import PluginError
+from rlhf_core.types.messages import Segment, Turn, TurnStatus, VersionSpan
 from rlhf_core.types.rollouts import (
     FinishReason,
     MalformedRollout,
@@ -21,7 +22,6 @@ from rlhf_core.types.rollouts import (
     Score,
     ScoreStatus,
 )
-from rlhf_core.types.turns import Segment, Turn, TurnStatus, VersionSpan
 from rlhf_core.workers.codec import sample_from_json, sample_to_json
 from rlhf_plugin_episodes.episode import Episode
 from rlhf_plugin_verifiers.numeric import NumericVerifier

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.plugins.episode_contract import check_episode
+from rlhf_core.plugins.output_contracts import check_episode
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_core.types.rollouts import FinishReason, Prompt, Score, ScoreStatus

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.data import ToolCall
-from rlhf_core.plugins.episode_contract import check_episode
+from rlhf_core.plugins.output_contracts import check_episode
 from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.errors import ConfigError, PluginError

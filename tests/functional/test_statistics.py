@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.runs import percentile_tails, spearman, t_quantile, wilson
-from rlhf_core.runs.statistics import ranks
+from rlhf_core.runs.metrics import ranks
 
 
 def test_wilsons_ends_are_as_far_from_the_share_as_chance_puts_it() -> None:

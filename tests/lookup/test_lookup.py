@@ -11,9 +11,8 @@ import pytest
 from rlhf_core.cli.main import main
 from rlhf_core.config.load import validate
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.types.messages import ToolCall
+from rlhf_core.types.messages import ToolCall, ToolResult, TurnStatus
 from rlhf_core.types.rollouts import Prompt, Sample
-from rlhf_core.types.turns import ToolResult, TurnStatus
 from rlhf_plugin_episodes.lookup.config import LookupConfig, LookupDataConfig
 from rlhf_plugin_episodes.lookup.environment import Lookup
 from rlhf_plugin_episodes.lookup.questions import CALLS, draw_question

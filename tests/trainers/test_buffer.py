@@ -11,7 +11,7 @@ from rlhf_core.data.order import PromptOrder
 from rlhf_core.rl.buffered_source import RolloutBuffer, batch_state, read_batch
 from rlhf_core.rl.settings import RolloutSettings
 from rlhf_core.rl.sources import PromptLoader
-from rlhf_core.runs.events import EventLog
+from rlhf_core.runs.session import EventLog
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.types.rollouts import (
     FinishReason,

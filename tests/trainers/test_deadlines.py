@@ -18,7 +18,7 @@ import pytest
 from rlhf_core.config import ComponentConfig
 from rlhf_core.hooks import hookimpl
 from rlhf_core.plugins.component import DeadlineSettings
-from rlhf_core.plugins.time_limit import Watchdog, time_limit
+from rlhf_core.plugins.component_calls import Watchdog, time_limit
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.types.errors import DeadlineExceeded
 
@@ -116,7 +116,7 @@ def test_a_thread_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from rlhf_core.cli import main as cli\n"
         "from rlhf_core.plugins.component import DeadlineSettings\n"
-        "from rlhf_core.plugins.time_limit import Watchdog, time_limit\n"
+        "from rlhf_core.plugins.component_calls import Watchdog, time_limit\n"
         "def train(**_):\n"
         "    with Watchdog(DeadlineSettings(reward_s=0.3), 'go on with: rlhf train --resume RUN', print).active():\n"
         "        with time_limit('reward', 'score() of reward pooled'):\n"
@@ -135,7 +135,7 @@ def test_code_that_answers_no_signal_is_ended_with_the_process(tmp_path: Path) -
     script.write_text(
         "import time\n"
         "from rlhf_core.plugins.component import DeadlineSettings\n"
-        "from rlhf_core.plugins import time_limit as deadline\n"
+        "from rlhf_core.plugins import component_calls as deadline\n"
         "deadline.GRACE_S, deadline.owns_process = 0.3, True\n"
         "def deaf():\n"
         "    while True:\n"

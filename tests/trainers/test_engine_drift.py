@@ -13,8 +13,8 @@ import torch
 
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.training.drift import Drift, DriftCheck
 from rlhf_core.training.learner import core_metrics
+from rlhf_core.training.weight_sync import Drift, DriftCheck
 from rlhf_core.types.batches import TokenBatch
 from rlhf_core.types.errors import RlhfError
 from rlhf_plugin_native.engine import NativeEngine

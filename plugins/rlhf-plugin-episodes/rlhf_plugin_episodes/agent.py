@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import PromptGroup, ToolCall
 from rlhf_core.models import Formatter
-from rlhf_core.plugins.component_errors import label_for
+from rlhf_core.plugins.component_calls import label_for
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutEngine, SamplingParams, ToolResult, Turn
 from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
 from rlhf_plugin_episodes.answers import Answers

@@ -10,9 +10,8 @@ import transformers
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, base_model, take_apart
-from rlhf_core.models.layers.trunk_and_head import length_limit, quiet
+from rlhf_core.models.layers.trunk_and_head import cast_once, length_limit, quiet
 from rlhf_core.models.modality import OwnTokens, modality_of
-from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.forward import structure

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.models.layers.trunk_and_head import quiet
-from rlhf_core.models.precision import cast_once
+from rlhf_core.models.layers.trunk_and_head import cast_once, quiet
 from rlhf_core.rollouts import Rollout, RolloutRequest
 from rlhf_plugin_native.decode import Drawn
 from rlhf_plugin_native.stream_decode import StreamDecoder

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_core.config import BuildContext, ComponentConfig, PluginError
 from rlhf_core.data import Prompt, PromptGroup
-from rlhf_core.plugins.episode_contract import check_episode
+from rlhf_core.plugins.output_contracts import check_episode
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_testing.config import built, check_config
 from rlhf_testing.purity import left_alone

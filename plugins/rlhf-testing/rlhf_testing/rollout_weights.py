@@ -13,7 +13,7 @@ import torch
 
 from rlhf_core.config import ComponentConfig
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams, VersionSpan
-from rlhf_core.types.turns import fault_in_versions
+from rlhf_core.types.messages import fault_in_versions
 from rlhf_testing.report import require
 
 TOLERANCE = 0.02

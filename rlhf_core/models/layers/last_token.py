@@ -19,8 +19,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from rlhf_core.models.layers import packing
-from rlhf_core.models.layers.padded import Ids, pad_rows
-from rlhf_core.models.layers.trunk_and_head import agree, base_model, check_length, quiet
+from rlhf_core.models.layers.trunk_and_head import Ids, agree, base_model, check_length, pad_rows, quiet
 
 log = logging.getLogger(__name__)
 WORTH_SHARING = 4

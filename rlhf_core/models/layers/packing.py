@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rlhf_core.models.layers.padded import Ids, on_device
 from rlhf_core.models.layers.segments import (
     BLOCK,
     Operator,
@@ -37,7 +36,7 @@ from rlhf_core.models.layers.segments import (
     by_torch,
     layout,
 )
-from rlhf_core.models.layers.trunk_and_head import trunk_and_head
+from rlhf_core.models.layers.trunk_and_head import Ids, on_device, trunk_and_head
 
 log = logging.getLogger("rlhf.models")
 BY_SEGMENT = "a call per segment"
@@ -289,7 +288,7 @@ def pack(prompts: Ids, completions: Ids, share: bool) -> Row:
 
 
 def packed_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, share: bool) -> torch.Tensor:
-    """Return ``hidden_NH`` as its plain equivalent :func:`rlhf_core.models.layers.padded.padded_hidden` does."""
+    """Return ``hidden_NH`` as :func:`rlhf_core.models.layers.trunk_and_head.padded_hidden`, its plain equivalent."""
     return row_hidden(trunk_and_head(model).trunk, pack(prompts, completions, share))
 
 

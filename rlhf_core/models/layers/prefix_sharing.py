@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.layers.padded import Ids, on_device, pad_right, row_places
-from rlhf_core.models.layers.trunk_and_head import cache_argument, trunk_and_head
+from rlhf_core.models.layers.trunk_and_head import Ids, cache_argument, on_device, pad_right, row_places, trunk_and_head
 
 
 def distinct(prompts: Ids) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -26,7 +25,7 @@ def distinct(prompts: Ids) -> tuple[list[tuple[int, ...]], list[int]]:
 
 
 def shared_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> torch.Tensor:
-    """Return ``hidden_NH`` as its plain equivalent :func:`rlhf_core.models.layers.padded.padded_hidden` does.
+    """Return ``hidden_NH`` as its plain equivalent :func:`rlhf_core.models.layers.trunk_and_head.padded_hidden` does.
 
     Every distinct prompt is forwarded once.
     """

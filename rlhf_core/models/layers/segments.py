@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from rlhf_core.models.layers.padded import on_device
+from rlhf_core.models.layers.trunk_and_head import on_device
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

@@ -15,11 +15,10 @@ from typing import Any
 from rlhf_core.config.plan import Plan, library_versions
 from rlhf_core.config.run import RunConfig
 from rlhf_core.distributed.checked import checked_strategy
-from rlhf_core.plugins.component_errors import component_errors, label_for
+from rlhf_core.plugins.component_calls import component_errors, label_for, time_limit
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus
 from rlhf_core.plugins.registry import Registry, check_component
-from rlhf_core.plugins.time_limit import time_limit
 from rlhf_core.runs.launch.ranks import RankInfo, how_to_go_on
 from rlhf_core.runs.run_dir import RunDir, check_writable
 from rlhf_core.runs.work import Display

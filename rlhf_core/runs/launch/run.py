@@ -13,7 +13,7 @@ from rlhf_core.config.plan import Plan, make_plan
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.manifest import find_damage
 from rlhf_core.models.sources import resolve_model
-from rlhf_core.plugins.component_errors import component_error, label_for
+from rlhf_core.plugins.component_calls import component_error, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus, Launch, PlanResolved, RunClosed
 from rlhf_core.plugins.registry import Registry

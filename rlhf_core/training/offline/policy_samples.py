@@ -15,7 +15,7 @@ import torch
 
 from rlhf_core.data.datasets import Datasets, admit
 from rlhf_core.data.order import interleave
-from rlhf_core.distributed.exchange import RankZero, engine_on_every_rank
+from rlhf_core.distributed.group import RankZero, engine_on_every_rank
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference

@@ -120,7 +120,7 @@ def _differences(finding: Finding) -> str:
 def compare_engine(loaded: LoadedModel, device: torch.device, precision: Precision) -> Iterator[Comparison]:
     """Logprobs that the native engine says it sampled with, against a plain forward over what it sampled."""
     from rlhf_core.models.layers.chunked_head import selected_logprobs
-    from rlhf_core.models.layers.padded import padded_logits
+    from rlhf_core.models.layers.trunk_and_head import padded_logits
     from rlhf_core.rollouts import RolloutRequest, SamplingParams
     from rlhf_plugin_native.engine import NativeEngine
 

@@ -282,7 +282,7 @@ class _Trainings:
 
 def _judged(what: str, run: _Run) -> Comparison:
     """Of a run of GRPO, whose second step says how far the engine's logprobs are from the trainer's."""
-    from rlhf_core.training.drift import TOLERANCE
+    from rlhf_core.training.weight_sync import TOLERANCE
 
     rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     reports: dict[str, Any] = json.loads((run.folder / "summary.json").read_text())["reports"]
