@@ -119,17 +119,16 @@ def check_loss(answer: Any, batch: Any, label: str) -> LossOutput:
         raise contract_error(
             label, "a loss without a gradient", "one that the policy's logprobs were not detached from"
         )
-    for name, row in answer.metrics.items():
-        _check_metric(name, row, label)
+    rows: Mapping[str, Any] = answer.metrics
+    for name, row in rows.items():
+        if name in CORE_METRICS:
+            raise contract_error(label, f"metric '{name}'", "a name of its own: the core measures that")
+        if not (isinstance(row, tuple) and len(row) == 2 and all(map(_one_number, row))):
+            shapes = (
+                [tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in row] if isinstance(row, tuple) else row
+            )
+            raise contract_error(label, f"metric '{name}' as {shapes!r:.80}", "(sum, weight), a number each")
     return answer
-
-
-def _check_metric(name: str, row: Any, label: str) -> None:
-    if name in CORE_METRICS:
-        raise contract_error(label, f"metric '{name}'", "a name of its own: the core measures that")
-    if not (isinstance(row, tuple) and len(row) == 2 and all(map(_one_number, row))):
-        came = [tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in row] if isinstance(row, tuple) else row
-        raise contract_error(label, f"metric '{name}' as {came!r:.80}", "(sum, weight), a number each")
 
 
 def _one_number(value: Any) -> bool:

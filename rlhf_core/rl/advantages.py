@@ -24,7 +24,7 @@ from rlhf_core.training.functional import kl_value
 from rlhf_core.training.generation import rollout_metrics
 from rlhf_core.training.micro_batches import MicroBatcher, NoGradForward
 from rlhf_core.training.policy_module import Measure, PolicyModule, ReferencePolicy
-from rlhf_core.training.rollout_batch import Floats, RolloutBatch, TrainingSample, by_group
+from rlhf_core.training.rollout_batch import Floats, RolloutBatch, TrainingSample, by_group, per_token
 from rlhf_core.types.rollouts import Advantages, FinishReason, Rollout, Score, TokenValues
 
 
@@ -57,11 +57,6 @@ class ScoredRollouts:
     set_aside_scores: Sequence[Score]
     ranks: Sequence[RankRollouts]
     """Of each rank, on rank 0; empty on the others."""
-
-    @property
-    def all_scores(self) -> list[Score]:
-        """Those of set-aside groups too."""
-        return [*self.scores, *self.set_aside_scores]
 
     @property
     def rollouts(self) -> list[Rollout]:
@@ -236,12 +231,12 @@ def with_advantages(
         if advantage is None:
             trained.append(None)
             continue
-        sample = sample.with_advantage(advantage)
+        sample = replace(sample, advantages_T=per_token(advantage, len(sample.completion_ids)))
         if forward.references is not None:
-            sample = sample.with_(ref_T=forward.references[n])
+            sample = replace(sample, ref_T=forward.references[n])
         returns_T = None if advantages.returns is None else advantages.returns[n]
         if forward.values is not None and returns_T is not None:
-            sample = sample.with_(old_values_T=forward.values[n].values_T1[:-1], returns_T=returns_T)
+            sample = replace(sample, old_values_T=forward.values[n].values_T1[:-1], returns_T=returns_T)
         trained.append(sample)
     return by_group(trained, batch.own_groups)
 

@@ -220,7 +220,8 @@ class OnlineTrainer(RolloutTrainer):
             with timer("reference"):
                 forward = parts.advantages.reference_and_values(samples)
             scored = parts.advantages.penalize_and_gather(batch, forward)
-            self._check_scores(scored.all_scores, first_read)
+            scores = [*scored.scores, *scored.set_aside_scores]
+            self._check_scores(scores, first_read)
             estimate = parts.advantages.estimate(scored, batch)
             groups = with_advantages(samples, batch, estimate.advantages, forward)
             with timer("update"):
@@ -229,7 +230,7 @@ class OnlineTrainer(RolloutTrainer):
                 update_metrics = parts.update(step, groups, batch.version, critic_only=critic_only, observe=recorder)
             self.session.counts.update({**estimate.truncated, **estimate.without_signal})
             metrics = {
-                **score_metrics(scored.all_scores),
+                **score_metrics(scores),
                 **estimate.metrics,
                 **estimate.advantages.metrics,
                 **update_metrics,

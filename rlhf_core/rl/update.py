@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -155,7 +155,7 @@ def keep_uncertain(
     if threshold is None:
         return list(samples), {}
     kept = [
-        i.with_(advantages_T=np.where(e >= threshold - TIE * (1 + threshold), i.advantages_T, np.float32(0)))
+        replace(i, advantages_T=np.where(e >= threshold - TIE * (1 + threshold), i.advantages_T, np.float32(0)))
         for i, e in zip(samples, entropies, strict=True)
     ]
     return kept, {"entropy_threshold": threshold}
@@ -254,14 +254,14 @@ class UpdateStep:
         samples = [s for group in groups for s in group]
         if config.importance.old_policy == "behaviour":
             assert all(s.behaviour_T is not None for s in samples), "an engine's logprobs come with every rollout"
-            samples, several = [s.with_(old_T=s.behaviour_T) for s in samples if s.behaviour_T is not None], False
+            samples, several = [replace(s, old_T=s.behaviour_T) for s in samples if s.behaviour_T is not None], False
         if not several and not choose:
             return regrouped(samples, groups), {}
         want: frozenset[Measure] = frozenset({"logprobs", "entropy"}) if choose else LOGPROBS
         measured = self.learner.no_grad.rows(samples, self.micro_batcher, partial(PolicyModule.measure, want=want))
         metrics: dict[str, float] = {}
         if several:
-            samples = [s.with_(old_T=row.logprobs_T) for s, row in zip(samples, measured)]
+            samples = [replace(s, old_T=row.logprobs_T) for s, row in zip(samples, measured)]
         if choose:
             entropies = [row.entropy_T for row in measured]
             samples, metrics = keep_uncertain(samples, entropies, config.entropy_quantile, self.strategy)

@@ -283,10 +283,11 @@ def completion_logprobs(
     """
     _check(prompts, completions, temperature)
     check_length(model, max(len(p) + len(c[:-1]) for p, c in zip(prompts, completions)))
-    mask_BT, targets_N = _targets(completions, next(model.parameters()).device)
-    wanted = _wanted(completions, masks)
-    places = row_places([len(c) for c in completions], targets_N.device)
-    wanted_N = None if wanted is None else on_device(wanted, targets_N.device)
+    device, sizes, wanted = next(model.parameters()).device, [len(c) for c in completions], _wanted(completions, masks)
+    mask_BT = torch.arange(max(sizes), device=device)[None, :] < on_device(sizes, device)[:, None]
+    targets_N = on_device([t for c in completions for t in c], device)
+    places = row_places(sizes, device)
+    wanted_N = None if wanted is None else on_device(wanted, device)
     options: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
     hidden_NH: torch.Tensor | None = None
     if not structure(model).split:
@@ -314,13 +315,6 @@ def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
         raise ValueError("no completion has a token")
     if temperature <= 0:
         raise ValueError(f"temperature must be positive for a log-probability, got {temperature}")
-
-
-def _targets(completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """``mask_BT`` of the grid, from the lengths, and ``targets_N``, the tokens row after row."""
-    sizes_B = on_device([len(c) for c in completions], device)
-    mask_BT = torch.arange(max(map(len, completions)), device=device)[None, :] < sizes_B[:, None]
-    return mask_BT, on_device([t for c in completions for t in c], device)
 
 
 def _wanted(completions: Ids, masks: Masks | None) -> list[int] | None:

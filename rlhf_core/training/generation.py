@@ -171,17 +171,11 @@ def repeat_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 def _surprise(group: Sequence[Rollout]) -> float:
     """k copies among n draws: the first is free, so about ``C(n - 1, k - 1) p^(k - 1)``."""
     count = Counter(r.completion_ids for r in group)
-    logprobs = {r.completion_ids: _logprob(r) for r in group}
-    chances = [
-        math.log(math.comb(len(group) - 1, k - 1)) + (k - 1) * logprobs[ids] for ids, k in count.items() if k > 1
-    ]
+    # logprobs of what the policy chose: a tool's output is the same for everybody
+    chosen = {r.completion_ids: r.logprobs_T if r.mask_T is None else r.logprobs_T[r.mask_T] for r in group}
+    copies = [(float(chosen[ids].sum()), k) for ids, k in count.items() if k > 1]
+    chances = [math.log(math.comb(len(group) - 1, k - 1)) + (k - 1) * logprob for logprob, k in copies]
     return sum(max(0.0, -chance) for chance in chances)
-
-
-def _logprob(rollout: Rollout) -> float:
-    """Of what the policy chose; tool output is the same for everybody."""
-    chosen = rollout.logprobs_T if rollout.mask_T is None else rollout.logprobs_T[rollout.mask_T]
-    return float(chosen.sum())
 
 
 class RewardManager:

@@ -194,20 +194,16 @@ class NoGradForward:
         cut = micro_batches_of_size(micro_batcher) if isinstance(micro_batcher, int) else micro_batcher
         parts = cut(samples)
         micros = [[samples[i] for i in part] for part in parts]
-        count, spare = self._in_step(micros)
+        missing, spare = 0, None
+        if self._sharding is not None:  # each forward is a collective: all ranks make as many
+            counts = self.strategy.gather_objects(len(micros))
+            spare = borrow_dummy_sample(self.strategy, micros[0] if micros else None, [count > 0 for count in counts])
+            missing = max(counts) - len(micros)
         with self._weights() as module, inside or nullcontext():
             results = [call(module, micro) for micro in micros]
-            for _ in range(count - len(micros)):
-                call(module, spare)
+            for _ in range(missing):
+                call(module, spare or ())
         return list(zip(parts, results, strict=True))
-
-    def _in_step(self, micros: Sequence[Sequence[Any]]) -> tuple[int, Sequence[Any]]:
-        """Forwards that this rank has to make, and the micro-batch that it may repeat."""
-        if self._sharding is None:
-            return len(micros), ()
-        counts = self.strategy.gather_objects(len(micros))
-        spare = borrow_dummy_sample(self.strategy, micros[0] if micros else None, [count > 0 for count in counts])
-        return max(counts), spare or ()
 
     @contextmanager
     def _weights(self) -> Iterator[torch.nn.Module]:

@@ -6,7 +6,7 @@ Suffix: ``_T`` completion tokens of one sample.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -66,7 +66,7 @@ class TrainingSample:
             prompt_ids=(rollout.segments[0].prompt_ids if rollout.segments else None) or rollout.prompt_ids,
             completion_ids=rollout.completion_ids,
             mask_T=mask_T,
-            advantages_T=_per_token(advantage, count),
+            advantages_T=per_token(advantage, count),
             behaviour_T=rollout.logprobs_T,
             contexts=tuple(
                 (s.span[0], s.prompt_ids) for s in rollout.segments if s.prompt_ids is not None and s.span[0] > 0
@@ -91,14 +91,6 @@ class TrainingSample:
     def zero_advantage(self) -> bool:
         """True if every advantage is zero: no policy gradient comes from it."""
         return not np.any(self.advantages_T)
-
-    def with_(self, **changes: Floats) -> TrainingSample:
-        """A copy with the given arrays."""
-        return replace(self, **changes)
-
-    def with_advantage(self, advantage: float | Floats) -> TrainingSample:
-        """A copy with these advantages; one number is spread over the tokens."""
-        return replace(self, advantages_T=_per_token(advantage, len(self.completion_ids)))
 
 
 def prompts_and_completions(
@@ -129,7 +121,8 @@ def _partly(mask_T: npt.NDArray[np.bool_]) -> bool:
     return bool(mask_T.any()) and not mask_T.all()
 
 
-def _per_token(advantage: float | Floats, count: int) -> Floats:
+def per_token(advantage: float | Floats, count: int) -> Floats:
+    """An advantage of each token; one number is spread over all."""
     return np.broadcast_to(np.asarray(advantage, np.float32), (count,)).copy()
 
 

@@ -179,7 +179,15 @@ class TokenRecorder:
         """Copy the grids of a micro-batch that has recorded completions."""
         if not isinstance(batch, TokenBatch) or self.names.isdisjoint(sample.name for sample in samples):
             return
-        grids = _grids(batch)
+        shown: dict[str, torch.Tensor | None] = {
+            "trainer_logprobs": batch.logprobs_BT,
+            "old_logprobs": batch.old_logprobs_BT,
+            "ref_logprobs": batch.ref_logprobs_BT,
+            "entropies": batch.entropy_BT,
+            "values": batch.old_values_BT,
+            "returns": batch.returns_BT,
+        }
+        grids = {key: grid.detach().clone() for key, grid in shown.items() if grid is not None}
         for n, sample in enumerate(samples):
             if sample.name in self.names:
                 self._kept[sample.name] = _Kept(grids, n, len(sample.completion_ids), sample.old_T is not None)
@@ -201,18 +209,6 @@ class TokenRecorder:
     def of_all_ranks(self, strategy: Strategy) -> Mapping[str, Mapping[str, list[float]]]:
         """Rows by name, of all ranks, on rank 0; nothing on the others. All ranks call it together."""
         return {name: row for rank in RankZero(strategy).gather(self.rows) for name, row in rank.items()}
-
-
-def _grids(batch: TokenBatch) -> dict[str, torch.Tensor]:
-    grids: dict[str, torch.Tensor | None] = {
-        "trainer_logprobs": batch.logprobs_BT,
-        "old_logprobs": batch.old_logprobs_BT,
-        "ref_logprobs": batch.ref_logprobs_BT,
-        "entropies": batch.entropy_BT,
-        "values": batch.old_values_BT,
-        "returns": batch.returns_BT,
-    }
-    return {key: grid.detach().clone() for key, grid in grids.items() if grid is not None}
 
 
 Row = dict[str, Any]

@@ -87,7 +87,10 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Set):
         return frozenset(map(_frozen, value))
     if dataclasses.is_dataclass(value):
-        return _frozen_fields(value)
+        new = object.__new__(kind)  # what its __post_init__ checks has been checked
+        for field in dataclasses.fields(value):
+            object.__setattr__(new, field.name, _frozen(getattr(value, field.name)))
+        return new
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return value.detach().clone()
@@ -95,14 +98,6 @@ def _frozen(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception:  # what cannot be copied is described, rather than shared
         return repr(value)
-
-
-def _frozen_fields(value: Any) -> Any:
-    """A copy of a dataclass; what its ``__post_init__`` checks has been checked."""
-    new = object.__new__(type(value))
-    for field in dataclasses.fields(value):
-        object.__setattr__(new, field.name, _frozen(getattr(value, field.name)))
-    return new
 
 
 def frozen_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -105,21 +105,16 @@ class GroupNorm:
         """Return one float per rollout, or None where its score is missing."""
         advantage_of: dict[int, float] = {}
         stds: list[float] = []
+        config = self.config
         for rows in rows_by_group(scores, group_ids):
             rewards = values(scores, rows)
-            advantage_of |= zip(rows, self.normalise(rewards))
+            normalised = group_normalize(
+                rewards, by_std=config.scale == "std", epsilon=config.epsilon, relative_floor=config.relative_floor
+            )
+            advantage_of |= zip(rows, normalised)
             stds += [float(rewards.std(ddof=1))] if len(rows) > 1 else []
         metrics = {"advantage/group_std": float(np.mean(stds))} if stds else {}
         return Advantages(one_each(len(scores), advantage_of), metrics)
-
-    def normalise(self, rewards_G: Array) -> Array:
-        """Advantages of one group, float64, shape ``[G]``."""
-        return group_normalize(
-            rewards_G,
-            by_std=self.config.scale == "std",
-            epsilon=self.config.epsilon,
-            relative_floor=self.config.relative_floor,
-        )
 
 
 class GroupMean:

@@ -227,19 +227,11 @@ class Decoder:
         """Read the prompts of some requests; returns a cache and the next token's logits for each."""
         return self._read_prompts([self.requests[i].prompt_ids for i in batch])
 
-    def _new_rows(self, batch: range) -> DecodeState:
-        return new_rows(
-            batch.start,
-            [self.limits[i] for i in batch],
-            [self.requests[i].seed for i in batch],
-            [len(self.requests[i].prompt_ids) for i in batch],
-            self.columns,
-            self.device,
-        )
-
     def _place(self, batch: range, cache: Any, logits_BV: torch.Tensor) -> None:
         """Put requests whose prompts have been read after the rows that there are."""
-        lengths, rows = [len(self.requests[i].prompt_ids) for i in batch], self._new_rows(batch)
+        lengths = [len(self.requests[i].prompt_ids) for i in batch]
+        limits, seeds = [self.limits[i] for i in batch], [self.requests[i].seed for i in batch]
+        rows = new_rows(batch.start, limits, seeds, lengths, self.columns, self.device)
         if self.rows is None:
             self.rows, self.cache, self.logits_BV, self.width = rows, cache, logits_BV, max(lengths)
         else:

@@ -153,11 +153,6 @@ def growing(cache: Any) -> bool:
     return all(getattr(layer, "rows_may_enter", False) for layer in cache.layers)
 
 
-def recurrent_only(cache: Any) -> bool:
-    """Whether no layer has keys and values."""
-    return not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
-
-
 def select_sequences(cache: Any, indices: torch.Tensor) -> None:
     """Keep, repeat or reorder sequences, in recurrent states too."""
     for layer in cache.layers:
@@ -279,7 +274,8 @@ def plain_step(
     """
     owner = base_model(model) if parts is None else parts.trunk
     argument = cache_argument(owner)
-    if recurrent_only(cache) and mask_BK is not None and mask_BK.shape[1] > ids_BL.shape[1]:
+    recurrent = not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
+    if recurrent and mask_BK is not None and mask_BK.shape[1] > ids_BL.shape[1]:
         mask_BK = None  # recurrent layers read a mask of the new tokens, and none of these is hidden
     inputs = {
         "input_ids": ids_BL,
@@ -369,7 +365,8 @@ def _attend(
     layer_cache: Any,
 ) -> torch.Tensor:
     heads_BND = layer.qkv(x_BH).unflatten(-1, (-1, layer.head_dim))
-    count_K = _key_heads(layer, heads_BND.shape[1])
+    # heads are of queries, keys and values; the output projection reads the queries
+    count_K = (heads_BND.shape[1] - layer.out.inputs // layer.head_dim) // 2
     rotated, v_BKD = heads_BND[:, :-count_K].unsqueeze(2), heads_BND[:, -count_K:]
     half_low, half_high = rotated.chunk(2, -1)
     rotated = rotated * cos_B11D + torch.cat((-half_high, half_low), -1) * sin_B11D
@@ -378,11 +375,6 @@ def _attend(
     q_BKGD = q_BN1D.squeeze(2).unflatten(1, (count_K, -1)).to(k_BKLD.dtype)
     out_BKGD = F.scaled_dot_product_attention(q_BKGD, k_BKLD, v_BKLD, attn_mask=visible_B11L, scale=layer.scale)
     return layer.out(out_BKGD.flatten(1))
-
-
-def _key_heads(layer: Layer, all_heads: int) -> int:
-    """``all_heads`` counts queries, keys and values; the output projection reads the queries."""
-    return (all_heads - layer.out.inputs // layer.head_dim) // 2
 
 
 def _layer(layer: Any, dtype: torch.dtype) -> Layer:

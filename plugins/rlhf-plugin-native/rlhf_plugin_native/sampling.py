@@ -50,7 +50,7 @@ def draw(
     open_BV = scaled_BV if banned is None or not len(banned) else scaled_BV.index_fill(-1, banned, -torch.inf)
     if params.temperature == 0:
         return _with_logprob(open_BV.argmax(-1), scaled_BV, torch.logsumexp(scaled_BV, -1))
-    if _truncates(params):
+    if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
         open_BV = truncate(open_BV, params)
         tokens_B, lse_B = _invert(open_BV, uniform_B)
         return _with_logprob(tokens_B, open_BV, lse_B)
@@ -64,10 +64,6 @@ def _with_logprob(
     tokens_B: torch.Tensor, scaled_BV: torch.Tensor, lse_B: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens_B, scaled_BV.gather(-1, tokens_B[:, None]).squeeze(-1) - lse_B
-
-
-def _truncates(params: SamplingParams) -> bool:
-    return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
 
 def truncate(scaled_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:

@@ -218,8 +218,10 @@ class _LinearLogprobs(torch.autograd.Function):
                 grad_bias_V += d_CV.sum(0)
             if grad_hidden_NH is not None:
                 torch.mm(d_CV, weight_VH, out=grad_hidden_NH[C])
-            if grad_weight_VH is not None:
-                _add_outer(grad_weight_VH, d_CV, hidden_NH[C])
+            if grad_weight_VH is not None and d_CV.dtype == grad_weight_VH.dtype:
+                grad_weight_VH.addmm_(d_CV.T, hidden_NH[C])
+            elif grad_weight_VH is not None:
+                grad_weight_VH += d_CV.T @ hidden_NH[C]
         return (
             grad_hidden_NH,
             None if grad_weight_VH is None else grad_weight_VH.to(weight_VH.dtype),
@@ -259,10 +261,3 @@ def _logit_gradient(
         d_CV = p_CV.clamp(min=torch.finfo(p_CV.dtype).tiny).log_().add_(entropy_C[:, None])
         d_CV = d_CV.mul_(-grad_entropy_C[:, None]).sub_(grad_logprobs_C[:, None]).mul_(p_CV)
     return d_CV.scatter_add_(1, targets_C[:, None], grad_logprobs_C[:, None])
-
-
-def _add_outer(grad_weight_VH: torch.Tensor, d_CV: torch.Tensor, hidden_CH: torch.Tensor) -> None:
-    if d_CV.dtype == grad_weight_VH.dtype:
-        grad_weight_VH.addmm_(d_CV.T, hidden_CH)
-    else:
-        grad_weight_VH += d_CV.T @ hidden_CH
