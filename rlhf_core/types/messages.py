@@ -156,6 +156,7 @@ class TurnStatus(enum.StrEnum):
     """How a turn went."""
 
     OK = "ok"
+    """Nothing went wrong."""
     ERROR = "error"
     """A call was no JSON, broke its schema or named no tool, or the tool said that it failed."""
     TIMEOUT = "timeout"
@@ -181,6 +182,7 @@ class Turn:
     score: float | None = None
     """A reward for this turn alone; None where there is none."""
     status: TurnStatus = TurnStatus.OK
+    """How it went."""
     seconds: float = 0.0
     """How long the environment took."""
 

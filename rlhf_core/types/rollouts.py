@@ -107,6 +107,7 @@ class FinishReason(enum.StrEnum):
     """Why a completion ended."""
 
     EOS = "eos"
+    """A token that ends completions was sampled."""
     STOP = "stop"
     """A stop string was produced."""
     LENGTH = "length"
@@ -123,13 +124,17 @@ class SamplingParams:
     """
 
     max_tokens: int = 64
+    """Most tokens of a completion; of an episode, results of tools included."""
     min_tokens: int = 1
+    """No token that ends a completion is drawn before so many."""
     temperature: float = 1.0
     """0 means greedy."""
     top_p: float = 1.0
+    """The likeliest tokens that have this probability together; 1 means off."""
     top_k: int = 0
     """0 means off."""
     min_p: float = 0.0
+    """Least probability, as a share of the likeliest token's; 0 means off."""
     stop: tuple[str, ...] = ()
     """Strings that end a completion; they are kept in its text and tokens."""
 
@@ -139,9 +144,13 @@ class RolloutRequest:
     """One completion to sample. ``seed`` alone decides its randomness, whatever its neighbours."""
 
     prompt_id: str
+    """``Prompt.id``."""
     prompt_ids: tuple[int, ...]
+    """Token ids that the completion goes on from."""
     group_index: int
+    """Number of the completion within its prompt's group, from 0."""
     seed: int
+    """No two requests of a batch have the same."""
     max_tokens: int | None = None
     """Fewer tokens than ``SamplingParams.max_tokens`` for this one; None leaves it at that."""
 
@@ -207,9 +216,13 @@ class ScoreStatus(enum.StrEnum):
     """Whether a score exists. Anything but ``OK`` is missing, which is not 0.0."""
 
     OK = "ok"
+    """``Score.value`` is a finite number."""
     ERROR = "error"
+    """The component raised, or its process died."""
     TIMEOUT = "timeout"
+    """It did not answer in time and was killed."""
     MISSING = "missing"
+    """There is nothing to score by, such as an answer or a judge."""
     GATED = "gated"
     """Dropped on purpose, e.g. by an ensemble's disagreement gate."""
 
@@ -223,9 +236,13 @@ class Score:
     """
 
     value: float | None
+    """Higher is better; None where ``status`` is not ``ok``."""
     parts: Mapping[str, float] = field(default_factory=dict)
+    """What the value is made of, for the trace and the metrics."""
     status: ScoreStatus = ScoreStatus.OK
+    """Whether there is a value."""
     detail: str = ""
+    """Why there is no value, for people."""
 
     def __post_init__(self) -> None:
         if self.status is ScoreStatus.OK and (self.value is None or not math.isfinite(self.value)):

@@ -1,17 +1,18 @@
-"""docs/reference/contracts.md: what components are given and return, hooks, and what a Config may declare."""
+"""docs/reference/contracts.md: methods and values of every kind of component, hooks, and what a Config may declare."""
 
 from __future__ import annotations
 
 import ast
+import enum
 import inspect
 import re
 import textwrap
 from collections.abc import Sequence
 
-from rlhf_core.plugins import context, hooks
+from rlhf_core.plugins import context, hooks, protocols
 from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.training.config import LoopSettings
-from rlhf_core.types import batches
+from rlhf_core.types import batches, messages
 from rlhf_core.types import rollouts as types
 
 BATCHES = (batches.TokenBatch, batches.PairBatch, batches.UnpairedBatch, batches.LossOutput)
@@ -29,6 +30,13 @@ VALUES = (
     types.TokenValues,
     types.JudgeRequest,
     types.JudgeReply,
+    messages.ToolCall,
+    messages.ToolResult,
+    messages.Turn,
+)
+MEMBERS = (types.FinishReason, types.ScoreStatus, messages.TurnStatus)
+KINDS = tuple(
+    kind for kind in vars(protocols).values() if isinstance(kind, type) and kind.__module__ == protocols.__name__
 )
 DECLARED: Sequence[tuple[type, tuple[str, ...]]] = (
     (ComponentConfig, ("component", "consumes", "recipe", "recipe_of", "min_group_size", "least_group_size")),
@@ -42,14 +50,21 @@ def page() -> str:
     """The whole page."""
     parts = [
         "# What components see\n",
-        "Every field of what a component is given and returns, every hook with its event,",
-        "and what a Config may declare.",
+        "The methods of every kind of component, every field of what a component is given and returns,",
+        "every hook with its event, and what a Config may declare.",
         "How they are used: [writing a plugin](../plugin-authors.md).\n",
         "Suffixes: `_B` rows of a micro-batch, `_T` completion tokens (right-padded), `_T1` one more place.\n",
+        "## Methods\n",
+        "A component has the methods of its kind; there is no base class.",
+        "Those of a strategy: [engines and strategies](../engines-and-strategies.md).\n",
+        "| kind | method | what |\n|---|---|---|",
+        *(row for kind in KINDS for row in methods(kind)),
+        "",
         "## Batches\n",
         *(section(cls) for cls in BATCHES),
         "## Between the stages\n",
         *(section(cls) for cls in VALUES),
+        *(members(cls) for cls in MEMBERS),
         "## BuildContext\n",
         section(context.BuildContext),
         "## Hooks and their events\n",
@@ -62,16 +77,58 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def field_docs(cls: type) -> dict[str, tuple[str, str]]:
-    """Field -> its type as written, and the docstring below it ("" if there is none)."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    rows: dict[str, tuple[str, str]] = {}
-    for node, below in zip(body.body, [*body.body[1:], None]):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
-            rows[node.target.id] = (ast.unparse(node.annotation), plain(str(text)))
+def methods(kind: type) -> list[str]:
+    """A row for each method of a protocol."""
+    rows: list[str] = []
+    for name, function in vars(kind).items():
+        public = not name.startswith("_") or name == "__call__"
+        if public and (inspect.isfunction(function) or isinstance(function, property)):
+            call = name if isinstance(function, property) else f"{name}{inspect.signature(function)}"
+            text = escaped(call.replace("(self, ", "(").replace("(self)", "()").replace("'", ""))
+            rows.append(f"| `{kind.__name__}` | `{text}` | {plain(inspect.getdoc(function) or about(kind))} |")
     return rows
+
+
+def body_of(cls: type) -> list[ast.stmt]:
+    """The statements of a class."""
+    node = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(node, ast.ClassDef)
+    return node.body
+
+
+def below(body: Sequence[ast.stmt], place: int) -> str:
+    """The docstring under a statement; "" if there is none."""
+    node = body[place + 1] if place + 1 < len(body) else None
+    return plain(str(node.value.value)) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else ""
+
+
+def field_docs(cls: type) -> dict[str, tuple[str, str]]:
+    """Field -> its type and default as written, and the docstring below it ("" if there is none)."""
+    body = body_of(cls)
+    rows: dict[str, tuple[str, str]] = {}
+    for n, node in enumerate(body):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            default = "" if node.value is None else f" = {default_of(node.value)}"
+            rows[node.target.id] = (ast.unparse(node.annotation) + default, below(body, n))
+    return rows
+
+
+def default_of(value: ast.expr) -> str:
+    """A field's default as it is written; of ``field(default_factory=dict)`` an empty dict."""
+    text = ast.unparse(value)
+    factory = re.search(r"default_factory=(\w+)", text)
+    return f"{factory[1]}()" if factory else text
+
+
+def members(cls: type[enum.Enum]) -> str:
+    """An enumeration with its members."""
+    body = body_of(cls)
+    rows = [
+        f"| `{cls.__name__}.{ast.unparse(node.targets[0])}` | {below(body, n)} |"
+        for n, node in enumerate(body)
+        if isinstance(node, ast.Assign)
+    ]
+    return "\n".join([f"### {cls.__name__}\n", about(cls), "", "| member | what |\n|---|---|", *rows, ""])
 
 
 def section(cls: type) -> str:

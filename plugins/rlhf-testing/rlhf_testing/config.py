@@ -209,7 +209,7 @@ def built(config: ComponentConfig, kind: str, ctx: BuildContext) -> Any:
         require(
             not problem,
             config,
-            f"{method}({', '.join(expected)}) can be called as in rlhf_core.plugins.protocols",
+            f"{method}({', '.join(expected)}) can be called as docs/reference/contracts.md says",
             problem,
         )
     return component

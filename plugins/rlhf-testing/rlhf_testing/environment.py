@@ -169,6 +169,6 @@ def _value(config: ComponentConfig, environment: Any, request: dict[str, Any]) -
     reply = answer(environment, request, CHARACTERS)
     seen = reply.get("contract") or reply.get("error")
     require(
-        "value" in reply, config, f"{request['op']} keeps the protocol", str(seen), "see rlhf_core.plugins.protocols"
+        "value" in reply, config, f"{request['op']} keeps the protocol", str(seen), "see docs/reference/contracts.md"
     )
     return reply["value"]
