@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rlhf_core.training.offline.config import OfflineTrainerConfig as OfflineTrainerConfig
     from rlhf_core.training.offline.config import PolicyTrainerConfig as PolicyTrainerConfig
     from rlhf_core.training.offline.trainer import OfflineTrainer as OfflineTrainer
-    from rlhf_core.training.optimizer import prepare_to_learn as prepare_to_learn
     from rlhf_core.training.policy_module import PolicyModule as PolicyModule
     from rlhf_core.training.rollout_batch import TrainingSample as TrainingSample
     from rlhf_core.training.trace import Timer as Timer

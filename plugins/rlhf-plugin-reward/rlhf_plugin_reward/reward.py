@@ -17,7 +17,7 @@ import torch
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_core.distributed import ShardedForward, Strategy
-from rlhf_core.models import ModelConfig, ModelError, context_length, has_no_weights, last_token_hidden
+from rlhf_core.models import ModelError, has_no_weights, last_token_hidden
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.training import NoGradForward
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig, device_of
@@ -248,7 +248,7 @@ class SingleReward:
 
 def encoder_of(net: RewardNet, tokenizer: Any, view: View) -> Encoder:
     """An encoder that keeps to the model's own context as well."""
-    return Encoder(tokenizer, view.limit(context_length(net.trunk, ModelConfig())), view)
+    return Encoder(tokenizer, view.limit(net.context), view)
 
 
 def as_score(value: float, parts: dict[str, float] | None = None) -> Score:
