@@ -14,18 +14,12 @@ if TYPE_CHECKING:
     from rlhf_core.models.layers.matmul import use_matmul_backend as use_matmul_backend
     from rlhf_core.models.layers.padded import pad_rows as pad_rows
     from rlhf_core.models.layers.trunk_and_head import base_model as base_model
-    from rlhf_core.models.layers.trunk_and_head import has_linear_head as has_linear_head
-    from rlhf_core.models.layers.trunk_and_head import rounding_tolerance as rounding_tolerance
     from rlhf_core.models.layers.trunk_and_head import take_apart as take_apart
     from rlhf_core.models.load import LoadedModel as LoadedModel
-    from rlhf_core.models.load import context_length as context_length
     from rlhf_core.models.load import load_policy as load_policy
     from rlhf_core.models.load import load_tokenizer as load_tokenizer
     from rlhf_core.models.paths import ModelPath as ModelPath
-    from rlhf_core.models.paths import model_place as model_place
-    from rlhf_core.models.paths import planned_format as planned_format
     from rlhf_core.models.prompt_format import Formatter as Formatter
-    from rlhf_core.models.prompt_format import encode_raw_prompt as encode_raw_prompt
     from rlhf_core.models.random_state import preserved_rng as preserved_rng
     from rlhf_core.models.random_state import seed_everything as seed_everything
     from rlhf_core.models.reference import Reference as Reference

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from rlhf_core.training.config import SamplingSettings as SamplingSettings
     from rlhf_core.training.forward import ForwardOptions as ForwardOptions
     from rlhf_core.training.forward import completion_logprobs as completion_logprobs
-    from rlhf_core.training.generation import rollout_metrics as rollout_metrics
-    from rlhf_core.training.generation import score_metrics as score_metrics
     from rlhf_core.training.learner import Learner as Learner
     from rlhf_core.training.loop import load_trained_policy as load_trained_policy
     from rlhf_core.training.loop import run_steps as run_steps

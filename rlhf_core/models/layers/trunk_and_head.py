@@ -30,8 +30,15 @@ class TrunkAndHead:
     """Hidden states to logits. Some models do more to the logits (:func:`has_linear_head`)."""
 
 
-def take_apart(model: Any) -> TrunkAndHead | None:
-    """Return trunk and head of a causal LM (adapters included), None where they cannot be found."""
+def take_apart(model: Any, *, linear: bool = False) -> TrunkAndHead | None:
+    """Return trunk and head of a causal LM (adapters included), None where they cannot be found.
+
+    Args:
+        model: with or without weights.
+        linear: None also where ``head(trunk(ids))`` are not the model's logits; see :func:`has_linear_head`.
+    """
+    if linear and not has_linear_head(model):
+        return None
     base = base_model(model)
     try:
         trunk, head = base.get_decoder(), base.get_output_embeddings()
