@@ -50,14 +50,6 @@ def computes_in_bfloat16(module: torch.nn.Module) -> bool:
     return any(part.__dict__.get("compute_dtype") == torch.bfloat16 for part in module.modules())
 
 
-def cast_once(model: Any) -> torch.autocast:
-    """A context in which weights are cast once for all forwards instead of once for each; they must not change in it.
-
-    Autocast keeps casts of trainable weights until the outermost autocast context ends.
-    """
-    return torch.autocast(next(model.parameters()).device.type, torch.bfloat16, enabled=False)
-
-
 def slow_bfloat16(settings: Mapping[str, Any]) -> str:
     """What to warn of where a run asks for bfloat16 of a processor that multiplies no bfloat16 matrices; else "".
 

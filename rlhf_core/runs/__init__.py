@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
+    from rlhf_core.config.plan import library_versions as library_versions
     from rlhf_core.runs.read import StoredRun as StoredRun
     from rlhf_core.runs.run_dir import check_writable as check_writable
     from rlhf_core.runs.run_dir import default_run_dir as default_run_dir
