@@ -201,7 +201,6 @@ def suite_of(
         PluginError: there is no such suite.
         ConfigError: a setting does not exist or makes no sense.
     """
-    from rlhf_core.cli import allow_unsafe
     from rlhf_core.config import ConfigError, merge_settings, parse_settings
     from rlhf_eval.suites import SuiteConfig
 
@@ -226,7 +225,7 @@ def suite_of(
     config = ctx.registry.config("benchmark", suite, merge_settings(given, parse_settings(settings)))
     if not isinstance(config, SuiteConfig):
         raise ConfigError(f"benchmark '{suite}' is not a suite of prompts", fix="rlhf eval suites")
-    return allow_unsafe(config.resolved(ctx)) if unsafe_local_execution else config
+    return config.resolved(ctx).allow_unsafe() if unsafe_local_execution else config
 
 
 @click.command()

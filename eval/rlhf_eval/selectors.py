@@ -15,7 +15,7 @@ import yaml
 from rlhf_core.cli import context_of
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, RlhfError
 from rlhf_core.data import Prompt, message_text, read_jsonl
-from rlhf_core.models import model_paths, model_place, weights_digest
+from rlhf_core.models import ModelConfig, model_paths, weights_digest
 from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample
 from rlhf_core.rollouts import FinishReason, Turn, TurnStatus
 from rlhf_eval.store import ResultFolder
@@ -53,7 +53,7 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
         ConfigError: none of these, or a setting that does not exist.
         PluginError: there is no such component.
     """
-    text = model_place(text)
+    text = ModelConfig(path=text).path  # what the name of a model stands for; other texts stay
     place = Path(text).expanduser()
     if place.is_dir():
         which = "ensemble" if (place / "ensemble.json").is_file() else "bradley_terry"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rlhf_core.cli.common import table as table
     from rlhf_core.cli.generate import sample_completions as sample_completions
     from rlhf_core.cli.groups import OpenGroup as OpenGroup
-    from rlhf_core.cli.options import allow_unsafe as allow_unsafe
     from rlhf_core.cli.options import unsafe_option as unsafe_option
     from rlhf_core.cli.scoring import check_output as check_output
     from rlhf_core.cli.scoring import chosen_reward as chosen_reward

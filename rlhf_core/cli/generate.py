@@ -181,9 +181,7 @@ def generate(
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
-    from rlhf_core.models.paths import planned_format
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.models.tool_templates import check_format
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import SamplingParams
 
@@ -199,16 +197,14 @@ def generate(
     check_output(None if out in (None, "-") else Path(str(out)), *files, option="--out")
     rows = read_prompts(texts, files, lines=lines)
     prompts = [row.prompt for row in rows]
-    prompt_format = prompt_format or planned_format(model)
-    tool_format = check_format(tool_format or planned_format(model, "tool_format"))
+    config = ModelConfig.as_trained(model, "rlhf generate", prompt_format=prompt_format, tool_format=tool_format)
     stage = None if environment is None else Stage.chosen(environment, settings)
     prompts = prompts if stage is None else stage.offer(prompts)
     use_matmul_backend("auto")
-    config = ModelConfig(path=model, prompt_format=prompt_format, tool_format=tool_format)
     policy = load_policy(config)
     rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
     rollouts = play_prompts(policy, config, prompts, sampling, n, seed, stage)
-    formatter = Formatter(policy.tokenizer, prompt_format, tool_format)
+    formatter = Formatter(policy.tokenizer, config.prompt_format, config.tool_format)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:
         _write(out, [line for row, group in zip(rows, groups) for line in _flat_rows(row, group, formatter)])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,16 +12,14 @@ from rlhf_core.cli import complete
 if TYPE_CHECKING:
     from rlhf_core.config.load import Resolved
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.component import Config
     from rlhf_core.plugins.hooks import HookBus
     from rlhf_core.plugins.registry import Registry
 
-C = TypeVar("C", bound="Config")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def unsafe_option(command: F) -> F:
-    """Add ``--unsafe-local-execution``, which :func:`allow_unsafe` carries out."""
+    """Add ``--unsafe-local-execution``, which :meth:`rlhf_core.config.Config.allow_unsafe` carries out."""
     text = "Let programs run without isolation where the machine offers none."
     return click.option("--unsafe-local-execution", is_flag=True, help=text)(command)
 
@@ -122,41 +120,7 @@ def resolve_labelled_options(
     resolved = resolve_labelled(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
     if not names.get("unsafe_local_execution"):
         return resolved
-    return resolved._replace(config=allow_unsafe(resolved.config))
-
-
-def allow_unsafe(config: C) -> C:
-    """What ``--unsafe-local-execution`` stands for: the setting of that name, wherever a component has it.
-
-    Raises:
-        ConfigError: none has.
-    """
-    from rlhf_core.types.errors import ConfigError
-
-    changed = _allowed(config)
-    if changed is config:
-        raise ConfigError(
-            "--unsafe-local-execution has no effect", why="nothing here runs programs", fix="leave it out"
-        )
-    return changed
-
-
-def _allowed(value: Any) -> Any:
-    """The same object, where there is nothing in it to allow."""
-    from rlhf_core.plugins.component import Config
-
-    if isinstance(value, Config):
-        parts: dict[str, Any] = {k: _allowed(getattr(value, k)) for k in type(value).model_fields}
-        changed = {k: v for k, v in parts.items() if v is not getattr(value, k)}
-        changed |= {"unsafe_local_execution": True} if "unsafe_local_execution" in parts else {}
-        return value.model_copy(update=changed) if changed else value
-    if isinstance(value, dict):
-        parts = {k: _allowed(v) for k, v in cast("dict[str, Any]", value).items()}
-        return parts if any(v is not value[k] for k, v in parts.items()) else value
-    if isinstance(value, list | tuple):
-        many = [_allowed(one) for one in cast("Sequence[Any]", value)]
-        return type(value)(many) if any(a is not b for a, b in zip(many, cast("Sequence[Any]", value))) else value
-    return value
+    return resolved._replace(config=resolved.config.allow_unsafe())
 
 
 def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = True) -> tuple[Registry, HookBus]:

@@ -22,5 +22,6 @@ if TYPE_CHECKING:
     from rlhf_core.types.errors import PluginError as PluginError
     from rlhf_core.types.errors import RlhfError as RlhfError
     from rlhf_core.types.errors import UserError as UserError
+    from rlhf_core.types.errors import did_you_mean as did_you_mean
 
 __getattr__, __dir__ = surface(__name__)

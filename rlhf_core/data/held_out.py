@@ -122,12 +122,7 @@ def trained_on(model: str, hashes: Collection[str]) -> tuple[int, str]:
         model: as in :func:`ancestors`.
         hashes: of what the rows ask.
     """
-    return seen_by(ancestors(model), hashes)
-
-
-def seen_by(runs: Collection[RunRows], hashes: Collection[str]) -> tuple[int, str]:
-    """As :func:`trained_on`, for runs that were read."""
-    rows = set(hashes)
+    runs, rows = ancestors(model), set(hashes)
     by_run = {r.run: len(rows & r.train) for r in runs if rows & r.train}
     count = len(rows & frozenset[str]().union(*(r.train for r in runs)))
     if not count:

@@ -9,12 +9,8 @@ from rlhf_core._surface import surface
 if TYPE_CHECKING:
     from rlhf_core.distributed.group import OnRanks as OnRanks
     from rlhf_core.distributed.local import LocalStrategy as LocalStrategy
-    from rlhf_core.distributed.optimizer import read_moments as read_moments
     from rlhf_core.distributed.whole_weights import decoder_layers as decoder_layers
     from rlhf_core.distributed.whole_weights import use_whole_weights as use_whole_weights
-    from rlhf_core.models.tensor_files import ComputedWeights as ComputedWeights
-    from rlhf_core.models.tensor_files import on_demand as on_demand
-    from rlhf_core.plugins.strategy_protocols import ModuleRelease as ModuleRelease
     from rlhf_core.plugins.strategy_protocols import NormPart as NormPart
     from rlhf_core.plugins.strategy_protocols import OptimizerPlan as OptimizerPlan
     from rlhf_core.plugins.strategy_protocols import ShardedForward as ShardedForward

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
+from rlhf_core.distributed.optimizer import read_moments
 from rlhf_core.distributed.peers import RankMonitor, waiting
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.strategy_protocols import Collectives, GroupFactory
@@ -166,6 +167,7 @@ class OnRanks(GroupCollectives):
     """
 
     sharded = True
+    read_moments = staticmethod(read_moments)
 
     def __init__(self, ranks: Any) -> None:
         self.ranks = ranks

@@ -121,6 +121,6 @@ def optimizer_of(strategy: Strategy, prepared: torch.nn.Module, plan: OptimizerP
         raise PluginError(
             "this trainer cannot train with a strategy that makes the optimizer itself",
             why="it calls strategy.prepare(module) and gives the learner no optimizer",
-            fix="let it call prepare_to_learn(), or choose another strategy, such as ddp",
+            fix="let it make its learner with Learner.preparing(), or choose another strategy, such as ddp",
         )
     return TorchOptimizer(strategy, prepared, plan)

@@ -10,36 +10,25 @@ if TYPE_CHECKING:
     from rlhf_core.data.tool_calls import ParsedToolCalls as ParsedToolCalls
     from rlhf_core.data.tool_calls import RawToolCall as RawToolCall
     from rlhf_core.models.config import ModelConfig as ModelConfig
-    from rlhf_core.models.layers.last_token import can_pack as can_pack
-    from rlhf_core.models.layers.last_token import last_token_hidden as last_token_hidden
     from rlhf_core.models.layers.matmul import use_matmul_backend as use_matmul_backend
     from rlhf_core.models.layers.trunk_and_head import base_model as base_model
-    from rlhf_core.models.layers.trunk_and_head import has_linear_head as has_linear_head
     from rlhf_core.models.layers.trunk_and_head import pad_rows as pad_rows
-    from rlhf_core.models.layers.trunk_and_head import rounding_tolerance as rounding_tolerance
     from rlhf_core.models.layers.trunk_and_head import take_apart as take_apart
     from rlhf_core.models.load import LoadedModel as LoadedModel
-    from rlhf_core.models.load import clear_quantization_config as clear_quantization_config
-    from rlhf_core.models.load import context_length as context_length
     from rlhf_core.models.load import load_policy as load_policy
     from rlhf_core.models.load import load_tokenizer as load_tokenizer
     from rlhf_core.models.paths import ModelPath as ModelPath
-    from rlhf_core.models.paths import model_place as model_place
-    from rlhf_core.models.paths import planned_format as planned_format
     from rlhf_core.models.prompt_format import Formatter as Formatter
-    from rlhf_core.models.prompt_format import encode_raw_prompt as encode_raw_prompt
     from rlhf_core.models.random_state import preserved_rng as preserved_rng
     from rlhf_core.models.random_state import seed_everything as seed_everything
     from rlhf_core.models.reference import Reference as Reference
-    from rlhf_core.models.save import write_transformer as write_transformer
-    from rlhf_core.models.slices import ValuesForAdapters as ValuesForAdapters
     from rlhf_core.models.slices import has_no_weights as has_no_weights
-    from rlhf_core.models.slices import load_named as load_named
     from rlhf_core.models.slices import read_elements as read_elements
     from rlhf_core.models.sources import model_paths as model_paths
     from rlhf_core.models.sources import resolve_model as resolve_model
     from rlhf_core.models.sources import weights_digest as weights_digest
-    from rlhf_core.models.tensor_files import save_named as save_named
+    from rlhf_core.models.with_head import TransformerWithHead as TransformerWithHead
+    from rlhf_core.models.with_head import last_token_hidden as last_token_hidden
     from rlhf_core.types.errors import ModelError as ModelError
 
 __getattr__, __dir__ = surface(__name__)

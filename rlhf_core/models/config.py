@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlhf_core.models.paths import ModelPath
+from rlhf_core.models.paths import ModelPath, planned_format
 from rlhf_core.plugins.component import Config
 from rlhf_core.types.errors import ConfigError
 
@@ -61,6 +61,26 @@ class ModelConfig(Config):
     """Compute each layer again in the backward pass: less memory, a slower update, the same gradient."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
+
+    @classmethod
+    def as_trained(
+        cls,
+        path: str,
+        where: str,
+        *,
+        chat_template: str | None = None,
+        prompt_format: str | None = None,
+        tool_format: str | None = None,
+    ) -> ModelConfig:
+        """A model that reads prompts and writes tool calls as in the run that it comes from, unless told otherwise.
+
+        Raises:
+            ConfigError: no such template or format; it names ``where``.
+        """
+        written = prompt_format or ("auto" if chat_template else planned_format(path))
+        calls = tool_format or planned_format(path, "tool_format")
+        settings = {"path": path, "chat_template": chat_template, "prompt_format": written, "tool_format": calls}
+        return cls.from_settings(settings, where)
 
     @field_validator("chat_template")
     @classmethod

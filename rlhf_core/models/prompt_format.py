@@ -80,7 +80,7 @@ class Formatter(TemplateWriter):
                 why="plain text does not show who says what",
                 fix="--set model.chat_template=plain (or chatml, or a file with a Jinja template)",
             )
-        return encode_raw_prompt(self.tokenizer, "\n".join(map(content_of, messages)), as_text=True)
+        return self.encode_raw(self.tokenizer, "\n".join(map(content_of, messages)), as_text=True)
 
     def encode_prompt(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt, exactly as the policy is fed."""
@@ -168,6 +168,21 @@ class Formatter(TemplateWriter):
         """
         return (*self.text.encode(text), *self.closing)
 
+    @staticmethod
+    def encode_raw(tokenizer: Any, text: str, *, as_text: bool = False) -> tuple[int, ...]:
+        """Token ids of a prompt without a chat template, up to where the policy writes.
+
+        Args:
+            tokenizer: the policy's.
+            text: the prompt.
+            as_text: names of special tokens in it are text, as they must be in data; otherwise they become the tokens.
+        """
+        encode = TextEncoder(tokenizer).encode if as_text else tokenizer.encode
+        ids = list(encode(text, add_special_tokens=True))
+        if ids and ids[-1] == tokenizer.eos_token_id != tokenizer.bos_token_id:
+            ids.pop()  # some tokenizers close every text; the policy must continue from here
+        return tuple(ids)
+
 
 def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
     """What is suspicious about a chat template that closes turns with a token which ends no completion; "" if it does.
@@ -188,21 +203,6 @@ def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
         f"that ends a completion ({known}): it looks like a base model with an instruct model's template, which it "
         "was never trained on. Use --set model.prompt_format=raw with a prompt_template, or an instruct model"
     )
-
-
-def encode_raw_prompt(tokenizer: Any, text: str, *, as_text: bool = False) -> tuple[int, ...]:
-    """Token ids of a prompt without a chat template, up to where the policy writes.
-
-    Args:
-        tokenizer: the policy's.
-        text: the prompt.
-        as_text: names of special tokens in it are text, as they must be in data; otherwise they become the tokens.
-    """
-    encode = TextEncoder(tokenizer).encode if as_text else tokenizer.encode
-    ids = list(encode(text, add_special_tokens=True))
-    if ids and ids[-1] == tokenizer.eos_token_id != tokenizer.bos_token_id:
-        ids.pop()  # some tokenizers close every text; the policy must continue from here
-    return tuple(ids)
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -43,6 +43,19 @@ class Config(BaseModel):
             return cls.model_validate(dict(settings), context=None if registry is None else {"registry": registry})
         except ValidationError as error:
             raise explain_invalid(error, cls, where=where) from error
+
+    def allow_unsafe(self) -> Self:
+        """What ``--unsafe-local-execution`` stands for: the setting of that name, wherever a component has it.
+
+        Raises:
+            ConfigError: none has.
+        """
+        changed = _allowed(self)
+        if changed is self:
+            raise ConfigError(
+                "--unsafe-local-execution has no effect", why="nothing here runs programs", fix="leave it out"
+            )
+        return changed
 
     @model_validator(mode="before")
     @classmethod
@@ -180,6 +193,22 @@ class ComponentConfig(Config):
         Raises:
             UserError: the input cannot work; says what to change.
         """
+
+
+def _allowed(value: Any) -> Any:
+    """``value`` with ``unsafe_local_execution`` set wherever there is one; itself where there is none."""
+    if isinstance(value, Config):
+        parts: dict[str, Any] = {k: _allowed(getattr(value, k)) for k in type(value).model_fields}
+        changed = {k: v for k, v in parts.items() if v is not getattr(value, k)}
+        changed |= {"unsafe_local_execution": True} if "unsafe_local_execution" in parts else {}
+        return value.model_copy(update=changed) if changed else value
+    if isinstance(value, dict):
+        parts = {k: _allowed(v) for k, v in cast("dict[str, Any]", value).items()}
+        return parts if any(v is not value[k] for k, v in parts.items()) else value
+    if isinstance(value, list | tuple):
+        many = [_allowed(one) for one in cast("Sequence[Any]", value)]
+        return type(value)(many) if any(a is not b for a, b in zip(many, cast("Sequence[Any]", value))) else value
+    return value
 
 
 def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:

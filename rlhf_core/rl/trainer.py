@@ -35,7 +35,7 @@ from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.metrics import mean
 from rlhf_core.runs.session import RunSession
-from rlhf_core.training.generation import score_metrics
+from rlhf_core.training.generation import rollout_metrics, score_metrics
 from rlhf_core.training.loop import LoopSchedule, run_loop
 from rlhf_core.training.policy_evaluator import Evaluation, before_and_after
 from rlhf_core.training.rollout_batch import TrainingSample
@@ -64,6 +64,7 @@ class RolloutTrainer:
     """For the learning-rate schedule."""
     steps_per_iteration: int = 1
     """Steps of the loop for one of ``trainer.steps``, and one of ``trainer.eval_every``."""
+    rollout_metrics = staticmethod(rollout_metrics)
     always_gold: ClassVar[bool] = False
     """Compare ``gold_samples`` prompts at every evaluation, not only before and after the run."""
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_core.config.plan import Plan
+from rlhf_core.data.held_out import ancestors, read_rows
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.types.errors import RunDirError, did_you_mean
 
@@ -76,6 +77,16 @@ def is_live(folder: Path) -> bool | None:
 ROOT = Path("runs")
 
 
+class SeenPrompts(NamedTuple):
+    """Prompts that a run holds out, and another was trained on."""
+
+    seen: int
+    heldout: int
+    """All that the first holds out."""
+    runs: tuple[str, ...]
+    """Names of those that were trained on them, latest first."""
+
+
 @dataclass(frozen=True)
 class StoredRun:
     """One run directory.
@@ -111,6 +122,15 @@ class StoredRun:
         near = did_you_mean(place.name, known)
         why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
         raise RunDirError(f"'{name}' is not a run", why=why, fix=near or "rlhf runs list --root FOLDER")
+
+    def seen_in_training(self, tested: StoredRun) -> SeenPrompts:
+        """What this run, or one that its model comes from, was trained on of the prompts that ``tested`` holds out."""
+        rows = read_rows(tested.path)
+        if rows is None:
+            return SeenPrompts(0, 0, ())
+        trained = [run for run in ancestors(str(self.path)) if run.train & rows.heldout]
+        seen = rows.heldout & frozenset[str]().union(*(run.train for run in trained))
+        return SeenPrompts(len(seen), len(rows.heldout), tuple(run.run.name for run in trained))
 
     @property
     def status(self) -> str:

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from rlhf_core.training.config import SamplingSettings as SamplingSettings
     from rlhf_core.training.forward import ForwardOptions as ForwardOptions
     from rlhf_core.training.forward import completion_logprobs as completion_logprobs
-    from rlhf_core.training.generation import rollout_metrics as rollout_metrics
-    from rlhf_core.training.generation import score_metrics as score_metrics
     from rlhf_core.training.learner import Learner as Learner
     from rlhf_core.training.loop import load_trained_policy as load_trained_policy
     from rlhf_core.training.loop import run_steps as run_steps
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from rlhf_core.training.offline.config import OfflineTrainerConfig as OfflineTrainerConfig
     from rlhf_core.training.offline.config import PolicyTrainerConfig as PolicyTrainerConfig
     from rlhf_core.training.offline.trainer import OfflineTrainer as OfflineTrainer
-    from rlhf_core.training.optimizer import prepare_to_learn as prepare_to_learn
     from rlhf_core.training.policy_module import PolicyModule as PolicyModule
     from rlhf_core.training.rollout_batch import TrainingSample as TrainingSample
     from rlhf_core.training.trace import Timer as Timer

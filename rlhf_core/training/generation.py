@@ -109,8 +109,8 @@ class RolloutGenerator:
         return rollouts
 
 
-def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Lengths, how completions ended, and how often they repeat.
+def rollout_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score] | None = None) -> dict[str, float]:
+    """Lengths, how completions ended, and how often they repeat; with ``scores``, :func:`score_metrics` first.
 
     Lengths and ``tokens_generated`` are of what the policy wrote. Where there are episodes, ``environment_tokens`` is
     what it read in them, and ``turns/mean`` how often it wrote.
@@ -118,6 +118,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     lengths = [len(r.completion_ids) if r.mask_T is None else int(r.mask_T.sum()) for r in rollouts]
     truncated = [float(r.finish_reason is FinishReason.LENGTH) for r in rollouts]
     return {
+        **({} if scores is None else score_metrics(scores)),
         "completion_length/mean": mean([float(n) for n in lengths]),
         "completion_length/max": float(max(lengths, default=0)),
         "completion_length/min": float(min(lengths, default=0)),

@@ -22,7 +22,7 @@ from rlhf_core.runs.work import Advance
 from rlhf_core.training.config import LoopSettings, OptimizerSettings
 from rlhf_core.training.functional import bounded_ratio, reduce_loss
 from rlhf_core.training.micro_batches import MicroBatcher, NoGradForward, micro_batches_of_size
-from rlhf_core.training.optimizer import plan_optimizer
+from rlhf_core.training.optimizer import plan_optimizer, prepare_to_learn
 from rlhf_core.training.weight_sync import DRIFT_SPREAD
 from rlhf_core.types.batches import LossOutput
 from rlhf_core.types.errors import TrainingDiverged
@@ -64,8 +64,8 @@ class Learner:
         critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
         critic_rate: its learning rate; None takes the optimizer's.
         micro_batcher: makes micro-batches; None takes ``settings.micro_batch_size`` samples each, in order.
-        optimizer: made with the module by :func:`rlhf_core.training.optimizer.prepare_to_learn`; None makes it
-            here, which a strategy that has to make it while sharding refuses.
+        optimizer: made with the module (:meth:`preparing`); None makes it here, which a strategy that has to make it
+            while sharding refuses.
     """
 
     def __init__(
@@ -95,6 +95,29 @@ class Learner:
         self._critic_factor = lr_factor(settings.optimizer, total_updates)
         self.version = 0
         """Updates made so far: the policy version."""
+
+    @classmethod
+    def preparing(
+        cls,
+        module: torch.nn.Module,
+        loss: Loss,
+        strategy: Strategy,
+        settings: LoopSettings,
+        total_updates: int,
+        path: str = "",
+    ) -> Learner:
+        """Let the strategy prepare a module and make its optimizer; it may give weights to one that has none yet.
+
+        Args:
+            module: not prepared.
+            loss: see the class, as for the others.
+            path: of the model, as the user wrote it; one that gets its weights only now is then tried.
+
+        Raises:
+            ModelError: the model at ``path`` is an encoder.
+        """
+        prepared, optimizer = prepare_to_learn(strategy, module, settings.optimizer, path=path)
+        return cls(prepared, loss, strategy, settings, total_updates, optimizer=optimizer)
 
     def update(
         self,

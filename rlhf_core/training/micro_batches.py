@@ -154,8 +154,8 @@ class NoGradForward:
             read_weights(self.module, strategy.weights_device)
 
     def release(self) -> None:
-        """Let the strategy keep nothing of a frozen module, which is called no more; all ranks call it."""
-        if self.frozen and isinstance(self.strategy, ModuleRelease):
+        """Let the strategy keep nothing of the module, which is called no more; all ranks call it."""
+        if isinstance(self.strategy, ModuleRelease):
             self.strategy.release(self.module)
 
     def rows(

@@ -152,7 +152,7 @@ class PolicyEvaluator:
 
     def _result(self, rows: Sequence[Any]) -> Evaluation:
         """What the (rollout, score, gold) rows of all prompts come to."""
-        metrics = {**score_metrics([r[1] for r in rows], "reward"), **rollout_metrics([r[0] for r in rows])}
+        metrics = rollout_metrics([r[0] for r in rows], [r[1] for r in rows])
         metrics |= gold_metrics(rows, "gold") | self._by_source(rows)
         have_gold = bool(rows) and all(r[2] is not None for r in rows)
         return Evaluation(

@@ -33,7 +33,8 @@ class VerifierPool:
         workers: processes.
         timeout_s: seconds for one call.
         start_timeout_s: seconds for a worker to become ready.
-        recycling: when a worker in good health is replaced all the same.
+        recycle_after_calls: calls after which a worker in good health is replaced all the same; None: no limit.
+        recycle_above_mb: resident memory after a call above which it is replaced (Linux); None: no limit.
 
     Raises:
         PluginError: a worker cannot build the verifier.
@@ -47,9 +48,11 @@ class VerifierPool:
         workers: int,
         timeout_s: float,
         start_timeout_s: float,
-        recycling: Recycling | None = None,
+        recycle_after_calls: int | None = None,
+        recycle_above_mb: int | None = None,
     ) -> None:
         self.timeout_s, self.start_timeout_s = timeout_s, start_timeout_s
+        recycling = Recycling(recycle_after_calls, recycle_above_mb)
         self.workers = [WorkerProcess(spec, start_timeout_s, recycling) for _ in range(workers)]
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         # A worker dies with the *thread* that started it, so all are started by threads that live as long as the pool.

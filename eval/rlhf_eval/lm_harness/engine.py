@@ -9,7 +9,7 @@ import torch
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
 
-from rlhf_core.models import Formatter, encode_raw_prompt
+from rlhf_core.models import Formatter
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams, request_seed
 
 
@@ -68,7 +68,7 @@ class EngineLM(TemplateLM):
         if self.chat:
             return list(self.tokenizer.encode(string, add_special_tokens=bool(add_special_tokens)))
         if add_special_tokens:
-            return list(encode_raw_prompt(self.tokenizer, string, as_text=True))
+            return list(Formatter.encode_raw(self.tokenizer, string, as_text=True))
         return list(Formatter(self.tokenizer, "auto").encode_text(string))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -86,7 +86,7 @@ class EngineLM(TemplateLM):
         return [completions[i] for i in range(len(requests))]
 
     def _request(self, i: int, context: str, sampling: SamplingParams) -> RolloutRequest:
-        ids, context_size = encode_raw_prompt(self.tokenizer, context, as_text=not self.chat), self.policy.context
+        ids, context_size = Formatter.encode_raw(self.tokenizer, context, as_text=not self.chat), self.policy.context
         limit = min(sampling.max_tokens, context_size - 1)
         if len(ids) + limit > context_size:
             if len(ids) >= context_size:  # lm_eval keeps the end of a prompt that is too long

@@ -103,22 +103,17 @@ class Talker:
             PluginError: a tool cannot be built.
         """
         from rlhf_core.cli import load_sampler, open_registry
-        from rlhf_core.models import Formatter, planned_format
+        from rlhf_core.models import Formatter
 
-        written = prompt_format or ("auto" if chat_template else planned_format(path))
-        settings = {
-            "path": path,
-            "chat_template": chat_template,
-            "prompt_format": written,
-            "tool_format": tool_format or planned_format(path, "tool_format"),
-        }
-        config = ModelConfig.from_settings(settings, "rlhf chat")
+        config = ModelConfig.as_trained(
+            path, "rlhf chat", chat_template=chat_template, prompt_format=prompt_format, tool_format=tool_format
+        )
         policy, engine = load_sampler(open_registry(), config)
-        formatter = Formatter(policy.tokenizer, written, config.tool_format)
+        formatter = Formatter(policy.tokenizer, config.prompt_format, config.tool_format)
         if not formatter.chat:
             why = (
                 "prompts are plain text (raw)"
-                if written == "raw"
+                if config.prompt_format == "raw"
                 else "it has no chat template, as base models have none"
             )
             warn(

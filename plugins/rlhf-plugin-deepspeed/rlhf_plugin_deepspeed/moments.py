@@ -15,7 +15,6 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlhf_core.config import PluginError
-from rlhf_core.distributed import read_moments
 
 if TYPE_CHECKING:
     from rlhf_plugin_deepspeed.fragments import Fragment, Fragments
@@ -62,7 +61,7 @@ def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments:
     """
     mesh = init_device_mesh(strategy.device.type, (strategy.world_size,))
     empty = [_by_rows(torch.empty(f.shape, device="meta"), mesh, strategy.device) for f in fragments.of]
-    read = read_moments(state, empty)
+    read = strategy.read_moments(state, empty)
     counts = [len(group["params"]) for group in read["param_groups"]]
     if counts != [sum(f.group == n for f in fragments.of) for n in range(len(inner.param_groups))]:
         raise PluginError(

@@ -56,7 +56,7 @@ def discover(
     rlhf discover ./my-task --judge local --set judge.model.path=./my-model
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
     """
-    from rlhf_core.cli import allow_unsafe, context_of, emit_json, open_registry
+    from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_core.runs import default_run_dir
     from rlhf_plugin_discover.folder import new_folder
     from rlhf_plugin_discover.settings import chosen_config, chosen_task, options, resumed
@@ -67,7 +67,7 @@ def discover(
         name, settings_given = resumed(resume, name, settings_given)
     task = chosen_task(registry, name, settings_given.pop("verifier", {}))
     if unsafe_local_execution:
-        task = replace(task, verifier=allow_unsafe(task.verifier))
+        task = replace(task, verifier=task.verifier.allow_unsafe())
     ctx = context_of(registry)
     task.verifier.preflight(ctx)
     if baseline:

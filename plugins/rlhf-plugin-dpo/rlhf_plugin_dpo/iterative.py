@@ -24,8 +24,6 @@ from rlhf_core.training import (
     PolicyModule,
     Timer,
     TrainingSample,
-    rollout_metrics,
-    score_metrics,
 )
 from rlhf_plugin_dpo.batches import SupervisedTerm, paired, scaled_by
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
@@ -53,21 +51,22 @@ class CollectedPairs:
     kl_sum: float
     kl_tokens: float
     metrics: Mapping[str, float]
-    """Of the rollouts."""
+    """Of the rollouts and their scores."""
 
 
 def collected_for_each(shards: Sequence[Any]) -> list[CollectedPairs]:
     """What rank 0 sends to each rank, from every rank's (rollouts, scores, pairs, dropped groups, KL)."""
     rollouts, pairs = [r for shard in shards for r in shard[0]], [p for shard in shards for p in shard[2]]
+    scores = [s for shard in shards for s in shard[1]]
     every = CollectedPairs(
         rollouts=rollouts,
-        scores=[s for shard in shards for s in shard[1]],
+        scores=scores,
         pairs=pairs,
         count=len(pairs),
         dropped=sum((shard[3] for shard in shards), Counter[str]()),
         kl_sum=sum(shard[4][0] for shard in shards),
         kl_tokens=sum(shard[4][1] for shard in shards),
-        metrics=rollout_metrics(rollouts),
+        metrics=RolloutTrainer.rollout_metrics(rollouts, scores),
     )
     return [every, *[replace(every, rollouts=(), pairs=())] * (len(shards) - 1)]
 
@@ -139,7 +138,6 @@ class IterativeTrainer(RolloutTrainer):
         kl, tokens = collected.kl_sum, collected.kl_tokens
         self._add(reward=sum(scores), scores=len(scores), kl=kl, tokens=tokens, pairs=collected.count)
         metrics = {
-            **score_metrics(collected.scores),
             **collected.metrics,
             **batch.metrics,
             "pairs": float(collected.count),

@@ -11,7 +11,7 @@ from typing import Any
 from rlhf_core.cli import chosen_reward
 from rlhf_core.config import ComponentConfig, ConfigError, Registry
 from rlhf_core.data import Datasets, Prompt, write_json
-from rlhf_core.models import model_paths, model_place, resolve_model, weights_digest
+from rlhf_core.models import ModelConfig, model_paths, resolve_model, weights_digest
 
 PLAN = "comparison.json"
 BASELINE = "baseline"
@@ -86,7 +86,7 @@ def model_of(path: str) -> str:
         ModelError: there is none.
     """
     resolve_model(path)
-    return model_place(path)
+    return ModelConfig(path=path).path
 
 
 def reference_of(reference: str, baseline: str) -> str | None:

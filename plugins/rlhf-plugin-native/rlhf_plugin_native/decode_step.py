@@ -30,8 +30,8 @@ import torch.nn.functional as F
 from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
-from rlhf_core.models import base_model, has_linear_head, rounding_tolerance, take_apart
-from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, cache_argument, compute_dtype
+from rlhf_core.models import base_model, take_apart
+from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, agree, cache_argument, compute_dtype
 
 BLOCK = 64
 """Positions allocated ahead of need."""
@@ -239,7 +239,7 @@ def decode_step(model: Any) -> DecodeStep | None:
     if device.type != "cpu" or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
         return None
     try:
-        if not has_linear_head(model):
+        if take_apart(model, linear=True) is None:
             return None
         step = DecodeStep(model)
         if base is not model or base not in _agrees:
@@ -305,7 +305,7 @@ def _agree(model: Any, step: DecodeStep) -> bool:
         return one_step(next_B1, mask_BL, positions_B1, cache)
 
     want, got = run(partial(plain_step, model, parts)).float(), run(step).float()
-    return bool((got - want).abs().max() <= rounding_tolerance(model) * want.abs().max().clamp(min=1e-6))
+    return agree(got, want, model)
 
 
 @dataclass(frozen=True)

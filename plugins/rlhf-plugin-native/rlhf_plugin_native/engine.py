@@ -10,7 +10,7 @@ import transformers
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, base_model, take_apart
-from rlhf_core.models.layers.trunk_and_head import cast_once, length_limit, quiet
+from rlhf_core.models.layers.trunk_and_head import length_limit
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
@@ -18,7 +18,7 @@ from rlhf_core.training.forward import structure
 from rlhf_plugin_native.decode import Decoder, Drawn, limit_of
 from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, growing, make_cache, plain_step
 from rlhf_plugin_native.kept import KeptTurns, check_budget
-from rlhf_plugin_native.sampling import StopStrings
+from rlhf_plugin_native.sampling import StopStrings, sampling_forwards
 from rlhf_plugin_native.stream import NativeStream
 from rlhf_plugin_native.stream_decode import StreamDecoder
 from rlhf_plugin_native.token_by_token import decodes
@@ -131,7 +131,7 @@ class NativeEngine:
                 places = {order[at]: drawn for at, drawn in new.items()}
                 ended([(i, self._rollout(requests[i], d, policy_version)) for i, d in sorted(places.items())], tokens)
 
-        with quiet(self.model), cast_once(self.model), torch.inference_mode():
+        with sampling_forwards(self.model), torch.inference_mode():
             decoder = self._decoder([requests[i] for i in order], sampling)
             results = decoder.run(report if ended else None, every_s)
         drawn = dict(zip(order, results, strict=True))
@@ -149,7 +149,7 @@ class NativeEngine:
             ConfigError: as in ``generate``.
         """
         self.check(request, sampling)
-        with quiet(self.model), cast_once(self.model), torch.inference_mode():
+        with sampling_forwards(self.model), torch.inference_mode():
             drawn = self._decoder([request], sampling).run(token=token)[0]
         return self._rollout(request, drawn, 0)
 

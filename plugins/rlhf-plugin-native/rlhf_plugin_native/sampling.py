@@ -5,16 +5,29 @@ Suffixes: ``_B`` live sequences, ``_V`` vocabulary, ``_K`` blocks of the vocabul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from rlhf_core.models.layers.trunk_and_head import quiet
 from rlhf_core.rollouts import SamplingParams
 
 BLOCK = 256
 """Vocabulary entries summed together before the cumulative sum; a draw reads the vocabulary once."""
+
+
+@contextlib.contextmanager
+def sampling_forwards(model: Any) -> Iterator[None]:
+    """A context without dropout, in which weights are cast once for all forwards; they must not change in it.
+
+    Autocast keeps casts of trainable weights until the outermost autocast context ends.
+    """
+    device = next(model.parameters()).device.type
+    with quiet(model), torch.autocast(device, torch.bfloat16, enabled=False):
+        yield
 
 
 def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.models.layers.trunk_and_head import cast_once, quiet
 from rlhf_core.rollouts import Rollout, RolloutRequest
 from rlhf_plugin_native.decode import Drawn
+from rlhf_plugin_native.sampling import sampling_forwards
 from rlhf_plugin_native.stream_decode import StreamDecoder
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class NativeStream:
         self._new: list[tuple[Hashable, RolloutRequest]] = []
         self._under_way = 0
         self._contexts = ExitStack()
-        self._contexts.enter_context(quiet(engine.model))
-        self._contexts.enter_context(cast_once(engine.model))
+        self._contexts.enter_context(sampling_forwards(engine.model))
 
     @property
     def waiting(self) -> int:

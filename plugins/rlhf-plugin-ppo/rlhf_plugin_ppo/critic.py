@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import LoadedModel, ModelError, has_linear_head, load_policy, pad_rows, take_apart
+from rlhf_core.models import LoadedModel, ModelError, load_policy, pad_rows, take_apart
 from rlhf_plugin_ppo.config import CriticSettings
 
 Ids = Sequence[Sequence[int]]
@@ -69,12 +69,13 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
     if device.type == "meta":  # its weights are read once it is sharded; a head starts at zero, here
         device = torch.device("cpu")
     if settings.kind == "shared":
-        if not has_linear_head(policy.model):
+        parts = take_apart(policy.model, linear=True)
+        if parts is None:
             raise ModelError(
                 f"model '{policy.source}' has no hidden states that a shared critic could use",
                 fix="--set advantage.critic.kind=separate",
             )
-        trunk = trunk_of(policy)
+        trunk = parts.trunk
         with torch.device(device):
             return Critic(width(trunk), dtype_of(trunk), stop_gradient=settings.stop_gradient)
     start = policy if settings.path is None else load_critic_model(settings.path, ctx)

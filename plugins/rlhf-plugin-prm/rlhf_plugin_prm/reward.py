@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Message, Tool
-from rlhf_core.models import ModelConfig, context_length
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_prm.net import Ids, StepEncoder, step_probabilities
 from rlhf_plugin_prm.steps import Step, split_steps
@@ -80,9 +79,7 @@ class StepReward:
     def load(cls, config: PrmRewardConfig, device: str) -> StepReward:
         """Load what ``prm`` or ``orm`` trained."""
         net, tokenizer, card = load_model(config.path)
-        encoder = StepEncoder(
-            tokenizer, min(config.max_length or card.max_length, context_length(net.trunk, ModelConfig()))
-        )
+        encoder = StepEncoder(tokenizer, min(config.max_length or card.max_length, net.context))
         every_step = card.target == "steps" or config.read == "steps"
         config = config.model_copy(update={"split": config.split or card.split})
         return cls(net.to(device), encoder, config, every_step)

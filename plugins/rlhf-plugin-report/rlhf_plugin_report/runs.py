@@ -132,20 +132,15 @@ def compare(names: tuple[str, ...], as_json: bool) -> None:
 
 def _seen_in_training(stored_runs: list[StoredRun], labels: list[str]) -> list[str]:
     """A warning for each pair of runs of which one was trained on what the other (or it itself) holds out."""
-    from rlhf_core.data.held_out import ancestors, read_rows, seen_by
-
     warnings: list[str] = []
-    lines = [ancestors(str(run.path)) for run in stored_runs]
-    for label, line in zip(labels, lines):
-        for other, run in zip(labels, stored_runs):
-            tested = read_rows(run.path)
-            count, _ = (0, "") if tested is None else seen_by(line, tested.heldout)
-            if tested is not None and count:
+    for label, trained in zip(labels, stored_runs):
+        for other, tested in zip(labels, stored_runs):
+            prompts = trained.seen_in_training(tested)
+            if prompts.seen:
                 whose = "it" if other == label else other
-                by = ", ".join(str(r.run.name) for r in line if r.train & tested.heldout)
                 warnings.append(
-                    f"{label} was trained (in {by}) on {count} of the {len(tested.heldout)} prompts that {whose} holds "
-                    "out: its figures on them are too good"
+                    f"{label} was trained (in {', '.join(prompts.runs)}) on {prompts.seen} of the {prompts.heldout} "
+                    f"prompts that {whose} holds out: its figures on them are too good"
                 )
     return warnings
 

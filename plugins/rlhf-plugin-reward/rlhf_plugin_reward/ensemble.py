@@ -26,7 +26,6 @@ from rlhf_plugin_reward.members import (
     fit_member,
     ignore,
     member_scores,
-    release_members,
     updates_of,
     write_members,
 )
@@ -159,7 +158,8 @@ def train_ensemble(
     else:
         write_members(members, policy.tokenizer, view, meta, folder, strategy)
         say(f"reward ensemble: trained in {time.perf_counter() - began:.0f} s, kept in {folder}")
-    release_members(members, strategy)
+    for member in members:
+        member.forward.release()
 
 
 def _train_members(

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from rlhf_core.data import whole_folder, write_json
-from rlhf_core.distributed import LocalStrategy, ModuleRelease, Strategy, use_whole_weights
-from rlhf_core.models import can_pack, has_no_weights
-from rlhf_core.training import Learner, NoGradForward, prepare_to_learn
+from rlhf_core.distributed import LocalStrategy, Strategy, use_whole_weights
+from rlhf_core.models import has_no_weights
+from rlhf_core.training import Learner, NoGradForward
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
 from rlhf_plugin_reward.encoding import View
 from rlhf_plugin_reward.loss import BradleyTerry
@@ -39,8 +38,8 @@ class Member(NamedTuple):
     """A trained net, or one with the heads of all members."""
 
     net: RewardNet
-    prepared: torch.nn.Module
-    """What the strategy made of it."""
+    forward: NoGradForward
+    """Of what the strategy made of it."""
 
 
 def updates_of(config: EnsembleConfig, pairs: int) -> int:
@@ -80,12 +79,11 @@ def fit_member(
         optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
     )
     if not has_no_weights(net):
-        can_pack(net.to(strategy.device).trunk)  # tried here, where every rank has the weights
+        net.to(strategy.device).can_pack()  # tried here, where every rank has the weights
     if net.frozen:
         keep_features(net, [ids for i in items for ids in (i.chosen_ids, i.rejected_ids)], strategy)
-    prepared, optimizer = prepare_to_learn(strategy, PairModule(net), settings.optimizer, path=path)
     loss = BradleyTerry.from_config(config.loss)
-    learner = Learner(prepared, loss, strategy, settings, steps, optimizer=optimizer)
+    learner = Learner.preparing(PairModule(net), loss, strategy, settings, steps, path)
     order: list[int] = []
     for step in range(steps):
         while len(order) < config.batch_size:
@@ -94,7 +92,7 @@ def fit_member(
         learner.update(batch[strategy.rank :: strategy.world_size])
         advance(1)
     net.eval()
-    return Member(net, prepared)
+    return Member(net, learner.no_grad)
 
 
 def member_scores(members: Sequence[Member], ids: Ids, batch_tokens: int, strategy: Strategy) -> Floats:
@@ -110,19 +108,12 @@ def _scores(member: Member, ids: Ids, batch_tokens: int, strategy: Strategy) -> 
     def compute(module: Any, micro: Sequence[Sequence[int]]) -> Sequence[Floats]:
         return list(module.net.scores_anew(micro).double().cpu().numpy())
 
-    values = NoGradForward(strategy, member.prepared).rows([ids[i] for i in rows], lambda _: cuts, compute)
+    values = member.forward.rows([ids[i] for i in rows], lambda _: cuts, compute)
     scores_NK = np.zeros((len(ids), member.net.head.out_features))
     for part in strategy.gather_objects(dict(zip(rows, values, strict=True))):
         for row, value in part.items():
             scores_NK[row] = value
     return scores_NK
-
-
-def release_members(members: Sequence[Member], strategy: Strategy) -> None:
-    """Let a strategy keep nothing of the members."""
-    if isinstance(strategy, ModuleRelease):
-        for member in members:
-            strategy.release(member.prepared)
 
 
 def write_members(

@@ -6,7 +6,6 @@ so a score does not depend on its batch or padding.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,31 +14,24 @@ from typing import Any
 import torch
 
 from rlhf_core.config import BuildContext
-from rlhf_core.distributed import on_demand
 from rlhf_core.models import (
     LoadedModel,
     ModelConfig,
     ModelError,
-    ValuesForAdapters,
-    base_model,
-    can_pack,
-    clear_quantization_config,
+    TransformerWithHead,
     has_no_weights,
     last_token_hidden,
     load_tokenizer,
     resolve_model,
-    rounding_tolerance,
     take_apart,
-    write_transformer,
 )
 from rlhf_plugin_reward.encoding import View, write_view
-from rlhf_plugin_reward.export import classifier_weights, trunk_weights
 
 MOST_KEPT = 1 << 18
 """Conversations whose features a frozen trunk keeps, in main memory: a few thousand bytes each."""
 
 
-class RewardNet(torch.nn.Module):
+class RewardNet(TransformerWithHead):
     """``scores_BK = head(trunk(conversation)[last token])``.
 
     Args:
@@ -49,8 +41,8 @@ class RewardNet(torch.nn.Module):
     """
 
     def __init__(self, trunk: Any, head: torch.nn.Linear, frozen: bool = False) -> None:
-        super().__init__()
-        self.trunk, self.head, self.frozen = trunk, head, frozen
+        super().__init__(trunk, head)
+        self.frozen = frozen
         self.without_padding = True
         self.cached_features: dict[tuple[int, ...], torch.Tensor] = {}
         """Features of conversations, of a frozen trunk."""
@@ -88,11 +80,6 @@ class RewardNet(torch.nn.Module):
     def _without_gradient(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
         return last_token_hidden(self.trunk, ids_B, without_padding=self.without_padding).cpu()
 
-    @property
-    def packs(self) -> bool:
-        """Whether sequences lie end to end, common beginnings once."""
-        return self.without_padding and can_pack(self.trunk)
-
 
 def new_head(hidden: int, heads: int, seed: int) -> torch.nn.Linear:
     """A small random head."""
@@ -120,7 +107,7 @@ def fresh_net(policy: LoadedModel, heads: int, seed: int, sharing: str, *, copy_
     """A net on a policy's trunk: whole, with adapters, or frozen."""
     trunk = copy.deepcopy(trunk_of(policy)) if copy_trunk else trunk_of(policy)
     if sharing == "lora":
-        trunk = with_adapters(trunk, seed)
+        trunk = RewardNet.with_adapters(trunk, seed)
     return RewardNet(trunk, new_head(int(trunk.config.hidden_size), heads, seed), frozen=sharing == "frozen")
 
 
@@ -141,16 +128,6 @@ def net_to_train(policy: LoadedModel, heads: int, ctx: BuildContext, train_trunk
     return net if has_no_weights(net) else net.to(ctx.strategy.device)
 
 
-def with_adapters(trunk: Any, seed: int) -> Any:
-    """Low-rank adapters on every linear layer, seeded."""
-    from peft import LoraConfig, get_peft_model
-
-    torch.manual_seed(seed)
-    settings = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION")
-    with ValuesForAdapters(trunk):
-        return get_peft_model(trunk, settings)
-
-
 def save_classifier(
     net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None, view: View | None = None
 ) -> None:
@@ -160,34 +137,9 @@ def save_classifier(
         weights: the net's state dict, gathered from all ranks; None takes the net's own.
         view: what it was trained to see of a conversation.
     """
-    from transformers import AutoModelForSequenceClassification
-
-    base = base_model(net.trunk)
-    config = copy.deepcopy(base.config)
-    config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
-    config.architectures = None
-    weights = net.state_dict() if weights is None else weights
-    trunk = trunk_weights(net.trunk, weights)
-    with torch.device("meta") if on_demand(weights) else contextlib.nullcontext():
-        model = AutoModelForSequenceClassification.from_config(config, dtype=next(base.parameters()).dtype)
-    clear_quantization_config(model)
-    if on_demand(weights):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_transformer(model, classifier_weights(model, head_of(model), trunk, weights), folder)
-    else:
-        getattr(model, model.base_model_prefix).load_state_dict(dict(trunk))
-        head_of(model).weight.data.copy_(weights["head.weight"].detach())
-        model.save_pretrained(folder)
+    net.save_classifier(folder, tokenizer.pad_token_id, weights)
     tokenizer.save_pretrained(folder)
     write_view(view or View(), folder)
-
-
-def head_of(model: Any) -> Any:
-    """The scalar head of a sequence classifier (``score`` or ``classifier``)."""
-    head = getattr(model, "score", None) or getattr(model, "classifier", None)
-    if not isinstance(head, torch.nn.Linear):
-        raise ModelError(f"{type(model).__name__} has no linear scalar head", fix="give a decoder with a `score` layer")
-    return head
 
 
 def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
@@ -220,8 +172,7 @@ def load_classifier(path: str, chat_template: str | None = None) -> tuple[Reward
             fix="give a sequence classifier that was trained with num_labels=1",
         )
     check_vocabulary(model, tokenizer, path)
-    clear_quantization_config(model)
-    net = RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval()
+    net = RewardNet.from_classifier(model).eval()
     check_pooling(net, model.eval(), tokenizer, path)
     return net, tokenizer
 
@@ -261,7 +212,7 @@ def check_pooling(net: RewardNet, model: Any, tokenizer: Any, path: str) -> None
     device = net.head.weight.device
     model_score = float(model(input_ids=torch.tensor([ids], device=device)).logits[0, 0])
     head_score = float(net([ids])[0, 0])
-    if not abs(head_score - model_score) <= rounding_tolerance(model) * max(1.0, abs(model_score)):
+    if not abs(head_score - model_score) <= net.tolerance * max(1.0, abs(model_score)):
         raise ModelError(
             f"reward model '{path}' does not score by a linear head on the last token",
             why=f"{type(model).__name__} gives a probe text {model_score:.4g}, "

@@ -17,7 +17,7 @@ import torch
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_core.distributed import ShardedForward, Strategy
-from rlhf_core.models import ModelConfig, ModelError, context_length, has_no_weights, last_token_hidden
+from rlhf_core.models import ModelError, has_no_weights, last_token_hidden
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.training import NoGradForward
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig, device_of
@@ -208,7 +208,7 @@ def score_batches(net: RewardNet, ids: Ids, batch_tokens: int) -> list[list[int]
         batch_tokens: bounds a forward: padded tokens, or, without padding, tokens before common beginnings are merged.
     """
     device = net.head.weight.device
-    if net.packs:
+    if net.without_padding and net.can_pack():
         return list(by_beginning(ids, on_device(batch_tokens, ROW_TOKENS, device)))
     return list(by_length(ids, on_device(batch_tokens, PADDED_TOKENS, device)))
 
@@ -248,7 +248,7 @@ class SingleReward:
 
 def encoder_of(net: RewardNet, tokenizer: Any, view: View) -> Encoder:
     """An encoder that keeps to the model's own context as well."""
-    return Encoder(tokenizer, view.limit(context_length(net.trunk, ModelConfig())), view)
+    return Encoder(tokenizer, view.limit(net.context), view)
 
 
 def as_score(value: float, parts: dict[str, float] | None = None) -> Score:

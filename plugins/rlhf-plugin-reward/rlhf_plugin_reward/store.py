@@ -13,18 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.data import PreferencePair, cache_folder, verify_files
-from rlhf_core.models import (
-    ModelConfig,
-    base_model,
-    clear_quantization_config,
-    load_tokenizer,
-    resolve_model,
-    weights_digest,
-    write_transformer,
-)
+from rlhf_core.models import ModelConfig, load_tokenizer, resolve_model, weights_digest
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH
-from rlhf_plugin_reward.export import trunk_weights
 from rlhf_plugin_reward.net import RewardNet
 
 DECIDES = (
@@ -82,9 +73,8 @@ def save_shared(net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[s
     Args:
         weights: the net's state dict, gathered from all ranks; None takes the net's own.
     """
-    weights, trunk = net.state_dict() if weights is None else weights, base_model(net.trunk)
-    clear_quantization_config(trunk)
-    write_transformer(trunk, trunk_weights(net.trunk, weights), folder / "trunk")
+    weights = net.state_dict() if weights is None else weights
+    net.save_trunk(folder / "trunk", weights)
     tokenizer.save_pretrained(folder / "trunk")
     save_file({"heads": weights["head.weight"].detach().contiguous()}, str(folder / "heads.safetensors"))
 

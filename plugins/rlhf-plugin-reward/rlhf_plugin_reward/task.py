@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Datasets
-from rlhf_core.models import load_named, save_named, seed_everything
+from rlhf_core.models import seed_everything
 from rlhf_core.training import OfflineTrainer, load_trained_policy
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
@@ -56,12 +56,11 @@ class RewardModelTask:
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """What is being trained, by parameter name."""
         folder.mkdir(parents=True, exist_ok=True)
-        names = {k for k, v in self.net.named_parameters() if v.requires_grad}
-        save_named(weights, [k for k in weights if k in names], folder / "trained.safetensors")
+        self.net.save_trained(folder / "trained.safetensors", weights)
 
     def load_model(self, folder: Path) -> None:
         """Read a checkpoint's weights."""
-        load_named(self.net, folder / "trained.safetensors")
+        self.net.load_trained(folder / "trained.safetensors")
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """A one-label sequence classifier."""

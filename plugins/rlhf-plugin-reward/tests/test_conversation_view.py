@@ -252,7 +252,7 @@ def test_batches_hold_everything_once_within_their_tokens() -> None:
 def test_scores_with_and_without_padding_are_the_same(policy: Any) -> None:
     net = fresh_net(policy, 3, 1, "none").eval()
     ids = [tuple((7 * i + j) % 200 + 3 for j in range(4 + i % 9)) for i in range(30)]
-    assert net.packs
+    assert net.can_pack()
     packed = score_ids(net, ids, 64)
     net.without_padding = False
     assert packed == pytest.approx(score_ids(net, ids, 64), abs=1e-4)

@@ -10,7 +10,6 @@ from rlhf_core.config import BuildContext, ConfigError, Registry
 from rlhf_core.data import DatasetError, Datasets, Prompt, message_text
 from rlhf_core.rewards import Sample, Score, VerifierConfig
 from rlhf_core.workers.pool import VerifierPool
-from rlhf_core.workers.worker_handle import Recycling
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
@@ -31,7 +30,8 @@ class VerifierReward:
             workers=config.workers,
             timeout_s=config.deadline_s,
             start_timeout_s=config.start_timeout_s,
-            recycling=Recycling(config.recycle_after_calls, config.recycle_above_mb),
+            recycle_after_calls=config.recycle_after_calls,
+            recycle_above_mb=config.recycle_above_mb,
         )
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:

@@ -111,7 +111,8 @@ def main(folder: str) -> None:
     """Serve ``--model`` on ``--port`` until killed."""
     import torch
 
-    from rlhf_core.models import ModelConfig, load_policy, write_transformer
+    from rlhf_core.models import ModelConfig, load_policy
+    from rlhf_core.models.save import write_transformer
 
     parser = argparse.ArgumentParser()
     for option in ("--model", "--port", "--max-model-len"):

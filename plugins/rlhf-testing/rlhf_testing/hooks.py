@@ -13,8 +13,8 @@ from rlhf_core.config import Registry
 from rlhf_core.hooks import StopRun
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.rewards import Score
-from rlhf_core.types.frozen import frozen
 from rlhf_testing.config import light_import_problem
+from rlhf_testing.purity import frozen
 from rlhf_testing.report import require_of
 from rlhf_testing.samples import make_context, make_rollouts
 

@@ -6,13 +6,11 @@ Each file has one function that callers use and a plain equivalent that computes
 file               fast                                             plain equivalent
 ================== ================================================ ==========================================
 matmul             ``use_matmul_backend("onednn")``                 ``use_matmul_backend("torch")``
-packing            ``packed_hidden``                                ``padded.padded_hidden``
+packing            ``packed_hidden``                                ``trunk_and_head.padded_hidden``
 packing            ``select_backend``                               ``segments.attend_by_segment``
-prefix_sharing     ``shared_hidden``                                ``padded.padded_hidden``
-last_token         ``last_token_hidden``                            ``padded_last``, same file
+prefix_sharing     ``shared_hidden``                                ``trunk_and_head.padded_hidden``
 chunked_head       ``head_logprobs``                                ``plain_head_logprobs``, same file
-decode_step        ``decode_step``                                  ``plain_step``, same file
-kv_cache           ``make_cache``                                   ``transformers.DynamicCache``
+../with_head       ``last_token_hidden``                            ``padded_last``, same file
 ================== ================================================ ==========================================
 
 Only rounding may differ between the two; ``tests/engine/test_kernels.py`` compares them. Nothing here imports from

@@ -35,8 +35,15 @@ class TrunkAndHead:
     """Hidden states to logits. Some models do more to the logits (:func:`has_linear_head`)."""
 
 
-def take_apart(model: Any) -> TrunkAndHead | None:
-    """Return trunk and head of a causal LM (adapters included), None where they cannot be found."""
+def take_apart(model: Any, *, linear: bool = False) -> TrunkAndHead | None:
+    """Return trunk and head of a causal LM (adapters included), None where they cannot be found.
+
+    Args:
+        model: with or without weights.
+        linear: None also where ``head(trunk(ids))`` are not the model's logits; see :func:`has_linear_head`.
+    """
+    if linear and not has_linear_head(model):
+        return None
     base = base_model(model)
     try:
         trunk, head = base.get_decoder(), base.get_output_embeddings()
@@ -66,14 +73,6 @@ def compute_dtype(model: torch.nn.Module) -> torch.dtype:
     parts = take_apart(model)
     owner = base_model(model) if parts is None else parts.trunk
     return getattr(owner, "compute_dtype", next(model.parameters()).dtype)
-
-
-def cast_once(model: Any) -> torch.autocast:
-    """A context in which weights are cast once for all forwards instead of once for each; they must not change in it.
-
-    Autocast keeps casts of trainable weights until the outermost autocast context ends.
-    """
-    return torch.autocast(next(model.parameters()).device.type, torch.bfloat16, enabled=False)
 
 
 def checkpointing(model: torch.nn.Module) -> bool:

@@ -27,7 +27,6 @@ from rlhf_core.training.learner import Learner
 from rlhf_core.training.loop import LoopSchedule, run_loop
 from rlhf_core.training.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.training.offline.policy_samples import PolicySamples, PolicyTask
-from rlhf_core.training.optimizer import prepare_to_learn
 from rlhf_core.training.trace import ExampleRecorder, example_rows
 from rlhf_core.types.errors import DatasetError
 
@@ -125,10 +124,9 @@ class OfflineTrainer:
                 self.config.name,
             )
         path = self.ctx.config.model.path
-        module, optimizer = prepare_to_learn(self.strategy, self.task.module, self.config.optimizer, path=path)
+        self.learner = Learner.preparing(self.task.module, self.loss(), self.strategy, self.config, self.steps, path)
         if self.samples:
-            self.samples.start(module)
-        self.learner = Learner(module, self.loss(), self.strategy, self.config, self.steps, optimizer=optimizer)
+            self.samples.start(self.learner.module)
         if checkpoint is None:
             self.before = self.evaluate(0)
             return 0

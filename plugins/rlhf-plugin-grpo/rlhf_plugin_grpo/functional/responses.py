@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models import encode_raw_prompt
+from rlhf_core.models import Formatter
 
 
 def tokenize_prompt_and_output(
@@ -33,7 +33,7 @@ def tokenize_prompt_and_output(
     """
     if len(prompt_strs) != len(output_strs):
         raise ValueError(f"{len(prompt_strs)} prompts but {len(output_strs)} outputs")
-    prompts = [encode_raw_prompt(tokenizer, text) for text in prompt_strs]
+    prompts = [Formatter.encode_raw(tokenizer, text) for text in prompt_strs]
     outputs = [tokenizer.encode(text, add_special_tokens=False) for text in output_strs]
     filler = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
     width = max((len(p) + len(o) for p, o in zip(prompts, outputs)), default=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -65,17 +66,17 @@ def _context(
     files: tuple[str, ...], settings: tuple[str, ...], names: dict[str, Any], heldout: str | None
 ) -> BuildContext:
     """A context with the configuration that `rlhf train` would have."""
-    from rlhf_core.cli.options import open_plugins, sugar_of
+    from rlhf_core.cli import open_registry
+    from rlhf_core.cli.options import resolve_options
     from rlhf_core.config import BuildContext
-    from rlhf_core.config.load import dataset_sugar, resolve
 
-    registry, _ = open_plugins()
-    sugar = sugar_of(names)
-    if any(setting.startswith("dataset.name=") for setting in settings):
-        sugar["dataset"] = {"path": names["dataset"]}  # a component that reads files of its own form
+    registry, shorthands = open_registry(), []
+    if any(setting.startswith("dataset.name=") for setting in settings):  # a component that reads files of its own form
+        shorthands.append(f"dataset.path={json.dumps(names['dataset'])}")
+        names = {**names, "dataset": None}
     if heldout is not None:
-        sugar["dataset"] |= {"heldout": dataset_sugar(heldout)}
-    config = resolve(registry, files=files, settings=settings, sugar=sugar)
+        shorthands.append(f"dataset.heldout={json.dumps(heldout)}")
+    config = resolve_options(registry, files, (*shorthands, *settings), names)
     return BuildContext(config=config, registry=registry, seed=config.seed, dry_run=True)
 
 
@@ -89,13 +90,12 @@ def _benchmark(name: str, ctx: BuildContext) -> Benchmark:
 
     benchmark, _, path = name.partition("=")
     section = _suite_rows(ctx.registry, benchmark, path or None)
-    return Benchmark(name, _prompts(section or _file_rows(path or benchmark), ctx))
+    return Benchmark(name, _prompts(section or {"name": path or benchmark}, ctx))
 
 
 def _suite_rows(registry: Registry, name: str, path: str | None) -> dict[str, Any] | None:
     """The dataset section of an installed benchmark; None if none is called so."""
-    from rlhf_core.config import ConfigError
-    from rlhf_core.types.errors import did_you_mean
+    from rlhf_core.config import ConfigError, did_you_mean
 
     known = {e.name for e in registry.entries("benchmark")}
     if name not in known:
@@ -113,13 +113,6 @@ def _suite_rows(registry: Registry, name: str, path: str | None) -> dict[str, An
             f"benchmark '{name}' does not say which rows it has", fix=f"give its file: --against {name}.jsonl"
         )
     return dict(rows_of(path))
-
-
-def _file_rows(path: str) -> dict[str, Any]:
-    """A dataset section for a file of prompts, whatever the column is called."""
-    from rlhf_core.config.load import dataset_sugar
-
-    return dataset_sugar(path)
 
 
 def _prompts(section: dict[str, Any], ctx: BuildContext) -> list[Item]:

@@ -135,7 +135,7 @@ def libraries() -> Iterator[Finding]:
 
     from packaging.requirements import Requirement
 
-    from rlhf_core.config.plan import library_versions
+    from rlhf_core.runs import library_versions
 
     versions = library_versions()
     yield Finding("python", "ok", versions["python"])

@@ -9,9 +9,8 @@ import click
 @click.argument("distribution", required=False)
 def check(distribution: str | None) -> None:
     """Import components, commands, hooks and hints, and their packages; exit code 1 and the traceback if one fails."""
-    from rlhf_core.config import PluginError, Registry
+    from rlhf_core.config import PluginError, Registry, did_you_mean
     from rlhf_core.plugins.entry_points import normalise, scan
-    from rlhf_core.types.errors import did_you_mean
     from rlhf_plugin_preflight import plugin_check
 
     registry, wanted = Registry(), normalise(distribution or "")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from rlhf_core.config import ConfigError
-from rlhf_core.types.errors import did_you_mean
+from rlhf_core.config import ConfigError, did_you_mean
 from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Name
 from rlhf_plugin_preflight.memory.plan import BUCKET, Placement
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from rlhf_core.config import did_you_mean
 from rlhf_core.models import ModelError
-from rlhf_core.types.errors import did_you_mean
 
 PREFIX = "shape:"
 

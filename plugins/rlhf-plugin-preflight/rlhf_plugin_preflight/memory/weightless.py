@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models import LoadedModel, ModelConfig, ModelError, context_length, resolve_model
-from rlhf_core.models.load import explain_failure, load_options, torch_dtype, wake_checkpointing
+from rlhf_core.models import LoadedModel, ModelConfig, ModelError, resolve_model
+from rlhf_core.models.load import context_length, explain_failure, load_options, torch_dtype, wake_checkpointing
 from rlhf_core.models.sources import Source
 from rlhf_plugin_preflight.memory.shapes import is_shape, shape_config
 
@@ -123,8 +123,8 @@ def assume_structure(model: Any) -> None:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    from rlhf_core.models import base_model, take_apart
-    from rlhf_core.models.layers import last_token, packing, trunk_and_head
+    from rlhf_core.models import base_model, take_apart, with_head
+    from rlhf_core.models.layers import packing, trunk_and_head
     from rlhf_core.training import forward
 
     base = base_model(model)
@@ -139,7 +139,7 @@ def assume_structure(model: Any) -> None:
     trunk_and_head._linear_heads[base] = is_split
     forward._structures[base] = forward.Structure(is_split, False, packs)
     if parts is not None:
-        last_token._known[base_model(parts.trunk)] = packs
+        with_head._known[base_model(parts.trunk)] = packs
 
 
 def count_parameters(model: Any) -> tuple[int, int]:

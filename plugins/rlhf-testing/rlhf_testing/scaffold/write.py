@@ -11,8 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-from rlhf_core.config import UserError
-from rlhf_core.types.errors import did_you_mean
+from rlhf_core.config import UserError, did_you_mean
 from rlhf_testing.scaffold.names import Names, names_for
 
 ENDING = ".tmpl"
