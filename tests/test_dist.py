@@ -81,6 +81,7 @@ def call(bin_folder: Path, *command: str, cwd: Path) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.long  # scripts/dev/check_wheels.sh does it in .ci/run
 @pytest.mark.slow
 def test_the_main_command_runs_from_wheels_alone(bin_folder: Path, tmp_path: Path) -> None:
     where = "import rlhf_core, rlhf_plugin_grpo; print(rlhf_core.__file__, rlhf_plugin_grpo.__file__)"

@@ -180,7 +180,10 @@ def test_a_training_run_is_evaluated_on_its_benchmarks(trained: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "options", "measurements"),
-    [("grpo", (), 1), ("iterative_dpo", ("trainer.updates=1", "trainer.pair_batch_size=4"), 2)],
+    [
+        ("grpo", (), 1),
+        pytest.param("iterative_dpo", ("trainer.updates=1", "trainer.pair_batch_size=4"), 2, marks=pytest.mark.long),
+    ],
 )
 def test_benchmarks_alone_are_measured_once_though_a_run_is_resumed(
     algorithm: str, options: tuple[str, ...], measurements: int, rlhf: Rlhf

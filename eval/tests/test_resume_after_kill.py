@@ -7,36 +7,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .conftest import ARITHMETIC
 
-COMMAND = [
-    sys.executable,
-    "-m",
-    "rlhf_core.cli.main",
-    "eval",
-    *ARITHMETIC,
-    "--n",
-    "4",
-    "--limit",
-    "40",
-    "--set",
-    "chunk=16",
-    "--json",
-    "--out",
-]
+WORDS = ["eval", *ARITHMETIC, "--n", "2", "--limit", "20", "--set", "chunk=4", "--json", "--out"]
 
 
 @pytest.mark.slow
-def test_a_killed_evaluation_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+def test_a_killed_evaluation_goes_on_to_the_same_bytes(tmp_path: Path, call: Callable[..., Any]) -> None:
     env = {**os.environ, "RLHF_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    subprocess.run([*COMMAND, str(tmp_path / "whole")], check=True, capture_output=True, env=env)
+    assert call(*WORDS, tmp_path / "whole").code == 0
     times = tmp_path / "torn" / "times.jsonl"
     with subprocess.Popen(
-        [*COMMAND, str(tmp_path / "torn")],
+        [sys.executable, "-m", "rlhf_core.cli.main", *WORDS, str(tmp_path / "torn")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=env,
@@ -50,7 +38,7 @@ def test_a_killed_evaluation_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     done = times.read_bytes().count(b"\n")
     assert done < 10
-    subprocess.run([*COMMAND, str(tmp_path / "torn")], check=True, capture_output=True, env=env)
+    assert call(*WORDS, tmp_path / "torn").code == 0
     for name in ("rows.jsonl", "pass_rates.jsonl", "settings.json"):
         assert (tmp_path / "torn" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert times.read_bytes().count(b"\n") == 10

@@ -33,6 +33,7 @@ TRAINED = re.compile(
 SMALL: dict[str, list[str]] = {
     "rlhf train": ["--dry-run"],
     "rlhf data pairs": ["--count", "8"],
+    "rlhf data demonstrations lookup": ["--set", "prompts=40"],
     "rlhf recipe run": ["--dry-run"],
     "rlhf sweep": ["--dry-run"],
     "rlhf data generate": ["--dry-run"],

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
-import os
+import json
+import shlex
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.docs.blocks import ALL, ROOT, commands
+from rlhf_core.cli.main import main
+from tests.docs.blocks import ALL, ROOT, Command, commands
 from tests.docs.place import POLICIES, WEIGHTS, reward_models, tables, write_sounds, write_tables
 from tests.docs.rules import TUTORIAL, small, way
 
@@ -21,22 +24,42 @@ RUNS = ("RUN", "RUN2", "runs/a", "runs/b", "runs/dpo", "runs/grpo-20260131-14250
 """What pages call a run of the reader's."""
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """The commands of this environment, with caches of their own."""
-    home = {"RLHF_CACHE": str(folder / ".cache"), "RLHF_HOME": str(folder / ".home"), "OMP_NUM_THREADS": "1"}
-    return {**os.environ, **home, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+@contextmanager
+def inside(folder: Path) -> Iterator[pytest.MonkeyPatch]:
+    """In a folder, with caches there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("RLHF_CACHE", str(folder / ".cache"))
+        patch.setenv("RLHF_HOME", str(folder / ".home"))
+        yield patch
+
+
+def typed(command: Command) -> io.StringIO:
+    """What is piped into a command, or what a reader types to `rlhf chat`."""
+    echo = shlex.split(command.line.rpartition("|")[0]) if command.piped else ["echo", "Hello"]
+    assert echo[0] == "echo"
+    return io.StringIO(" ".join(echo[1:]) + "\n")
+
+
+def execute(words: list[str]) -> None:
+    """Call `rlhf`, which is to succeed."""
+    with redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as ended:
+        main(words[1:])
+    assert not ended.value.code, f"{words}\n{out.getvalue()}"
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which the whole tutorial was executed."""
     folder = tmp_path_factory.mktemp("tutorial")
-    for block in [b for b in ALL if b.page == TUTORIAL]:
-        program = ["bash", "-ec"] if block.language == "bash" else [sys.executable, "-c"]
-        ran = subprocess.run(
-            [*program, block.text], cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=280
-        )
-        assert ran.returncode == 0, f"{block}\n{ran.stdout}\n{ran.stderr}"
+    with inside(folder) as patch:
+        for block in [b for b in ALL if b.page == TUTORIAL]:
+            if block.language == "python":
+                exec(compile(block.text, str(block), "exec"), {"__name__": "__main__"})
+            else:
+                for command in commands(block):
+                    patch.setattr(sys, "stdin", typed(command))
+                    execute(command.words)
     return folder
 
 
@@ -44,8 +67,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(900)
 def test_the_tutorial_works(done: Path) -> None:
     """The policy learned the form that the pairs prefer."""
-    import json
-
     assert (done / "runs/grpo/report.html").stat().st_size > 10_000
     evaluations = [
         row["eval/reward/mean"]
@@ -70,7 +91,8 @@ def place(done: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_sounds(folder)
     reward_models(folder)
     evaluate = "rlhf eval prompts --dataset pocket/arithmetic --verifier numeric --limit 4 --max-tokens 4 --out evals/A"
-    subprocess.run(["bash", "-ec", evaluate], cwd=folder, env=environment(folder), check=True, capture_output=True)
+    with inside(folder):
+        execute(evaluate.split())
     shutil.copytree(folder / "evals/A", folder / "evals/B")
     return folder
 
@@ -88,11 +110,6 @@ def test_commands_that_want_a_run(page: str, place: Path, call: Any, monkeypatch
     monkeypatch.chdir(place)
     for command in COMMANDS:
         if command.block.page == page and way(command).kind == "slow":
-            if command.piped:
-                subprocess.run(
-                    ["bash", "-ec", command.line], cwd=place, env=environment(place), check=True, timeout=250
-                )
-                continue
-            monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))  # what a reader types to `rlhf chat`
+            monkeypatch.setattr(sys, "stdin", typed(command))
             ran = call(*small(command)[1:])
             assert ran.code == 0, f"{command}\n{ran.out}{ran.err}"

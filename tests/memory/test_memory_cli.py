@@ -51,17 +51,17 @@ def test_the_runs_own_strategy_is_planned(settings: tuple[str, ...], planned: st
 
 
 def test_main_memory_is_compared_with_what_is_offloaded_there() -> None:
-    words = ("--algo", "sft", *SMALL, "--model", "llama-2-7b", "--prompt-tokens", "20", "--reply-tokens", "10")
+    words = ("--algo", "sft", *SMALL, "--prompt-tokens", "20", "--reply-tokens", "10")
     words += ("--device-memory", "80GiB", "--strategy", "fsdp_offload", "--ranks", "8", "--ranks-per-node", "4")
     unknown, small, large = (
         json.loads(plan(*words, *more, "--json"))
-        for more in ((), ("--host-memory", "40GiB"), ("--host-memory", "80GiB"))
+        for more in ((), ("--host-memory", "8MiB"), ("--host-memory", "16MiB"))
     )
-    assert 4 * unknown["host_peak"] == pytest.approx(4 * 16 * 6.738e9 / 8, rel=0.05), "what Adam needs of a weight"
-    assert (unknown["host_limit"], small["host_limit"], large["host_limit"]) == (None, 10 << 30, 20 << 30)
+    assert unknown["host_peak"] == pytest.approx(16 * 1_372_960 / 8, rel=0.05), "what Adam needs of a weight"
+    assert (unknown["host_limit"], small["host_limit"], large["host_limit"]) == (None, 2 << 20, 4 << 20)
     assert (unknown["fits"], small["fits"], large["fits"]) == (True, False, True)
     assert small["fewest_ranks"]["fsdp_offload"] == 16
-    assert "does NOT fit 10.7 GB that each can have" in plan(*words, "--host-memory", "40GiB")
+    assert "does NOT fit 2.1 MB that each can have" in plan(*words, "--host-memory", "8MiB")
 
 
 @pytest.mark.slow

@@ -110,6 +110,7 @@ def test_a_companion_may_be_of_a_distribution_that_is_required(fakes: Fakes) -> 
         assert registry.near("loss", "dr_grpo", "my-trainer") == "dr_grpo"
 
 
+@pytest.mark.long  # the same with a distribution that is only described: above
 @pytest.mark.slow
 def test_with_another_distribution_really_installed(other_python: str, tmp_path: Path) -> None:
     folder = tmp_path / "other-names"

@@ -29,6 +29,8 @@ def acme(tmp_path_factory: pytest.TempPathFactory, other_python: str) -> Path:
     return copy
 
 
+@pytest.mark.long  # its kit in the tests of a package: test_scaffold.py
+@pytest.mark.slow
 def test_its_own_tests_pass(acme: Path, other_python: str, tmp_path: Path) -> None:
     out = call(
         [other_python, "-m", "pytest", "-p", "no:cacheprovider", str(acme / "tests")], env=environment(), cwd=tmp_path

@@ -15,7 +15,7 @@ from rlhf_core.types.errors import UserError
 from rlhf_testing.scaffold.names import names_for
 from rlhf_testing.scaffold.write import kinds, write_package
 
-from .conftest import call, environment, install
+from .conftest import Commands, call, environment, install
 
 KINDS = (
     "advantage",
@@ -74,14 +74,15 @@ def test_tests_pass_from_birth(packages: dict[str, Path], other_python: str, tmp
         assert f"test_kit_{kind.replace('-', '_')}.py::test_conforms PASSED" in out.stdout
 
 
-def test_installed_components_are_listed_and_described(packages: dict[str, Path], other_python: str) -> None:
-    out = call([other_python, "-m", "rlhf_core.cli.main", "plugins", "list"], env=environment())
+@pytest.mark.usefixtures("packages")
+def test_installed_components_are_listed_and_described(commands: Commands, tmp_path: Path) -> None:
+    out = commands("plugins", "list", cwd=tmp_path)
     for kind in KINDS:
         listed = f"kit_{kind.replace('-', '_')}" in out.stdout and f"rlhf-plugin-kit-{kind}" in out.stdout
         assert listed, kind
-    out = call([other_python, "-m", "rlhf_core.cli.main", "kit_command", "--help"], env=environment())
+    out = commands("kit_command", "--help", cwd=tmp_path)
     assert "one mean for each source" in out.stdout, out.stdout + out.stderr
-    out = call([other_python, "-m", "rlhf_core.cli.main", "plugins", "info", "kit_loss"], env=environment())
+    out = commands("plugins", "info", "kit_loss", cwd=tmp_path)
     assert "max_ratio = 2.0  Importance weights above this count as this." in out.stdout, out.stdout + out.stderr
 
 

@@ -156,7 +156,7 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["hatch", "setuptools"])
+@pytest.mark.parametrize("layout", ["hatch", pytest.param("setuptools", marks=pytest.mark.long)])
 def test_the_package_installs_and_its_new_tests_pass(layout: str, other_python: str, tmp_path: Path) -> None:
     text, root = LAYOUTS[layout]
     name = f"acme_{layout}"

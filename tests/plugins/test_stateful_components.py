@@ -191,7 +191,16 @@ RUNS = {
         "trainer.batch_size=4",
     ],
 }
-BOTH = ["--set", "trainer.eval_samples=4", "--set", "trainer.checkpoint_every=2", "--set", "monitors=[{name: moody}]"]
+BOTH = [
+    "--set",
+    "trainer.eval_samples=4",
+    "--set",
+    "trainer.checkpoint_every=2",
+    "--set",
+    "trainer.sampling.max_tokens=8",
+    "--set",
+    "monitors=[{name: moody}]",
+]
 
 
 def left_by(run: Path) -> dict[str, Any]:

@@ -44,6 +44,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "grpo, importance": ("trainer.importance.mode=truncate",),
     "ppo": (),
 }
+ALIKE = {"sft", "reward_model", "grpo, importance"}
+"""Whose updates go the ways of the others: one sequence of a pair, another term of the loss."""
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,9 @@ def unexpected(waits: list[str]) -> list[str]:
     return [wait for wait in waits if not any(where in wait for where in ALLOWED)]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=pytest.mark.long if name in ALIKE else ()) for name in ALGORITHMS]
+)
 def test_an_update_waits_as_often_whatever_its_micro_batches(algorithm: str, pocket: LoadedModel) -> None:
     settings = ("trainer.micro_batch_size=4", "dataset.limit=40")
     registry, _ = open_plugins()
@@ -135,7 +139,7 @@ def test_an_update_waits_as_often_whatever_its_micro_batches(algorithm: str, poc
     here, weights, recorded = update(2, there=False)
     with accelerator() as device:
         waits: list[list[str]] = []
-        for samples_each in (4, 2, 1):
+        for samples_each in (4, 1):
             there, other, rows = update(samples_each, there=True)
             waits.append(unexpected(device.waits))
             assert there == numbers(here)
@@ -144,7 +148,7 @@ def test_an_update_waits_as_often_whatever_its_micro_batches(algorithm: str, poc
             assert flat(rows) == pytest.approx(flat(recorded), rel=1e-3, abs=1e-4)
             assert max(float((a - b).abs().max()) for a, b in zip(weights, other, strict=True)) < 1e-3
     assert len(waits[0]) <= 4, waits[0]
-    assert len(waits[0]) == len(waits[1]) == len(waits[2]), waits
+    assert len(waits[0]) == len(waits[1]), waits
 
 
 def flat(rows: Mapping[str, Mapping[str, Any]]) -> list[float]:

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_on_a_second_device() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "tests/second_device/cases.py"]
+@pytest.mark.parametrize("which", ["not long", pytest.param("long", marks=pytest.mark.long)])
+def test_on_a_second_device(which: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-m", which]
+    command += ["tests/second_device/cases.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-6000:]

@@ -88,7 +88,7 @@ def load(kind: str, name: str, **options: Any) -> ComponentConfig:
 
 @pytest.mark.parametrize(
     "entry",
-    [pytest.param(e, marks=pytest.mark.slow if (e.kind, e.name) in PRESETS else ()) for e in RUN],
+    [pytest.param(e, marks=pytest.mark.long if (e.kind, e.name) in PRESETS else ()) for e in RUN],
     ids=lambda e: f"{e.kind}-{e.name}",
 )
 def test_component_conforms(entry: Any) -> None:

@@ -13,11 +13,11 @@ from rlhf_core.plugins.registry import Registry
 
 FAULTS = [
     (RanksConfig, "mean", "gradients are those of one process"),
-    (RanksConfig, "no exchange", "gradients are those of one process"),
     (RanksConfig, "order", "gather_objects"),
     (ShardsConfig, "own norm", "the norm over all ranks"),
 ]
 MORE_FAULTS = [
+    (RanksConfig, "no exchange", "gradients are those of one process"),
     (RanksConfig, "exchange", "exchange_objects"),
     (RanksConfig, "state", "as if it had not been saved"),
     (RanksConfig, "deaf", "the others' next collective raises"),

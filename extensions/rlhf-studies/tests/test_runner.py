@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,10 +92,9 @@ def test_listing_and_showing_import_no_study_and_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
-def test_seeds_in_processes_of_their_own(tmp_path: Path) -> None:
+def test_seeds_in_processes_of_their_own(call: Callable[..., Any], tmp_path: Path) -> None:
     words = ["study", "run", "pocket_truth", "--set", "limit=2", "--seeds", "0", "1", "--jobs", "2", "--out", tmp_path]
-    command = [sys.executable, "-m", "rlhf_core.cli.main", *map(str, words)]
-    out = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert out.returncode == 0, out.stderr
-    assert "| claims | " in out.stdout
+    ran = call(*words)
+    assert ran.code == 0, ran.err
+    assert "| claims | " in ran.out
     assert sorted(f.parent.name for f in tmp_path.glob("*/*/figures.json")) == ["seed-0", "seed-1"]

@@ -22,11 +22,13 @@ OUTSIDE = {
     if {"data", "model"} & set(REGISTRY.load("study", name).model_fields) and name != "smollm2_arithmetic"
 }
 """These read data sets that are not shipped."""
-MINUTES = {
+BEFORE_A_RELEASE = {
     *("hh_reward_models", "rubric_vs_bradley_terry", "smollm2_prm"),
     *("agent_claims", "data_mixes", "lookup_grpo", "masked_head", "ray_actors", "tau_bench_gold", "taskmaster_turns"),
     *("pocket_voice", "speech_hacking", "speech_ratings", "speech_reward_pairs", "speech_speed"),
+    *("monitor_false_alarms", "multi_turn", "noise_control", "smollm2_probe", "step_rewards"),
 }
+"""`make test-all` alone runs them; the tests of the kit train too, in arithmetic_algorithms and smollm2_arithmetic."""
 NOT_HERE = {"gsm8k_best_of_n", "bfcl_verdicts"}
 """These need what no test has: a real model's hours, an environment of another project."""
 READ_RUNS = ["lambda_sweep", "calibration_top_decile", "monitor_lead_time"]
@@ -34,7 +36,7 @@ READ_RUNS = ["lambda_sweep", "calibration_top_decile", "monitor_lead_time"]
 TESTED = {*READ_RUNS, "arithmetic_algorithms", "smollm2_arithmetic"}
 """These have tests of their own."""
 MANY_RUNS = {"pocket_methods", "pocket_recipe", "ensemble_vs_single", "composite_weights"}
-"""Minutes each, of the same few steps of training as the others: `make test-all` runs them, .ci/run does not."""
+"""Minutes each, of the same few steps of training as the others; `make test-all` alone runs them too."""
 Command = Callable[..., tuple[int, str]]
 
 
@@ -53,7 +55,7 @@ def test_every_folder_with_a_config_is_declared() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.long if name in MINUTES else ())
+        pytest.param(name, marks=pytest.mark.long if name in BEFORE_A_RELEASE else ())
         for name in sorted(set(NAMES) - OUTSIDE - TESTED - MANY_RUNS)
     ],
 )
@@ -85,7 +87,10 @@ def smoke(command: Command, names: Sequence[str], folder: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.long if name in MINUTES else ()) for name in sorted(OUTSIDE - NOT_HERE)],
+    [
+        pytest.param(name, marks=pytest.mark.long if name in BEFORE_A_RELEASE else ())
+        for name in sorted(OUTSIDE - NOT_HERE)
+    ],
 )
 def test_smoke_with_outside_data(command: Command, name: str, tmp_path: Path, test_data: Path) -> None:
     code, said = command("study", "run", name, "--smoke", "--out", tmp_path)

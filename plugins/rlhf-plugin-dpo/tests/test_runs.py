@@ -108,7 +108,7 @@ def test_dpo_learns(extra: tuple[str, ...], command: Command, tmp_path: Path, da
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["sigmoid", "aot_unpaired"])
+@pytest.mark.parametrize("loss", ["sigmoid", pytest.param("aot_unpaired", marks=pytest.mark.long)])
 def test_the_update_does_not_depend_on_the_micro_batch_size(
     loss: str, command: Command, tmp_path: Path, data: Path
 ) -> None:

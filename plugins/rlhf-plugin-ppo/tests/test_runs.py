@@ -95,7 +95,7 @@ def start() -> Weights:
             marks=pytest.mark.slow,
         ),
         pytest.param(("model.lora.r=4",), id="lora"),
-        pytest.param(("model.lora.r=4", "advantage.critic.kind=shared"), id="lora_shared", marks=pytest.mark.slow),
+        pytest.param(("model.lora.r=4", "advantage.critic.kind=shared"), id="lora_shared", marks=pytest.mark.long),
         pytest.param(("advantage.critic.path=pocket",), id="path", marks=pytest.mark.slow),
     ],
 )
@@ -141,7 +141,7 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> Non
         assert runs[0].steps[0].get(name) == pytest.approx(runs[1].steps[0].get(name), rel=1e-4, abs=1e-6), name
 
 
-@pytest.mark.parametrize("kind", [pytest.param("separate", marks=pytest.mark.slow), "shared"])
+@pytest.mark.parametrize("kind", [pytest.param("separate", marks=pytest.mark.long), "shared"])
 def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
     decay = "trainer.optimizer.weight_decay=0.1"
     run = train(

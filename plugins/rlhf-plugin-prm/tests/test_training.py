@@ -145,17 +145,16 @@ def test_step_advantages_from_a_process_model_reach_the_update(command: Command,
     assert {"reward/part/step_1", "reward/part/step_2", "reward/part/end_2"} <= set(row)
 
 
-@pytest.mark.slow
-def test_a_process_model_learns_and_its_steps_train_a_policy(command: Command, tmp_path: Path) -> None:
-    """Sentences of the assistant, wrong if hollow: the model tells them apart, and step advantages make them rarer."""
+def train_on_sentences(command: Command, folder: Path, count: int) -> dict[str, Any]:
+    """Sentences of the assistant, wrong if hollow; the summary of ``folder/prm``."""
     rows: list[dict[str, Any]] = []
-    for pair in load_pairs("train")[:400]:
+    for pair in load_pairs("train")[:count]:
         text = pair["rejected"]
         labels = [not is_hollow(text[s.start : s.end]) for s in split_steps(text, "sentence")]
         rows.append({"prompt": pair["prompt"], "completion": text, "labels": labels})
-    file = tmp_path / "rows.jsonl"
+    file = folder / "rows.jsonl"
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    step_model = (
+    settings = (
         "trainer.split=sentence",
         "trainer.batch_size=16",
         "trainer.optimizer.learning_rate=3e-4",
@@ -163,9 +162,21 @@ def test_a_process_model_learns_and_its_steps_train_a_policy(command: Command, t
         "trainer.eval_every=0",
         "trainer.epochs=2",
     )
-    learned = train(command, tmp_path / "prm", "--algo", "prm", "--dataset", file, *sets(step_model))
+    return train(command, folder / "prm", "--algo", "prm", "--dataset", file, *sets(settings))
+
+
+@pytest.mark.slow
+def test_a_process_model_tells_right_from_wrong_steps(command: Command, tmp_path: Path) -> None:
+    learned = train_on_sentences(command, tmp_path, 160)
     assert learned["evaluation_after"]["eval/accuracy_right"] > 0.9
     assert learned["evaluation_after"]["eval/accuracy_wrong"] > 0.9
+
+
+@pytest.mark.long  # one step of it: above
+@pytest.mark.slow
+def test_steps_of_a_process_model_train_a_policy(command: Command, tmp_path: Path) -> None:
+    """Hollow sentences become rarer."""
+    train_on_sentences(command, tmp_path, 400)
     policy = (
         f"reward.path={tmp_path / 'prm' / 'final'}",
         "advantage=step",

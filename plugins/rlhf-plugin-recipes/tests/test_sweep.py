@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -189,19 +188,18 @@ def seconds_by_hand(run: Path) -> float:
 
 
 @pytest.mark.slow
-def test_one_failure_is_reported_the_others_are_kept_and_the_command_goes_on(tmp_path: Path) -> None:
+def test_one_failure_is_reported_the_others_are_kept_and_the_command_goes_on(rlhf: Any) -> None:
     base = {**BASE, "dataset": {"name": "jsonl", "path": "rows.jsonl"}}
     rows = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(16)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     points = {"good": {}, "bad": {"trainer.deadlines.rollout_s": 0.001}}
-    write({"base": base, "metric": "reward/mean", "points": points, "seeds": [0]}, tmp_path / "s.yaml")
-    command = [sys.executable, "-m", "rlhf_core.cli.main", "sweep", "s.yaml", "--jobs", "2"]
-    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert first.returncode == 1, first.stderr
-    assert "1 of 2 runs failed" in first.stderr
-    result = json.loads((tmp_path / "runs/sweeps/s/results.json").read_text())
+    file = write({"base": base, "metric": "reward/mean", "points": points, "seeds": [0]})
+    first = rlhf("sweep", file, "--jobs", "2")
+    assert first.code == 1, first.err
+    assert "1 of 2 runs failed" in first.err
+    result = json.loads(Path("runs/sweeps/s/results.json").read_text())
     assert [run["status"] for run in result["runs"]] == ["done", "failed"]
     assert result["runs"][1]["error"]
-    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert again.returncode == 1
-    assert "1 finished before, 1 to do" in again.stderr
+    again = rlhf("sweep", file, "--jobs", "2")
+    assert again.code == 1
+    assert "1 finished before, 1 to do" in again.err

@@ -129,6 +129,7 @@ def test_too_many_examples_over_the_limit_are_refused(tmp_path: Path, capsys: py
         assert part in err.replace("\n", " "), err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_default_command_visibly_learns(command: Any, tmp_path: Path) -> None:
     code, err = command("train", "--algo", "sft", "--set", "trainer.eval_every=0", "--run-dir", tmp_path / "run")

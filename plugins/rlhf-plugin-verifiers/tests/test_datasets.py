@@ -150,7 +150,7 @@ def run(command: Callable, folder: Path, *settings: str) -> dict[str, float]:
     ("reward", "dataset"),
     [
         ("gsm8k", "{name: pocket, subset: arithmetic}"),
-        ("math", "{name: pocket, subset: arithmetic}"),
+        pytest.param("math", "{name: pocket, subset: arithmetic}", marks=pytest.mark.long),
         ("reasoning_gym", "{name: reasoning_gym, task: chain_sum, size: 20, heldout_size: 4}"),
         ("ifeval", "{name: ifeval, path: IFEVAL}"),
     ],

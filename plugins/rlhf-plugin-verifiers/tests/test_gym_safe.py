@@ -57,6 +57,7 @@ def test_an_answer_is_not_run(task: str, tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [], answer
 
 
+@pytest.mark.long  # five of them: above
 @pytest.mark.slow
 def test_no_task_runs_its_answer(tmp_path: Path) -> None:
     """Of every task: what its score function may be shown writes no file, and its own answer is still right."""

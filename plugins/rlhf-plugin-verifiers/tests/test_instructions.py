@@ -320,6 +320,7 @@ def test_verdicts_are_those_of_googles_checker_on_a_sample(test_data: Path) -> N
     assert {d.key for f in disagreements for d in f.differences} <= KNOWN
 
 
+@pytest.mark.long  # every ninth row: above
 @pytest.mark.slow
 def test_verdicts_are_those_of_googles_checker(test_data: Path) -> None:
     from rlhf_studies.instruction_verdicts.run import compare_ifeval

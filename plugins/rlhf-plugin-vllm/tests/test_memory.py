@@ -25,6 +25,12 @@ _spec.loader.exec_module(_servers)
 environment = _servers.environment
 GIB = 1 << 30
 SPACE = "rollout.environment.VLLM_CPU_KVCACHE_SPACE"
+SMALL = ("trainer.rollout_batch_size=8", "trainer.micro_batch_size=4", "trainer.eval_samples=0")
+
+
+def sets(*settings: str) -> list[str]:
+    """Of a run with few completions, as words of the command."""
+    return [word for setting in (*SMALL, *settings) for word in ("--set", setting)]
 
 
 def facts(**changes: Any) -> EngineFacts:
@@ -40,7 +46,7 @@ def plan(*settings: str, ranks: int = 1, strategy: str = "single", card: str = "
     words = ["memory", "plan", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
     words += ["--model", "pocket", "--ranks", str(ranks), "--strategy", strategy, "--json"]
     words += ["--device-memory", card] if card else []
-    result = CliRunner().invoke(cli, [*words, *(w for s in settings for w in ("--set", s))], catch_exceptions=False)
+    result = CliRunner().invoke(cli, [*words, *sets(*settings)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -122,8 +128,7 @@ def test_the_cheapest_change_for_a_cache_that_does_not_fit_is_a_smaller_one() ->
 
 def test_servers_that_do_not_fit_this_machine_are_refused_before_launch(tmp_path: Path) -> None:
     words = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--model", "pocket"]
-    settings = ("rollout.name=vllm", f"rollout.python={environment(tmp_path)}", f"{SPACE}='999'")
-    words += [word for setting in settings for word in ("--set", setting)]
+    words += sets("rollout.name=vllm", f"rollout.python={environment(tmp_path)}", f"{SPACE}='999'")
     with pytest.raises(ConfigError, match=r"this run cannot fit(.|\n)*engine servers 1.07 TB") as caught:
         CliRunner().invoke(cli, [*words, "--run-dir", str(tmp_path / "run")], catch_exceptions=False)
     assert f"--set \"{SPACE}='" in str(caught.value.fix)
@@ -144,7 +149,7 @@ def test_servers_that_do_not_fit_this_machine_are_refused_before_launch(tmp_path
 def test_settings_with_which_it_cannot_start_are_refused(settings: tuple[str, ...], words: str) -> None:
     command = ["memory", "plan", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
     with pytest.raises(ConfigError) as caught:
-        CliRunner().invoke(cli, [*command, *(w for s in settings for w in ("--set", s))], catch_exceptions=False)
+        CliRunner().invoke(cli, [*command, *sets(*settings)], catch_exceptions=False)
     assert words in str(caught.value)
     assert caught.value.exit_code == 2
 
@@ -167,7 +172,7 @@ def test_options_are_read_as_vllm_reads_them() -> None:
 
 def test_the_plan_is_shown_before_an_engine_that_cannot_start_is_refused() -> None:
     words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
-    words += ["--set", "rollout.name=vllm_colocated", "--set", "rollout.arguments.kv_cache_memory_bytes=1000000"]
+    words += sets("rollout.name=vllm_colocated", "rollout.arguments.kv_cache_memory_bytes=1000000")
     result = CliRunner().invoke(cli, ["memory", "plan", *words, "--json"])
     assert isinstance(result.exception, ConfigError)
     found = json.loads(result.stdout)

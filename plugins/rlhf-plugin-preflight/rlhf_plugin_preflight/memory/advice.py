@@ -114,11 +114,13 @@ def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[Run
     every = [change for change in changes(run) if accepted(change.make(run))]
     furthest = _furthest(every)
     for last in furthest:
-        if replan(last.make(run)).peak > limit:
+        least = replan(last.make(run)).peak
+        if least > limit:
             continue
-        for change in (c for c in every if _key(c) == _key(last)):
+        for change in (c for c in every if _key(c) == _key(last) and c is not last):
             if (peak := replan(change.make(run)).peak) <= limit:
                 return Advice([change], peak, True)
+        return Advice([last], least, True)
     made: list[Change] = []
     peak = replan(run).peak
     for change in furthest:

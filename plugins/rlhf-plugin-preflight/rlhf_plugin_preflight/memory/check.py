@@ -152,7 +152,8 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
     place, found = placement_of(ctx), footprint(ctx, on_cpu=on_cpu)
 
     def replan(run: Any) -> MemoryPlan:
-        plan = plan_for(footprint(ctx.with_(config=run), on_cpu=on_cpu), place, on_cpu=on_cpu)
+        rehearsed = found if run is ctx.config else footprint(ctx.with_(config=run), on_cpu=on_cpu)
+        plan = plan_for(rehearsed, place, on_cpu=on_cpu)
         return plan.in_one_memory if on_cpu else plan
 
     if found.engine is not None and found.engine.refusal is not None and not force:

@@ -138,6 +138,9 @@ def make_report(
         plan = plan_for(of, place, on_cpu=on_cpu)
         return plan.in_one_memory if on_cpu else plan
 
+    def replan(run: RunConfig) -> MemoryPlan:
+        return planned(found if run is ctx.config else found_for(run))
+
     found = found_for(ctx.config)
     several: list[Name] = [name for name in STRATEGIES if name != "single"]
     report = Report(
@@ -164,7 +167,7 @@ def make_report(
         advice=None,
         host_limit=None if beside is None else beside // min(place.ranks, on_machine),
     )
-    return replace(report, advice=_advice(report, ctx, lambda run: planned(found_for(run))))
+    return replace(report, advice=_advice(report, ctx, replan))
 
 
 def _advice(report: Report, ctx: BuildContext, replan: Replan) -> Advice | None:
