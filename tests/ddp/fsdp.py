@@ -36,9 +36,9 @@ from rlhf_plugin_ppo.critic import make_critic
 sys.path.insert(0, str(Path(__file__).parent))
 
 from matrix import PAIRS, gradient, items, plain
-from policy_gradients import policy_gradients
+from policy_gradients import BRIEF, EVERY, policy_gradients
 from reference_kinds import reference_kinds
-from reward_gradients import reward_gradients
+from reward_gradients import FEW, KINDS, reward_gradients
 from sharded_forward import numbers
 
 CONFIG = OnlineTrainerConfig(name="t", optimizer={"eps": 1e-3, "learning_rate": 1e-3, "weight_decay": 0.1})  # pyright: ignore
@@ -54,7 +54,7 @@ def strategy_of(ranks: AcceleratedStrategy, **settings: Any) -> Fsdp:
     return Fsdp(FsdpConfig(**settings), ranks)
 
 
-def gradients(ranks: AcceleratedStrategy) -> dict[str, float]:
+def gradients(ranks: AcceleratedStrategy, brief: bool) -> dict[str, float]:
     """Distance from one process, of every pair with two ranks in it and of other layouts."""
     far: dict[str, float] = {}
     layouts = [(pair, {}) for pair in PAIRS if "ranks" in pair]
@@ -62,7 +62,7 @@ def gradients(ranks: AcceleratedStrategy) -> dict[str, float]:
         (frozenset({"accumulation", "ranks"}), {"shard_size": 1}),
         (frozenset({"accumulation", "ranks"}), {"sync_every_micro_batch": False, "reshard_after_forward": False}),
     ]
-    for pair, settings in layouts:
+    for pair, settings in layouts[-4:] if brief else layouts:
         got = {k: whole(v) for k, v in gradient(pair, strategy=strategy_of(ranks, **settings)).items()}
         want = plain("lora" in pair)
         assert got.keys() == want.keys()
@@ -71,10 +71,10 @@ def gradients(ranks: AcceleratedStrategy) -> dict[str, float]:
     return far
 
 
-def forwards(ranks: AcceleratedStrategy) -> dict[str, float]:
+def forwards(ranks: AcceleratedStrategy, brief: bool) -> dict[str, float]:
     """Numbers of forwards without gradient around an update, shares of five and two samples and of seven and none."""
     far, rows = {}, items()
-    for kind, first in (("shared", 5), ("separate", 7)):
+    for kind, first in (("separate", 7),) if brief else (("shared", 5), ("separate", 7)):
         want = numbers(LocalStrategy(), kind, rows)
         got = numbers(strategy_of(ranks), kind, rows[:first] if ranks.rank == 0 else rows[first:])
         for name, local in got.items():
@@ -110,12 +110,12 @@ def trained(strategy: Any, share: list[Any], lora: bool, weights: bool) -> dict[
     return {"before": before, "held": held, "after": strategy.full_state(module), "reference": logprobs}
 
 
-def loading(ranks: AcceleratedStrategy) -> dict[str, float]:
+def loading(ranks: AcceleratedStrategy, brief: bool) -> dict[str, float]:
     """A policy that each rank reads its part of, against one that is loaded whole in one process."""
     found: dict[str, float] = {}
     rows = items()
     share = rows[:5] if ranks.rank == 0 else rows[5:]
-    for lora in (False, True):
+    for lora in (True,) if brief else (False, True):
         want = trained(LocalStrategy(), rows, lora, weights=True)
         got = trained(strategy_of(ranks), share, lora, weights=False)
         logprobs = [row for rank in ranks.gather_objects(got["reference"]) for row in rank]
@@ -159,16 +159,17 @@ def sampled_alone(ranks: AcceleratedStrategy) -> dict[str, float]:
     return far
 
 
-def main(out: str) -> None:
-    """All of it."""
+def main(out: str, extent: str) -> None:
+    """All of it, or what is ``brief``: each kind of training once, and every other thing."""
+    brief = extent == "brief"
     ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
     found = {
-        "gradients": gradients(ranks),
-        "policies": policy_gradients(lambda: strategy_of(ranks)),
+        "gradients": gradients(ranks, brief),
+        "policies": policy_gradients(lambda: strategy_of(ranks), BRIEF if brief else EVERY),
         "references": reference_kinds(lambda: strategy_of(ranks)),
-        "rewards": reward_gradients({"fsdp": lambda: strategy_of(ranks)}),
-        "forwards": forwards(ranks),
-        "loading": loading(ranks),
+        "rewards": reward_gradients({"fsdp": lambda: strategy_of(ranks)}, FEW if brief else KINDS),
+        "forwards": forwards(ranks, brief),
+        "loading": loading(ranks, brief),
         "sampled alone": sampled_alone(ranks),
     }
     if ranks.rank == 0:
@@ -177,4 +178,4 @@ def main(out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

@@ -6,7 +6,7 @@ Imported by the script that compares FSDP with one process.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from rlhf_core.distributed.local import LocalStrategy
 KINDS = ("sft", "dpo", "reward_model", "ppo shared", "ppo separate")
 SHARES = (5, 7)
 """Of seven samples those of the first rank; the other has the rest."""
+EVERY = {trained + option: SHARES for trained, option in itertools.product(KINDS, ("", ", lora"))}
+BRIEF = {"sft": (7,), "dpo, lora": (5,), "reward_model": (5,), "ppo shared, lora": (7,), "ppo separate": (5,)}
 
 
 def policy_gradient(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -40,21 +42,21 @@ def policy_gradient(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str,
     return gradients
 
 
-def policy_gradients(make: Callable[[], Any]) -> dict[str, float]:
+def policy_gradients(make: Callable[[], Any], kinds: Mapping[str, Sequence[int]]) -> dict[str, float]:
     """Largest distance from one process's gradient, relative where it exceeds 1, and to the largest where none does.
 
     Args:
         make: the strategy on this rank.
+        kinds: what is trained, each with the shares of the first rank.
     """
     far: dict[str, float] = {}
-    for trained, option in itertools.product(KINDS, ("", ", lora")):
-        kind = trained + option
+    for kind, shares in kinds.items():
         samples = samples_of(kind)
         want = policy_gradient(LocalStrategy(), kind, samples)
         scales = {part: scale(want, part) for part in {name.partition(".")[0] for name in want}}
         assert min(scales.values()) > 1e-5, f"{kind}: gradients are there: {scales}"
         assert any(name.startswith("critic.trunk") for name in want) is kind.startswith("ppo separate")
-        for first in SHARES:
+        for first in shares:
             strategy = make()
             got = policy_gradient(strategy, kind, samples[:first] if strategy.rank == 0 else samples[first:])
             assert got.keys() == want.keys()

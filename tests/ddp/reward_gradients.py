@@ -46,6 +46,7 @@ KINDS = (
     "kto",
     "kto, lora",
 )
+FEW = ("reward_model, adapters", "prm, frozen", "rubric_model", "kto, lora")
 SHARING = {"adapters": "lora", "frozen": "frozen"}
 
 
@@ -116,14 +117,15 @@ def whole(value: Any) -> torch.Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
-def reward_gradients(strategies: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+def reward_gradients(strategies: Mapping[str, Callable[[], Any]], kinds: Sequence[str]) -> dict[str, float]:
     """Largest distance from one process's gradient, relative where it exceeds 1; shares of five and two samples.
 
     Args:
         strategies: by name, what makes each on this rank.
+        kinds: of ``KINDS``.
     """
     far: dict[str, float] = {}
-    for kind in KINDS:
+    for kind in kinds:
         samples = samples_of(kind.partition(", ")[0])
         want = reward_gradient(LocalStrategy(), kind, samples)
         assert max(float(g.abs().max()) for g in want.values()) > 1e-3, "the gradient is there"

@@ -69,19 +69,19 @@ def waited_s(text: str, start: str) -> float:
 
 @pytest.mark.slow
 def test_work_may_take_longer_than_a_collective() -> None:
-    with ranks("work", "9", "4") as (zero, one):
-        assert waited_s(zero.communicate(timeout=90)[0], "rank 0 went on") >= 9
-        assert waited_s(one.communicate(timeout=90)[0], "rank 1 went on") >= 9
+    with ranks("work", "6", "4") as (zero, one):
+        assert waited_s(zero.communicate(timeout=90)[0], "rank 0 went on") >= 6
+        assert waited_s(one.communicate(timeout=90)[0], "rank 1 went on") >= 6
         assert (zero.returncode, one.returncode) == (0, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("signal_number", "cause", "deadline_s"),
-    [(signal.SIGKILL, "its process has ended", 4.0), (signal.SIGSTOP, "it says nothing more", 6.0 + 4.0)],
+    [(signal.SIGKILL, "its process has ended", 4.0), (signal.SIGSTOP, "it says nothing more", 4.0 + 4.0)],
 )
 def test_a_rank_0_that_ends_or_stops_is_named(signal_number: int, cause: str, deadline_s: float) -> None:
-    with ranks("work", "300", "6") as (zero, one):
+    with ranks("work", "300", "4") as (zero, one):
         assert zero.stdout is not None
         while not (line := zero.stdout.readline()).startswith("pid "):
             assert line, "rank 0 ended"
@@ -102,11 +102,11 @@ def test_a_rank_0_that_ends_or_stops_is_named(signal_number: int, cause: str, de
 
 @pytest.mark.slow
 def test_an_error_of_rank_0_ends_the_others_at_once() -> None:
-    with ranks("fail", "6", "4") as (zero, one):
+    with ranks("fail", "5", "4") as (zero, one):
         said = one.communicate(timeout=90)[0]
-        assert "error of rank 0 after 6.0 s: OSError: no space left" in zero.communicate(timeout=90)[0]
+        assert "error of rank 0 after 5.0 s: OSError: no space left" in zero.communicate(timeout=90)[0]
         assert "OtherRankFailed: rank 0 failed, alone at work (the first of them): OSError: no space left" in said
-        assert waited_s(said, "error of rank 1") < 8
+        assert waited_s(said, "error of rank 1") < 7
 
 
 def test_works_are_left_in_order(two: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from rlhf_core.runs.checkpoint import CheckpointStore
 from tests.resume.runs import train as train_here
 
 ONLINE = [
@@ -21,6 +22,8 @@ ONLINE = [
     "verifier",
     "--dataset",
     "pocket/arithmetic",
+    "--set",
+    "dataset.limit=64",
     "--set",
     "trainer.steps=4",
     "--set",
@@ -37,6 +40,8 @@ DICE = ["--set", "reward.name=dice"]
 SFT = [
     "--algo",
     "sft",
+    "--set",
+    "dataset.limit=64",
     "--set",
     "trainer.max_steps=4",
     "--set",
@@ -143,7 +148,10 @@ def rows(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
-    [[*ONLINE, *LORA], pytest.param(SFT, marks=pytest.mark.long)],  # sft too: test_traffic.py
+    [
+        [*ONLINE, *LORA, "--set", "trainer.steps=2"],
+        pytest.param(SFT, marks=pytest.mark.long),
+    ],  # sft too: test_traffic.py
     ids=["grpo-lora", "sft"],
 )
 def test_two_processes_make_the_run_of_one(args: list[str], tmp_path: Path) -> None:
@@ -200,9 +208,8 @@ def test_a_disk_that_is_full_for_one_rank_s_shard_leaves_the_checkpoint_before(t
     """A run that goes on from such a checkpoint is the undisturbed one: test_killed_ranks.py."""
     run = tmp_path / "run"
     sharded = [*SFT, "--nproc", "2", "--set", "strategy=fsdp", "--set", "strategy.device=cpu"]
-    sharded += ["--set", "strategy.timeout_s=30", "--set", "trainer.checkpoint_every=1"]
+    sharded += ["--set", "strategy.timeout_s=10", "--set", "trainer.checkpoint_every=1"]
     said = train(run, *sharded, code=1, PYTHONPATH=str(hooked), FULL_IN_STEP="3")
     assert "File too large" in said
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
-    train(run, "--resume", str(run), PYTHONPATH=str(hooked))
-    assert json.loads((run / "summary.json").read_text())["status"] == "completed"
+    assert CheckpointStore(run / "checkpoints").newest_whole() == 2

@@ -29,7 +29,7 @@ from .test_launch import heed_ctrl_c, logged
 TRAIN = (
     *("-m", "rlhf_core.cli.main", "train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"),
     *("--set", "threads=1", "--set", "reward.workers=1", "--set", "trainer.rollout_batch_size=16"),
-    *("--set", "trainer.eval_samples=4"),
+    *("--set", "trainer.eval_samples=4", "--set", "dataset.limit=64"),
 )
 STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
 """What srun sets for each of two tasks, beside their numbers."""
@@ -93,11 +93,11 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.slow
 def test_two_machines_are_one_run(tmp_path: Path) -> None:
-    port, options = free_port(), (*TRAIN, "--set", "trainer.steps=2", "--run-dir", "runs/one")
+    port, options = free_port(), (*TRAIN, "--set", "trainer.steps=1", "--run-dir", "runs/one")
     with started(tmp_path, [[*node(rank, port), *options] for rank in (0, 1)]) as machines:
         ends = [(*machine.communicate(timeout=240), machine.returncode) for machine in machines]
     assert [code for _, _, code in ends] == [0, 0], ends
-    assert sum("completed: 2 steps" in out for out, _, _ in ends) == 1, "rank 0 alone speaks"
+    assert sum("completed: 1 step" in out for out, _, _ in ends) == 1, "rank 0 alone speaks"
     run = tmp_path / "runs" / "one"
     assert json.loads((run / "plan.json").read_text())["world_size"] == 2
     assert json.loads((run / "summary.json").read_text())["status"] == "completed"
@@ -121,7 +121,7 @@ def test_another_run_directory_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_machine_that_dies_ends_the_other(tmp_path: Path) -> None:
     port, options = free_port(), (*TRAIN, "--set", "trainer.steps=500", "--run-dir", "runs/one")
-    options = (*options, "--set", "strategy.timeout_s=20")
+    options = (*options, "--set", "strategy.timeout_s=10")
     run = tmp_path / "runs" / "one"
     with started(tmp_path, [[*node(rank, port), *options] for rank in (0, 1)]) as machines:
         wait_for(lambda: logged(run, '"step": 2'), "second step", 200)

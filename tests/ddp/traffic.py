@@ -40,8 +40,8 @@ from rlhf_testing.samples import make_rollouts
 
 SIZE, COUNT = 2, 8
 BATCHES = {"rollout_batch_size": SIZE * COUNT, "group_size": SIZE, "optimizer": {"eps": 1e-3}, "drift_check": "warn"}
-SEVERAL = {**BATCHES, "train_batch_size": SIZE * 4, "epochs_per_rollout_batch": 3}
-TOKENS = {**BATCHES, "micro_batch_tokens": 400}
+SEVERAL = {**BATCHES, "train_batch_size": SIZE * 4, "epochs_per_rollout_batch": 2}
+TOKENS = {**BATCHES, "micro_batch_tokens": 200}
 CASES: dict[str, tuple[dict[str, Any], int, frozenset[int]]] = {
     "several batches": (SEVERAL, 3, frozenset()),
     "several batches by tokens": ({**SEVERAL, "micro_batch_tokens": 400}, 4, frozenset({5})),
@@ -66,7 +66,7 @@ def groups(constant: frozenset[int]) -> Groups:
         prompt = tuple(int(t) for t in rng.integers(6, 700, int(rng.integers(4, 20))))
         group: list[TrainingSample] = []
         for i in range(SIZE):
-            length = int(rng.integers(20, 120))
+            length = int(rng.integers(20, 60))
             ids = tuple(int(t) for t in rng.integers(6, 700, length))
             old = rng.normal(-3, 1, length).astype(np.float32)
             advantage = 0.0 if n in constant else float(rng.normal())

@@ -26,17 +26,17 @@ from .engine_loss import stay_joined
 
 BASE = {
     "threads": 1,
-    "dataset": {"name": "pocket", "subset": "arithmetic"},
+    "dataset": {"name": "pocket", "subset": "arithmetic", "limit": 64},
     "reward": {"name": "verifier", "workers": 1},
 }
-SAMPLING = {"max_tokens": 40, "temperature": 1.5}
+SAMPLING = {"max_tokens": 20, "temperature": 1.5}
 ITERATIVE = {
     "name": "iterative_dpo",
-    "steps": 3,
+    "steps": 2,
     "rollout_batches": 1,
     "updates": 2,
     "pair_batch_size": 4,
-    "rollout_batch_size": 64,
+    "rollout_batch_size": 32,
     "group_size": 4,
     "micro_batch_size": 8,
     "eval_samples": 4,

@@ -58,7 +58,7 @@ from rlhf_plugin_sft.loss import CrossEntropy
 sys.path.insert(0, str(Path(__file__).parent))
 
 from matrix import PATHS, items, plain, policy
-from reward_gradients import reward_gradient, reward_gradients
+from reward_gradients import FEW, KINDS, reward_gradient, reward_gradients
 from reward_gradients import samples_of as reward_samples
 
 BETA = 0.9
@@ -98,6 +98,15 @@ RUNS = {
     "ppo separate, bf16": ("3",),
 }
 """What is trained -> layouts. A sum in bfloat16 depends on what it is part of: micro-batches of one sequence there."""
+BRIEF = {
+    "sft": ("1 in buckets",),
+    "dpo": ("3",),
+    "grpo": ("2",),
+    "grpo, lora": ("3",),
+    "grpo, bf16": ("2",),
+    "ppo shared": ("3",),
+    "ppo separate": ("2 offloaded in buckets", "3 offloaded"),
+}
 RATES = {"eps": 1e-3, "learning_rate": 1e-3, "weight_decay": 0.1, "betas": (BETA, 0.99)}
 
 
@@ -129,10 +138,10 @@ def gradient(options: frozenset[str], strategy: Zero) -> dict[str, torch.Tensor]
     return {name: whole(state["state"][n]["exp_avg"]) / (1 - BETA) for n, name in enumerate(names)}
 
 
-def gradients(ranks: AcceleratedStrategy) -> dict[str, float]:
+def gradients(ranks: AcceleratedStrategy, cases: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Distance from one process's gradient."""
     far: dict[str, float] = {}
-    for options, layout in GRADIENTS:
+    for options, layout in cases:
         strategy = strategy_of(ranks, **LAYOUTS[layout])
         got, want = gradient(frozenset(options.split("+")), strategy), plain("lora" in options)
         assert got.keys() == want.keys()
@@ -257,11 +266,11 @@ def relative(got: torch.Tensor, want: torch.Tensor) -> float:
     return float(((got - want).abs() / want.abs().clamp_min(1)).max())
 
 
-def updates(ranks: AcceleratedStrategy) -> dict[str, float]:
+def updates(ranks: AcceleratedStrategy, runs: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """Distance from one process; shares of five and two samples."""
     far: dict[str, float] = {}
     wanted: dict[str, Any] = {}
-    for kind, layouts in RUNS.items():
+    for kind, layouts in runs.items():
         samples = samples_of(kind)
         wanted[kind] = want = numbers(LocalStrategy(), kind, samples)
         for layout in layouts:
@@ -334,15 +343,16 @@ def training_from(strategy: Any, weights: dict[str, torch.Tensor]) -> Training:
     return Training(prepared, learner, optimizer, None)
 
 
-def main(out: str) -> None:
-    """All of it."""
+def main(out: str, extent: str) -> None:
+    """All of it, or what is ``brief``."""
+    brief = extent == "brief"
     ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
     stages = {str(stage): functools.partial(strategy_of, ranks, stage=stage) for stage in (1, 2, 3)}
     found = {
-        "gradients": gradients(ranks),
-        "rewards": reward_gradients(stages),
+        "gradients": gradients(ranks, GRADIENTS[::2] if brief else GRADIENTS),
+        "rewards": reward_gradients(stages, FEW if brief else KINDS),
         "few kept": few_kept(ranks),
-        "updates": updates(ranks),
+        "updates": updates(ranks, BRIEF if brief else RUNS),
         "handed over": to_device_async(ranks),
     }
     if ranks.rank == 0:
@@ -351,4 +361,4 @@ def main(out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

@@ -261,6 +261,7 @@ def test_the_device_check_compares_every_way_and_names_the_one_taken(monkeypatch
     """As on a GPU with flash-attn and a torch before `varlen_attn`."""
     loaded = load_policy(ModelConfig(path="pocket"))
     monkeypatch.setattr(packing, "DEVICES", ("cpu",))
+    monkeypatch.setattr(forwards, "_timed_pair", lambda *_: (1.0, 1.0))
     install_flash(monkeypatch)
     rows = {row.what: row for row in forwards.compare_forwards(loaded, CPU, "bf16")}
     assert rows["forward bf16: packing"].verdict == "agrees"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.cli.main import main
-from tests.resume.runs import Left, check_same, read_run
+from tests.resume.runs import Left, check_same, read_run, train
 
 SETTINGS = {
     "threads": 1,
@@ -69,12 +69,12 @@ def test_killed_inside_an_episode_it_resumes_bit_for_bit_and_repeats_no_side_eff
     staleness: int, naughty: Path, small_model: Path
 ) -> None:
     ahead = {"trainer.rollouts.max_staleness": staleness}
-    assert start(arguments(small_model, naughty, "whole", **ahead), naughty) == 0
+    assert train(*arguments(small_model, naughty, "whole", **ahead)[1:]) == 0
     words = arguments(small_model, naughty, "killed", **ahead)
     (naughty / "killed.txt.kill").touch()
     assert start(words, naughty) == -9
     assert not (naughty / "killed" / "summary.json").exists()
-    assert start(["train", "--resume", str(naughty / "killed")], naughty) == 0
+    assert train("--resume", str(naughty / "killed")) == 0
     whole, killed = untimed(naughty / "whole"), untimed(naughty / "killed")
     check_same(whole, killed)
     effects = [sorted((naughty / f"{run}.txt").read_text().splitlines()) for run in ("whole", "killed")]

@@ -143,6 +143,16 @@ CASES: Mapping[str, Case] = {
         (2,),
         shows=lambda left: left.summary["updates"] == 12,
     ),
+    "grpo-ensemble": Case(
+        "grpo",
+        {
+            **GRPO,
+            "dataset": "pocket/assistant",
+            "reward": {"name": "ensemble", "members": 2, "max_pairs": 16, "heldout_pairs": 8, "gate_quantile": 0.9},
+            "trainer.gold_samples": 0,
+        },
+        (2,),
+    ),
     "grpo-lora": Case("grpo", {**GRPO, "model.lora.r": 4}, (), (1,)),
     "grpo-renewed_reference": Case(
         "grpo",

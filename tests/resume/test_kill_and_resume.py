@@ -66,7 +66,8 @@ def interrupted(args: list[str], run: Path, tmp: Path, moments: list[Callable[[]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("killed-several_updates", marks=pytest.mark.long), "killed-ensemble"])
+@pytest.mark.long  # the same moments at random: below; resumed in this process: test_resume_matrix.py
+@pytest.mark.parametrize("name", ["killed-several_updates", "killed-ensemble"])
 def test_resume_is_exact(name: str, words: Words, whole: Whole, tmp_path: Path) -> None:
     run = tmp_path / "killed"
     moments = [lambda: rows(run) >= 4, lambda: any((run / "checkpoints").glob(".partial-*"))]
@@ -92,12 +93,13 @@ def test_resume_is_exact_at_random_moments(name: str, words: Words, whole: Whole
 
         return ready
 
-    moments = [after(rng.uniform(0, 2)) for _ in range(2)] + [lambda: any((run / "checkpoints").glob(".partial-*"))]
+    moments = [after(rng.uniform(0, 2)), lambda: any((run / "checkpoints").glob(".partial-*"))]
     interrupted(words(CASES[name]), run, tmp_path, moments)
     check_same(read_run(whole(name)), read_run(run))
 
 
 @pytest.mark.slow
+@pytest.mark.long  # what was killed and resumed in other processes is the run of this one: above
 def test_same_seed_twice_is_the_same_run(words: Words, whole: Whole, tmp_path: Path) -> None:
     """In this process, after other runs, and in a new one."""
     finish(start([*words(CASES["killed-grpo"]), "--run-dir", str(tmp_path / "again")], tmp_path))

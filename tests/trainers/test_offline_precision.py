@@ -87,7 +87,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, set[torch.dtype]
     handle.remove()
 
 
-@pytest.mark.parametrize("algo", OFFLINE)
+@pytest.mark.parametrize("algo", [pytest.param(a, marks=() if a == "sft" else pytest.mark.long) for a in OFFLINE])
 def test_losses_are_those_of_float32_but_for_rounding_and_a_resumed_run_is_exact(
     algo: str, train: Train, seen: dict[str, set[torch.dtype]]
 ) -> None:
@@ -153,7 +153,9 @@ def kto_margin(path: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["kto", "prm", "orm", "rubric_model"])
+@pytest.mark.parametrize(
+    "algo", ["kto", "rubric_model", *(pytest.param(a, marks=pytest.mark.long) for a in ("prm", "orm"))]
+)
 def test_the_others_learn_in_bfloat16_too(
     algo: str, train: Train, tmp_path: Path, seen: dict[str, set[torch.dtype]]
 ) -> None:

@@ -138,10 +138,14 @@ def test_auto_is_bfloat16_where_the_device_has_it(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("algo", ["sft", "dpo", "kto", "reward_model", "prm", "orm"])
 def test_auto_means_the_same_where_a_run_learns_from_data(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert planned(algo=algo) == "fp32"
     monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
     assert planned(algo=algo) == "bf16"
-    assert planned("--set", "model.dtype=bfloat16", algo=algo) == "fp32"
+
+
+def test_auto_is_float32_where_a_run_learns_from_data_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planned(algo="sft") == "fp32"
+    monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
+    assert planned("--set", "model.dtype=bfloat16", algo="sft") == "fp32"
 
 
 def test_a_run_keeps_what_its_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
