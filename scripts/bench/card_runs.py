@@ -35,7 +35,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "grpo, bf16": ("grpo", *VERIFIER, *ONLINE, "trainer.precision=bf16"),
     "grpo, LoRA": ("grpo", *VERIFIER, *ONLINE, "model.lora.r=8"),
     "grpo, a step ahead": ("grpo", *VERIFIER, *ONLINE, "trainer.rollouts.max_staleness=1"),
-    "ppo": ("ppo", *VERIFIER, *ONLINE),
+    "ppo": ("ppo", *VERIFIER, *ONLINE, "trainer.train_batch_size=32"),
     "sft": ("sft", *OFFLINE),
     "sft, checkpointing": ("sft", *OFFLINE, "model.gradient_checkpointing=true"),
     "dpo": ("dpo", *OFFLINE),
