@@ -96,7 +96,7 @@ def _equal(a: Mapping[str, str], b: Mapping[str, str]) -> str:
 
 def _compared(cpu: Path, card: Path) -> dict[str, Any]:
     """Values of the first step on both, and the largest relative difference of all that it reports."""
-    a, b = (next(row for row in rows_of(run) if row["step"] == 1) for run in (cpu, card))
+    a, b = (next(row for row in rows_of(run) if row["step"] and "loss" in row) for run in (cpu, card))
     shown = {key: [a[key], b[key]] for key in KEYS if key in a and key in b}
     gaps = {key: abs(a[key] - b[key]) / max(abs(a[key]), abs(b[key]), 1e-3) for key in _numbers(a) & _numbers(b)}
     worst = max(gaps, key=lambda key: gaps[key])
@@ -117,7 +117,10 @@ def _change_gap(run: Path, other: Path) -> float | None:
     from rlhf_plugin_preflight.device.runs import difference
 
     start = load_file(Path(resolve_model("pocket").place) / "model.safetensors")
-    first, second = (load_file(folder / "final" / "model.safetensors") for folder in (run, other))
+    first, second = (
+        {name: tensor for file in (folder / "final").glob("*.safetensors") for name, tensor in load_file(file).items()}
+        for folder in (run, other)
+    )
     gap = difference(first, second, start)
     return None if gap is None else float(f"{gap:.1e}")
 
