@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.check.run_digests import digest_of
-from scripts.faults._process import finish, kill_when
+from scripts.faults import _process
 
 ENSEMBLE = ("--reward", "ensemble", *(f"reward.{of}" for of in ("members=2", "max_pairs=64", "heldout_pairs=16")))
 VERIFIER = ("--reward", "verifier", "--dataset", "pocket/arithmetic")
@@ -69,11 +69,11 @@ def run_case(case: tuple[str, ...]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name, device in (("cpu", "cpu"), ("card", "cuda"), ("again", "cuda")):
-            finish(words(case, device, folder / name, *precision), folder)
+            _process.finish(words(case, device, folder / name, *precision), folder)
         killed = folder / "killed"
-        was_killed = kill_when(lambda: _steps(killed) >= 2, words(case, "cuda", killed, *precision), folder)
+        was_killed = _process.kill_when(lambda: _steps(killed) >= 2, words(case, "cuda", killed, *precision), folder)
         if was_killed:
-            finish(["train", "--resume", str(killed)], folder)
+            _process.finish(["train", "--resume", str(killed)], folder)
         digests = {name: digest_of(folder / name) for name in ("card", "again", "killed")}
         return {
             "first_step": _compared(folder / "cpu", folder / "card"),
@@ -129,7 +129,7 @@ def seconds_of(model: str, more: tuple[str, ...]) -> dict[str, Any]:
     """Medians of the steps after the first."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
-        finish(words(STEPS, "cuda", run, f"model.path={model}", *more), Path(folder))
+        _process.finish(words(STEPS, "cuda", run, f"model.path={model}", *more), Path(folder))
         rows = [row for row in rows_of(run) if row["step"] > 1]
     parts = {key: statistics.median(row["time"][key] for row in rows) for key in rows[0]["time"]}
     tokens = statistics.median(row["tokens_generated"] for row in rows)
