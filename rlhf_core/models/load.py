@@ -66,6 +66,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     """Load model and tokenizer on the CPU, with adapters if the config asks for them.
 
     The model is in eval mode and stays there: dropout would make sampled and trained logprobs mean different things.
+    torch's cuDNN attention is switched off in this process.
 
     Args:
         config: which model.
@@ -76,6 +77,10 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
         ModelError: not found, incomplete (the missing file is named), unreadable, without a tokenizer, or the hub
             cannot be reached.
     """
+    import torch
+
+    # cuDNN's attention plans anew for every length, and each sampled token makes one
+    torch.backends.cuda.enable_cudnn_sdp(False)
     source = resolve_model(config.path)
     tokenizer = load_tokenizer(config)
     model = None if weights else _without_weights(config, source)

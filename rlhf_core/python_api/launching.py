@@ -39,6 +39,7 @@ def _torch() -> Iterator[None]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     fill: Any = torch.utils.deterministic
+    cudnn_attention = torch.backends.cuda.cudnn_sdp_enabled()
     filled, grad, replaced = fill.fill_uninitialized_memory, torch.is_grad_enabled(), matmul.replaced()
     torch.set_grad_enabled(True)
     try:
@@ -49,6 +50,7 @@ def _torch() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         fill.fill_uninitialized_memory = filled
+        torch.backends.cuda.enable_cudnn_sdp(cudnn_attention)
         matmul.use_matmul_backend("onednn" if replaced else "torch")
 
 

@@ -1,7 +1,13 @@
-"""Llama-type models with random weights, for timings: what a turn costs does not depend on what the weights say."""
+"""Llama-type models with random weights, for timings: what a turn costs does not depend on what the weights say.
+
+    python -m scripts.bench._random_llama llama-1b FOLDER
+
+writes one with pocket's tokenizer, for measurements on cards.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 SHAPES: dict[str, dict[str, int]] = {
@@ -21,8 +27,24 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 5,
         "num_key_value_heads": 1,
     },
+    "llama-135m": {
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    },
+    "llama-1b": {
+        "vocab_size": 128256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
 }
-"""Sizes by name; heads are 64 wide."""
+"""Sizes by name; heads are 64 wide. The last two are those of SmolLM2-135M and Llama-3.2-1B."""
 
 
 def random_llama(shape: str, context: int = 4096, seed: int = 0) -> Any:
@@ -34,3 +56,20 @@ def random_llama(shape: str, context: int = 4096, seed: int = 0) -> Any:
     sizes: dict[str, Any] = {**SHAPES[shape], "max_position_embeddings": context}
     config = LlamaConfig(**sizes, tie_word_embeddings=True, eos_token_id=None, bos_token_id=None)
     return LlamaForCausalLM(config).eval()
+
+
+def main(shape: str, folder: str) -> None:
+    """Write a model of that shape as a folder that ``--model`` takes."""
+    from rlhf_core.models.config import ModelConfig
+    from rlhf_core.models.load import load_tokenizer
+
+    tokenizer = load_tokenizer(ModelConfig(path="pocket"))
+    model = random_llama(shape)
+    model.config.eos_token_id, model.config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

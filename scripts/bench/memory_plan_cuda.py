@@ -1,6 +1,6 @@
 """What `rlhf memory plan` says against what torch's allocator gave out on cards, in the same run, phase by phase.
 
-    RLHF_BENCH_MODEL=./Qwen2.5-0.5B-Instruct python -m scripts.bench memory_plan_cuda
+    RLHF_BENCH_MODEL=./Qwen2.5-0.5B-Instruct:./Llama-3.2-1B python -m scripts.bench memory_plan_cuda
 
 The rows are those of :mod:`scripts.bench.memory_plan`, with the smaller batches of its larger model, and FSDP with its
 reference offloaded (C). The truth is ``torch.cuda.max_memory_allocated`` of each phase on the card that has most; what
@@ -34,14 +34,13 @@ def rows() -> dict[str, Row]:
 
 
 def cases() -> dict[str, Callable[[], Any]]:
-    """Every row that this machine has cards for; none without a card, or without a model in RLHF_BENCH_MODEL."""
+    """Every row that this machine has cards for; none without a card, or without models in RLHF_BENCH_MODEL."""
     import torch
 
-    model, cards = os.environ.get("RLHF_BENCH_MODEL"), torch.cuda.device_count()
-    if model is None or not cards:
-        return {}
-    title = Path(model).name
-    return {f"{title}: {name}": partial(run, model, row) for name, row in rows().items() if row.layout.ranks <= cards}
+    cards = torch.cuda.device_count()
+    models = os.environ.get("RLHF_BENCH_MODEL", "").split(os.pathsep) if cards else []
+    here = {name: row for name, row in rows().items() if row.layout.ranks <= cards}
+    return {f"{Path(m).name}: {name}": partial(run, m, row) for m in models if m for name, row in here.items()}
 
 
 def arguments(model: str, row: Row) -> tuple[dict[str, str], tuple[str, ...], int, str]:

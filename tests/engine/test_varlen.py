@@ -70,6 +70,15 @@ def plain_torch(*arguments: Any, **options: Any) -> torch.Tensor:
     return sequences(query, key, given["value"], starts, longest, given["scale"], given["window_size"])
 
 
+plain_torch.__signature__ = SIGNATURE  # type: ignore[attr-defined]
+
+
+def plain_torch_2_11(*arguments: Any, **options: Any) -> torch.Tensor:
+    """Without a word for grouped heads, which its kernel takes unsaid."""
+    assert "enable_gqa" not in options
+    return plain_torch(*arguments, **options, enable_gqa=True)
+
+
 def plain_flash(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -146,6 +155,13 @@ def test_one_call_attends_as_a_call_per_segment(
         found.append([out.detach(), *(x.grad for x in (query, key, value) if x.grad is not None)])
     assert [x.shape for x in found[0]] == [x.shape for x in found[1]]
     assert max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)) < 1e-5
+
+
+def test_torch_is_told_of_grouped_heads_only_where_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for function in (plain_torch, plain_torch_2_11):
+        monkeypatch.setattr(torch_varlen, "varlen_attn", function)
+        forget()
+        assert packing.refusal(TORCH, KIND) is None
 
 
 def test_flash_attn_is_told_where_results_are_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:

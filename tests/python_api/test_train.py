@@ -121,6 +121,7 @@ def test_the_callers_process_is_left_as_it_was(tmp_path: Path) -> None:
             torch.get_default_dtype(),
             torch.are_deterministic_algorithms_enabled(),
             torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+            torch.backends.cuda.cudnn_sdp_enabled(),
             torch.get_rng_state().tolist(),
             np.random.get_state()[1].tolist(),  # type: ignore[index]
             random.getstate(),

@@ -14,6 +14,7 @@ Suffixes: ``_N`` tokens of the row, ``_S`` positions of one segment, ``_K`` keys
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -172,11 +173,11 @@ def by_torch(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """``torch.nn.attention.varlen.varlen_attn`` of torch 2.10 and later; the first had no grouped heads."""
+    """``torch.nn.attention.varlen.varlen_attn`` of torch 2.10 and later."""
     from torch.nn.attention.varlen import varlen_attn
 
     varlen: Any = varlen_attn
-    grouped = {"enable_gqa": True} if query_NAD.shape[1] != key_KAD.shape[1] else {}
+    grouped = {"enable_gqa": True} if query_NAD.shape[1] != key_KAD.shape[1] and _says_grouped(varlen) else {}
     return varlen(
         query_NAD,
         key_KAD,
@@ -189,6 +190,12 @@ def by_torch(
         window_size=_reach(window),
         **grouped,
     )
+
+
+@functools.cache
+def _says_grouped(varlen: Callable[..., Any]) -> bool:
+    """Whether it wants to be told of fewer key heads; until torch 2.11 it was not."""
+    return "enable_gqa" in inspect.signature(varlen).parameters
 
 
 def by_flash_attn(
