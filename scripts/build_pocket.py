@@ -161,7 +161,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> tuple[list
     if not document.prompt:
         return [special(tokenizer, "<|bos|>"), *ids(document.text)], 0
     chat = [{"role": "user", "content": document.prompt}]
-    head = [*tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)]
+    head: list[Any] = [*tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)]
     answer = [*head, *ids(document.text)]
     return ([*answer, *ids(document.verdict)], len(answer)) if document.verdict else (answer, len(head))
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def models(run: StoredRun) -> dict[str, Path]:
 
 
 @contextmanager
-def linked_copy(folder: Path, beside: Path) -> Iterator[Path | None]:
+def linked_copy(folder: Path, beside: Path) -> Generator[Path | None, None, None]:
     """Hard links to a model's files, so that the run may remove the checkpoint meanwhile; None if it is gone already.
 
     Where links cannot be made, for example across file systems, the files are copied.

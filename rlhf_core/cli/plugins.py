@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -65,7 +65,7 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
     if not matching:
         near = did_you_mean(name, {e.name for e in registry.entries(kind)})
         raise PluginError(f"no component is called '{name}'", fix=near or "rlhf plugins list")
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             **e.describe(),
             "about": (registry.load(e.kind, e.qualified).__doc__ or "").strip(),

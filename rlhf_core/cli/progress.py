@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ class StepPrinter:
             print(line, file=sys.stderr, flush=True)
 
     @contextmanager
-    def work(self, name: str, total: int | None) -> Iterator[Advance]:
+    def work(self, name: str, total: int | None) -> Generator[Advance, None, None]:
         """Show work between two steps while it lasts; where there is no bar, from its tenth second on.
 
         Args:

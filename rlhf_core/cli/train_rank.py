@@ -40,8 +40,8 @@ def train_rank(
         taken = take_plan(rank, registry, own)
         if taken is not None:
             with sigterm_as_interrupt():
-                shared = {"resume": taken.resume, "started": rank}
-                run_plan(taken.plan, taken.config, registry, hooks, taken.run_dir, **shared)
+                plan, config, folder = taken.plan, taken.config, taken.run_dir
+                run_plan(plan, config, registry, hooks, folder, resume=taken.resume, started=rank)
     except RlhfError as error:
         end_quietly(error, rank)
         raise

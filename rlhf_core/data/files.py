@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -31,7 +31,7 @@ _broken: ContextVar[list[DatasetError] | None] = ContextVar("broken rows", defau
 
 
 @contextmanager
-def collected_broken_rows() -> Iterator[list[DatasetError]]:
+def collected_broken_rows() -> Generator[list[DatasetError], None, None]:
     """Leave broken rows out and collect what is wrong with each, where otherwise the first ends the reading."""
     errors: list[DatasetError] = []
     token = _broken.set(errors)

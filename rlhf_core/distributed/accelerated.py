@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,7 @@ class AcceleratedStrategy(GroupCollectives):
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:
+    def accumulate(self, module: torch.nn.Module, last: bool) -> Generator[None, None, None]:
         """One micro-batch; gradients are exchanged only in the last."""
         with contextlib.nullcontext() if last else self.accelerator.no_sync(module):
             yield

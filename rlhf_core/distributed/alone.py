@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from rlhf_core.distributed.peers import RankMonitor, lost
 from rlhf_core.plugins.strategy_protocols import Collectives, LoneWork
@@ -36,7 +36,7 @@ def alone(strategy: Collectives, what: str) -> contextlib.AbstractContextManager
 
 
 @contextlib.contextmanager
-def rank_0_alone(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Iterator[None]:
+def rank_0_alone(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Generator[None, None, None]:
     """:func:`alone`, over the launcher's store.
 
     Args:

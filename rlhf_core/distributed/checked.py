@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from rlhf_core.plugins.component_calls import component_errors
@@ -89,7 +89,7 @@ def _context(method: Callable[..., Any], name: str, label: str) -> Callable[...,
     """Only what the strategy itself raises is named after it, not what is done inside."""
 
     @contextlib.contextmanager
-    def context(*args: Any, **options: Any) -> Iterator[Any]:
+    def context(*args: Any, **options: Any) -> Generator[Any, None, None]:
         inside: BaseException | None = None
         with contextlib.ExitStack() as stack:
             with component_errors(label, f"{name}()"):

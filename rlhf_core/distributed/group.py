@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from itertools import accumulate, pairwise
@@ -250,7 +250,7 @@ class RankZero:
         return received if self.ranks.rank == 0 else []
 
     @contextmanager
-    def section(self) -> Iterator[RankZeroSection]:
+    def section(self) -> Generator[RankZeroSection, None, None]:
         """A section in which rank 0 alone works, without collective operations, and names what it sends.
 
         Raises:
@@ -318,7 +318,7 @@ def borrow_dummy_sample(ranks: Collectives, value: T | None, present: Sequence[b
 
 
 @contextmanager
-def engine_on_every_rank(comm: Collectives) -> Iterator[None]:
+def engine_on_every_rank(comm: Collectives) -> Generator[None, None, None]:
     """A context that all ranks leave with ``EngineUnavailable``, or none does; all enter it together.
 
     It contains no exchange between ranks but what comes before the engine is asked. Costs one of a number.
@@ -350,7 +350,7 @@ def sampling_on_every_rank(
     """A context that enters :func:`engine_on_every_rank`, and ``whole_weights`` inside it."""
 
     @contextmanager
-    def entered() -> Iterator[None]:
+    def entered() -> Generator[None, None, None]:
         with engine_on_every_rank(comm), whole_weights():
             yield
 

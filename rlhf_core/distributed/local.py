@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class LocalStrategy(GroupCollectives):
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:
+    def accumulate(self, module: torch.nn.Module, last: bool) -> Generator[None, None, None]:
         """Nothing to synchronise."""
         yield
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,7 +172,7 @@ class RankMonitor:
                 self._stacks[other] = self.store.get(f"{ASKED}/{other}").decode()
 
     @contextlib.contextmanager
-    def awaiting(self, what: str, timeout_s: float) -> Iterator[None]:
+    def awaiting(self, what: str, timeout_s: float) -> Generator[None, None, None]:
         """While the main thread waits; shortly before the deadline who is missing is said, if nobody could later.
 
         Other threads have groups of gloo, whose waits end with an error.
@@ -271,7 +271,7 @@ def stacks_here() -> str:
 
 
 @contextlib.contextmanager
-def waiting(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Iterator[None]:
+def waiting(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Generator[None, None, None]:
     """A wait for the other ranks.
 
     Raises:

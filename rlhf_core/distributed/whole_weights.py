@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,7 +114,7 @@ def read_stored(tree: Any, like: Callable[[Stored], torch.Tensor]) -> Any:
 
 
 @contextlib.contextmanager
-def _one_process() -> Iterator[None]:
+def _one_process() -> Generator[None, None, None]:
     """torch warns that it writes from one process, or reads in one."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -122,7 +122,7 @@ def _one_process() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _failures(what: str) -> Iterator[None]:
+def _failures(what: str) -> Generator[None, None, None]:
     """torch collects every rank's errors in one that is no ``Exception``."""
     try:
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def preserved_rng() -> Iterator[None]:
+def preserved_rng() -> Generator[None, None, None]:
     """What runs inside leaves every global random generator as it was."""
     before = rng_state()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class Reference:
         return cls(frozen, adapter=False)
 
     @contextlib.contextmanager
-    def active(self) -> Iterator[Any]:
+    def active(self) -> Generator[Any, None, None]:
         """Yield the model that computes reference logprobs, without dropout; the policy is as it was afterwards.
 
         Example:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -62,7 +62,7 @@ def label_for(kind: str, chosen: ComponentConfig, registry: Registry | None, rol
 
 
 @contextlib.contextmanager
-def component_errors(label: str, method: str) -> Iterator[None]:
+def component_errors(label: str, method: str) -> Generator[None, None, None]:
     """Name the component that raises inside.
 
     Example:
@@ -140,7 +140,7 @@ class Watchdog:
         self._over = threading.Event()
 
     @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> Generator[None, None, None]:
         """Watch while inside; elsewhere than in the main thread, or on a system without the signal, nothing is."""
         global _watchdog
         if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPROF"):
@@ -158,7 +158,7 @@ class Watchdog:
             _watchdog = outer
 
     @contextlib.contextmanager
-    def stage(self, name: StageName, what: str) -> Iterator[None]:
+    def stage(self, name: StageName, what: str) -> Generator[None, None, None]:
         """Watch what is done inside.
 
         Raises:

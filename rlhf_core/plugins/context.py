@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,7 +60,7 @@ class BuildContext:
         return self.session.components.build(kind, config, self)
 
     @contextmanager
-    def open(self, kind: str, config: ComponentConfig) -> Iterator[Any]:
+    def open(self, kind: str, config: ComponentConfig) -> Generator[Any, None, None]:
         """Build a component outside a run, checked against its protocol; it is closed at the end.
 
         Args:

@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def unchanged_process() -> Iterator[None]:
+def unchanged_process() -> Generator[None, None, None]:
     """Leave the caller's torch settings, random states, logging, signals and environment as they were."""
     with contextlib.ExitStack() as stack:
         for keep in (_torch, _random_states, _logging, _signals, _variables, _accelerate):
@@ -30,7 +30,7 @@ def unchanged_process() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _torch() -> Iterator[None]:
+def _torch() -> Generator[None, None, None]:
     import torch
 
     from rlhf_core.models.layers import matmul
@@ -55,7 +55,7 @@ def _torch() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _random_states() -> Iterator[None]:
+def _random_states() -> Generator[None, None, None]:
     import numpy as np
     import torch
 
@@ -72,7 +72,7 @@ def _random_states() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _logging() -> Iterator[None]:
+def _logging() -> Generator[None, None, None]:
     from transformers.utils import logging as of_transformers
 
     root = logging.getLogger()
@@ -88,7 +88,7 @@ def _logging() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
+def _signals() -> Generator[None, None, None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -100,7 +100,7 @@ def _signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _variables() -> Iterator[None]:
+def _variables() -> Generator[None, None, None]:
     before = dict(os.environ)
     try:
         yield
@@ -111,7 +111,7 @@ def _variables() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _accelerate() -> Iterator[None]:
+def _accelerate() -> Generator[None, None, None]:
     """accelerate keeps one state per process, with its device and precision; a fresh one stays fresh."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, cast
 
 from rlhf_core.types.errors import ConfigError, DatasetError, RlhfError
@@ -55,7 +55,7 @@ _objects: dict[str, Any] = {}
 
 
 @contextlib.contextmanager
-def registered(objects: Mapping[str, Any]) -> Iterator[None]:
+def registered(objects: Mapping[str, Any]) -> Generator[None, None, None]:
     """Let configurations of this process find these objects, by slot."""
     if _objects.get("busy"):
         raise RlhfError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -50,7 +50,9 @@ class PromptLoader:
         self.returned = [*(g.prompt for g in groups), *self.returned]
 
     @contextmanager
-    def put_back_if_unsampled(self, groups: Sequence[PromptGroup], *, whole_batch: bool = True) -> Iterator[None]:
+    def put_back_if_unsampled(
+        self, groups: Sequence[PromptGroup], *, whole_batch: bool = True
+    ) -> Generator[None, None, None]:
         """Undo the taking of prompts where the engine is gone, unless others of the batch have been scored already."""
         try:
             yield
@@ -147,7 +149,7 @@ class RolloutCollector:
         return self.batch(groups, cut_groups(own, rollouts, scores), version)
 
     @contextmanager
-    def sampling(self, timer: Timer) -> Iterator[None]:
+    def sampling(self, timer: Timer) -> Generator[None, None, None]:
         """Context of what samples; all ranks enter it together.
 
         With several ranks the rest of ``rollout`` is gathering weights, and waiting for the ranks that come later.

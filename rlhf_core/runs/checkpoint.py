@@ -7,7 +7,7 @@ import logging
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +54,7 @@ class CheckpointStore:
         return self.folder / f"step-{step:06d}"
 
     @contextlib.contextmanager
-    def writing(self, step: int) -> Iterator[Path]:
+    def writing(self, step: int) -> Generator[Path, None, None]:
         """Yield a folder to fill: ``model`` in Hugging Face form, the tree ``state``, and with a sharded strategy
         ``shard-RANK`` of each rank and ``sharded`` of all. It becomes the step's checkpoint when it is whole.
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ PAUSE_S = 0.05
 
 
 @contextlib.contextmanager
-def held_by_this_process(folder: Path) -> Iterator[None]:
+def held_by_this_process(folder: Path) -> Generator[None, None, None]:
     """Hold the lock of a run's folder; without effect where the file system has none.
 
     Raises:

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
 from rlhf_core.config.plan import Plan
@@ -145,7 +145,7 @@ class RunSession:
         return not self.strategy.gather_objects(done)[0]
 
     @contextlib.contextmanager
-    def guard(self) -> Iterator[None]:
+    def guard(self) -> Generator[None, None, None]:
         """Turn the first Ctrl-C into "finish this step, save, stop"; a second one, or an early one, stops at once."""
         previous = None
         with contextlib.suppress(ValueError):  # not in the main thread

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ Example:
 
 
 @contextmanager
-def null_progress(name: str, total: int | None) -> Iterator[Advance]:
+def null_progress(name: str, total: int | None) -> Generator[Advance, None, None]:
     """Work that nobody watches."""
 
     def advance(count: int) -> None:

@@ -55,7 +55,8 @@ class SamplingSettings(Config):
         """Return them as the engine's type."""
         from rlhf_core.types.rollouts import SamplingParams
 
-        return SamplingParams(**{**self.model_dump(), "stop": tuple(self.stop), **changes})
+        fields: dict[str, Any] = {**self.model_dump(), "stop": tuple(self.stop), **changes}
+        return SamplingParams(**fields)
 
 
 class LoopSettings(ComponentConfig):

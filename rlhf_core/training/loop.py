@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -98,7 +98,7 @@ def _run_steps(trainer: Stepper, session: RunSession, schedule: LoopSchedule, fi
 @contextlib.contextmanager
 def _saved_without_engine(
     trainer: Stepper, session: RunSession, step: int, *, unchanged: bool = False
-) -> Iterator[None]:
+) -> Generator[None, None, None]:
     """Save the last whole step where the rollout engine is gone, and the run is unchanged since.
 
     All ranks write the checkpoint together, so all must have left the step at the same point; else the last one on

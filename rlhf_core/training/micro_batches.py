@@ -7,7 +7,7 @@ memory and time: a budget of positions bounds the first, equal work per micro-ba
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -206,7 +206,7 @@ class NoGradForward:
         return list(zip(parts, results, strict=True))
 
     @contextmanager
-    def _weights(self) -> Iterator[torch.nn.Module]:
+    def _weights(self) -> Generator[torch.nn.Module, None, None]:
         """Yield the module to call."""
         if self._sharding is not None:
             with self._sharding.sharded_forward(self.module) as module:

@@ -55,8 +55,9 @@ class Evaluation:
         """Undo :meth:`state`; None stays None."""
         if not state:
             return None
-        media = [tuple(Media(**one) for one in of_text) for of_text in state.get("media", ())]
-        return cls(**{**state, "media": media})
+        fields = dict(state)
+        fields["media"] = [tuple(Media(**one) for one in of_text) for of_text in state.get("media", ())]
+        return cls(**fields)
 
 
 def for_each_rank(evaluation: Evaluation, ranks: Collectives) -> list[Evaluation]:

@@ -77,7 +77,8 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
 def turn_from_json(row: Mapping[str, Any]) -> Turn:
     """Undo :func:`turn_to_json`."""
     start, end = row["span"]
-    return Turn(**{**row, "span": (start, end), "status": TurnStatus(row["status"])})
+    fields: dict[str, Any] = {**row, "span": (start, end), "status": TurnStatus(row["status"])}
+    return Turn(**fields)
 
 
 def score_to_json(score: object) -> dict[str, Any]:

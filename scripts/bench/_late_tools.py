@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +53,7 @@ def agent_of(tokenizer: Any, agent: dict[str, Any], environment: dict[str, Any])
 
 
 @contextmanager
-def writes_calls(tokenizer: Any) -> Iterator[int]:
+def writes_calls(tokenizer: Any) -> Generator[int, None, None]:
     """Every turn that an engine samples inside is the call, token by token; gives the turn's length.
 
     The model runs and tokens are drawn as ever, so that a turn costs what it costs; then the drawn token is replaced.

@@ -9,7 +9,7 @@ import multiprocessing.connection
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -61,7 +61,7 @@ class Phases:
         return inside
 
     @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> Generator[None, None, None]:
         """Watch every phase's methods."""
         import importlib
         from contextlib import ExitStack

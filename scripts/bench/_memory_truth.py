@@ -7,7 +7,7 @@ NCCL's buffers and the context of CUDA are in neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 from unittest.mock import patch
@@ -42,7 +42,7 @@ class LiveTensors:
         self.live = LiveBytes()
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
+    def counting(self) -> Generator[None, None, None]:
         """Count, sizes that FSDP gives its storages included."""
         with self.live, resizes_seen(self.live):
             yield
@@ -67,7 +67,7 @@ class CardMemory:
         self.card = card
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
+    def counting(self) -> Generator[None, None, None]:
         """The allocator counts anyway, once CUDA is there."""
         torch.cuda.init()
         self.begin()
@@ -86,7 +86,7 @@ class CardMemory:
 
 
 @contextmanager
-def resizes_seen(live: LiveBytes) -> Iterator[None]:
+def resizes_seen(live: LiveBytes) -> Generator[None, None, None]:
     """FSDP frees what it gathered by giving its storage no size, which is no operation."""
     resize = torch.UntypedStorage.resize_
 

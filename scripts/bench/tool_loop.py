@@ -56,7 +56,7 @@ def same_numbers(work: ToolWork, model: Path) -> dict[str, Any]:
     ours = our_gradient(model, prompts, episodes, masks, advantages)
     gap = torch.sqrt(sum((ours[1][k] - g).double().pow(2).sum() for k, g in trl[1].items()))  # pyright: ignore
     norm = torch.sqrt(sum(g.double().pow(2).sum() for g in trl[1].values()))  # pyright: ignore
-    same = {
+    same: dict[str, Any] = {
         "prompt_tokens": sorted({len(p) for p in prompts}),
         "prompts_are_equal": our_prompts(model, work) == [prompts[n * work.group] for n in range(len(work.prompts))],
         "results_are_equal": our_result(model, work, prompts[0], episodes[0][: work.lengths()[0][0]]) == suffix,

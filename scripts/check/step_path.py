@@ -23,8 +23,15 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = ("train", "--algo", "grpo", "--reward", "ensemble")
-SETTINGS = ("trainer.steps=2", "trainer.eval_samples=0", "trainer.gold_samples=0", "trainer.rollout_batch_size=16")
-SETTINGS += ("reward.members=2", "reward.max_pairs=32", "reward.heldout_pairs=16")
+SETTINGS = (
+    "trainer.steps=2",
+    "trainer.eval_samples=0",
+    "trainer.gold_samples=0",
+    "trainer.rollout_batch_size=16",
+    "reward.members=2",
+    "reward.max_pairs=32",
+    "reward.heldout_pairs=16",
+)
 TRAINER = "rlhf_core.rl.trainer:OnlineTrainer"
 ENDS = {
     "loss": "GrpoClip.__call__",

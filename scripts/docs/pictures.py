@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> Non
 
 
 @contextmanager
-def dashboard(folder: Path) -> Iterator[str]:
+def dashboard(folder: Path) -> Generator[str, None, None]:
     """A dashboard's address."""
     command = [*RLHF, "dashboard", folder.name, "--port", "0", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder.resolve().parent) as process:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.rollouts import Prompt, Sample, Score
 from rlhf_core.workers.pool import VerifierPool
-from rlhf_core.workers.worker_handle import Recycling, descendants
+from rlhf_core.workers.worker_handle import descendants
 from rlhf_plugin_verifiers.reward import worker_spec
 from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 from scripts._distribution import install
@@ -117,7 +117,7 @@ def calls(count: int, seed: int) -> list[tuple[int, str, str, str]]:
 
 
 @contextmanager
-def distribution() -> Iterator[Path]:
+def distribution() -> Generator[Path, None, None]:
     """A throw-away package with the faulty verifier, importable here and in the workers."""
     with tempfile.TemporaryDirectory() as name:
         install(Path(name), "faulty_verifier", MODULE, "[rlhf.verifier]\nfaulty = faulty_verifier:FaultyConfig\n")
@@ -140,7 +140,7 @@ def through_pool(
         workers=workers,
         timeout_s=deadline_s,
         start_timeout_s=120.0,
-        recycling=Recycling(recycle),
+        recycle_after_calls=recycle,
     )
     pool.verify([sample(n, "echo", "", "") for n in range(500)])
     overhead = statistics.median(pool.times)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -85,7 +85,7 @@ class AgentFolder:
         write_text(self.rows_path, "".join(json.dumps(json_values(r), ensure_ascii=False) + "\n" for r in rows))
 
     @contextmanager
-    def writing(self) -> Iterator[Any]:
+    def writing(self) -> Generator[Any, None, None]:
         """Yield what appends a row, from any thread; rows without a verdict are dropped first, to be played again.
 
         Raises:
@@ -110,7 +110,7 @@ class AgentFolder:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _held(folder: Path) -> Generator[None, None, None]:
     """Hold the folder's lock, which ends with this process; without effect where the file system has none."""
     try:
         import fcntl

@@ -111,11 +111,12 @@ def from_json(row: Any, where: str = "") -> AgentTrajectory:
             why=f"this package reads version {VERSION}",
             fix="record it again with this version, or read it with the one that wrote it",
         )
-    fields = {k: v for k, v in row.items() if k != "version"}
+    fields: dict[str, Any] = {k: v for k, v in row.items() if k != "version"}
     try:
-        turns = tuple(ModelTurn(**t) for t in fields.pop("turns"))
-        calls = tuple(CallRecord(**c) for c in fields.pop("calls"))
-        return AgentTrajectory(**{**fields, "messages": tuple(fields["messages"]), "turns": turns, "calls": calls})
+        fields["turns"] = tuple(ModelTurn(**t) for t in fields["turns"])
+        fields["calls"] = tuple(CallRecord(**c) for c in fields["calls"])
+        fields["messages"] = tuple(fields["messages"])
+        return AgentTrajectory(**fields)
     except (KeyError, TypeError) as error:
         raise DatasetError(
             f"a row is not a trajectory: {error}", where=where, fix="name a rows.jsonl that `rlhf eval` wrote"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -37,7 +37,7 @@ class Screen:
         click.secho(text, dim=True, err=True)
 
     @contextmanager
-    def turn(self, message: str, names: Sequence[str]) -> Iterator[list[Writer]]:
+    def turn(self, message: str, names: Sequence[str]) -> Generator[list[Writer], None, None]:
         """A writer for each model, one after the other."""
         yield [_Lines(name if len(names) > 1 else "") for name in names]
 
@@ -73,7 +73,7 @@ class JsonScreen(Screen):
     """One JSON line for each answer."""
 
     @contextmanager
-    def turn(self, message: str, names: Sequence[str]) -> Iterator[list[Writer]]:
+    def turn(self, message: str, names: Sequence[str]) -> Generator[list[Writer], None, None]:
         """A writer for each model."""
         yield [_JsonLine(message, name) for name in names]
 
@@ -99,7 +99,7 @@ class Columns(Screen):
     """Two answers side by side, both growing as their tokens come."""
 
     @contextmanager
-    def turn(self, message: str, names: Sequence[str]) -> Iterator[list[Writer]]:
+    def turn(self, message: str, names: Sequence[str]) -> Generator[list[Writer], None, None]:
         """A writer for each column."""
         from rich.live import Live
         from rich.table import Table

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,7 @@ def make_engine(
 
 
 @contextlib.contextmanager
-def local_rank() -> Iterator[None]:
+def local_rank() -> Generator[None, None, None]:
     """``LOCAL_RANK``, which a launcher sets and DeepSpeed asks for, is there in one process, too."""
     single = "LOCAL_RANK" not in os.environ
     os.environ.setdefault("LOCAL_RANK", "0")

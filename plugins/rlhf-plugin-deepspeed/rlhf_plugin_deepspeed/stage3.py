@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -92,12 +92,12 @@ class Zero3(Zero):
         stack[:] = [entered for entered in stack if entered is not module]
 
     @contextlib.contextmanager
-    def sharded_forward(self, module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    def sharded_forward(self, module: torch.nn.Module) -> Generator[torch.nn.Module, None, None]:
         """Layers are gathered one by one; a call leaves none whole."""
         yield module
 
     @contextlib.contextmanager
-    def gathered(self, module: torch.nn.Module) -> Iterator[None]:
+    def gathered(self, module: torch.nn.Module) -> Generator[None, None, None]:
         """Every layer whole until the end, whatever is called and how often."""
         hooks: LayerHooks | None = module.__dict__.get("_rlhf_zero3")
         if hooks is None:

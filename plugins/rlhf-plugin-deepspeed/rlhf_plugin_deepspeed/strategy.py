@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,7 @@ class Zero(OnRanks):
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:
+    def accumulate(self, module: torch.nn.Module, last: bool) -> Generator[None, None, None]:
         """One micro-batch; stage 1 adds gradients over ranks after the last, the others after each."""
         engine = self._engines.get(id(module))
         if engine is None:

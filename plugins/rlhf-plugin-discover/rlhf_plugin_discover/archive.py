@@ -157,4 +157,5 @@ class Journal:
 
 def proposal_of(row: Mapping[str, Any]) -> Proposal:
     """Read one line back."""
-    return Proposal(**{**row, "shown": tuple(row["shown"])})
+    fields: dict[str, Any] = {**row, "shown": tuple(row["shown"])}
+    return Proposal(**fields)

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Semaphore, Thread
@@ -107,7 +107,7 @@ class Conversation:
         return None if result.done else result.content
 
     @contextlib.contextmanager
-    def _environment(self) -> Iterator[Answers]:
+    def _environment(self) -> Generator[Answers, None, None]:
         """While it is asked; an episode that is over asks nothing, and goes no further."""
         if self.episode.ended:
             raise EpisodeOver(self.episode.ended)

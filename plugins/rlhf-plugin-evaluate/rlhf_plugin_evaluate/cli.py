@@ -146,7 +146,8 @@ def check_models(plan: Comparison) -> None:
     """Load every model's tokenizer, so that a model that is missing is named before the first one writes anything."""
     from rlhf_core.models import ModelConfig, load_tokenizer
 
-    for path in sorted({*plan.policies.values(), plan.reference} - {None}):
+    references = () if plan.reference is None else (plan.reference,)
+    for path in sorted({*plan.policies.values(), *references}):
         load_tokenizer(ModelConfig(path=path))
 
 

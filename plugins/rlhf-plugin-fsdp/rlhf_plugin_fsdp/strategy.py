@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,7 +70,7 @@ class Fsdp(OnRanks):
         return module
 
     @contextlib.contextmanager
-    def sharded_forward(self, module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    def sharded_forward(self, module: torch.nn.Module) -> Generator[torch.nn.Module, None, None]:
         """Layers are gathered one by one, and the root once for all forwards."""
         initialise(module)
         try:
@@ -81,7 +81,7 @@ class Fsdp(OnRanks):
             _forget_forwards(module)
 
     @contextlib.contextmanager
-    def gathered(self, module: torch.nn.Module) -> Iterator[None]:
+    def gathered(self, module: torch.nn.Module) -> Generator[None, None, None]:
         """Every unit whole until the end, whatever is called and how often."""
         initialise(module)
         units = _units(module)
@@ -100,7 +100,7 @@ class Fsdp(OnRanks):
                 layer.set_reshard_after_forward(self.config.reshard_after_forward, recurse=False)
 
     @contextlib.contextmanager
-    def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:
+    def accumulate(self, module: torch.nn.Module, last: bool) -> Generator[None, None, None]:
         """Gradients are added over ranks after every micro-batch, or after the last alone."""
         module.set_requires_gradient_sync(last or self.config.sync_every_micro_batch)  # pyright: ignore
         yield

@@ -118,7 +118,7 @@ class Health:
         watches: called in this order.
     """
 
-    def __init__(self, watches: list[Watch]) -> None:
+    def __init__(self, watches: list[Watch[Any]]) -> None:
         self.watches = {w.name: w for w in watches}
 
     def observe(self, step: int, metrics: Metrics) -> str | None:

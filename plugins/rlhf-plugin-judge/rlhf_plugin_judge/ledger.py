@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -95,7 +95,7 @@ class Ledger:
             return [row for row in self.batches.values() if row["id"] not in self.settled]
 
     @contextmanager
-    def _locked(self) -> Iterator[IO[bytes]]:
+    def _locked(self) -> Generator[IO[bytes], None, None]:
         with self._lock, self.path.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._catch_up(file)

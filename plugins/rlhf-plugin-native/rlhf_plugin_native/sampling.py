@@ -6,7 +6,7 @@ Suffixes: ``_B`` live sequences, ``_V`` vocabulary, ``_K`` blocks of the vocabul
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ BLOCK = 256
 
 
 @contextlib.contextmanager
-def sampling_forwards(model: Any) -> Iterator[None]:
+def sampling_forwards(model: Any) -> Generator[None, None, None]:
     """A context without dropout, in which weights are cast once for all forwards; they must not change in it.
 
     Autocast keeps casts of trainable weights until the outermost autocast context ends.

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Generator[None, None, None]:
     """Hold the folder for this process and those it starts."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def start(
 
 
 @contextlib.contextmanager
-def terminated_as_interrupt() -> Iterator[None]:
+def terminated_as_interrupt() -> Generator[None, None, None]:
     """SIGTERM ends what was started as Ctrl-C does; without this it would be left running."""
 
     def interrupt(number: int, frame: object) -> None:
@@ -111,7 +111,7 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def _interruptible() -> Generator[None, None, None]:
     """What begins here takes SIGINT, also where a script has begun this process with ``&`` and it is ignored."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if not ignored or threading.current_thread() is not threading.main_thread():
@@ -125,7 +125,7 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _output(printed: Path | None, log: IO[bytes]) -> Iterator[int | IO[bytes]]:
+def _output(printed: Path | None, log: IO[bytes]) -> Generator[int | IO[bytes], None, None]:
     if printed is None:
         yield subprocess.PIPE
         return

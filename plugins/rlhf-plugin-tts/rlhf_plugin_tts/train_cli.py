@@ -70,7 +70,7 @@ def train_reward(
         train_vectors, trained_on = heard.pairs(train)
         heldout_vectors, tested_on = heard.pairs(heldout)
     head = train_head(train_vectors, head_settings)
-    result = {
+    result: dict[str, Any] = {
         "reward": REWARD_OF[hears],
         "train_pairs": len(trained_on),
         "train_accuracy": accuracy(head, train_vectors, groups_of(trained_on))["accuracy"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +160,7 @@ def save_base(policy: Any, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _written_by_every_rank(model: Any) -> Iterator[None]:
+def _written_by_every_rank(model: Any) -> Generator[None, None, None]:
     """transformers' ``save_pretrained`` writes nothing on another rank than 0, each of which has a folder of its own
     here."""
     model.should_save_on_this_rank = lambda is_main_process: True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +173,7 @@ def _choice(completion: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def process_kept() -> Iterator[None]:
+def process_kept() -> Generator[None, None, None]:
     """Leave this process as it was: random generators, threads, and variables of a launcher, which vLLM would take
     for its own where this process is in no group."""
     set_num_threads, threads, dtype = torch.set_num_threads, torch.get_num_threads(), torch.get_default_dtype()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ def other_weights(weights: Mapping[str, torch.Tensor]) -> Weights:
 
 
 @contextlib.contextmanager
-def weights_in(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+def weights_in(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> Generator[None, None, None]:
     """Other values in the policy's own parameters; afterwards those of before, bit for bit."""
     before = trained_weights(model)
     parameters = dict(model.named_parameters())

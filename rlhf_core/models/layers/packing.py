@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -116,7 +116,7 @@ _chosen = _Chosen()
 
 
 @contextmanager
-def selected_backends() -> Iterator[dict[str, Choice]]:
+def selected_backends() -> Generator[dict[str, Choice], None, None]:
     """The backends that packed attention takes while this is entered, by name."""
     before, _chosen.taken = _chosen.taken, dict[str, Choice]()
     try:
@@ -126,7 +126,7 @@ def selected_backends() -> Iterator[dict[str, Choice]]:
 
 
 @contextmanager
-def only_backend(name: str) -> Iterator[None]:
+def only_backend(name: str) -> Generator[None, None, None]:
     """While this is entered, no other backend with one call is taken."""
     before, _chosen.allowed = _chosen.allowed, (name,)
     try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +96,7 @@ def trunk_called_once(model: torch.nn.Module) -> bool:
 
 
 @contextmanager
-def quiet(model: torch.nn.Module) -> Iterator[None]:
+def quiet(model: torch.nn.Module) -> Generator[None, None, None]:
     """Eval mode inside, every module's own mode restored after."""
     modes = [(m, m.training) for m in model.modules()]
     model.eval()

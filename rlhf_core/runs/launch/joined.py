@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ class Rank0:
         self._beating_over = threading.Event()
 
     @contextlib.contextmanager
-    def leading(self) -> Iterator[None]:
+    def leading(self) -> Generator[None, None, None]:
         """Tell the others why there is no run, if there is none."""
         with self.rendezvous.beating() as self._beating_over:
             try:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import FrameType
 from typing import NoReturn
 
@@ -47,7 +47,7 @@ def die_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
+def sigterm_as_interrupt() -> Generator[None, None, None]:
     """Treat SIGTERM, which schedulers and `kill` send, like SIGINT: step, checkpoint, page, exit code 130.
 
     A caller's own handler stays, and so does everything outside of the main thread.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ def check_disk(folder: Path, needed: int, place: str) -> None:
 
 
 @contextlib.contextmanager
-def named_rank(what: str, place: str) -> Iterator[None]:
+def named_rank(what: str, place: str) -> Generator[None, None, None]:
     """Ranks join each other, or exchange their first number. Errors of other kinds pass as they are.
 
     Raises:

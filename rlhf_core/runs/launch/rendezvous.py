@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -116,7 +116,7 @@ class Rendezvous:
         return self._read("beat") if self._there("beat") else None
 
     @contextlib.contextmanager
-    def beating(self) -> Iterator[threading.Event]:
+    def beating(self) -> Generator[threading.Event, None, None]:
         """Say that this rank is at work, however long it takes, until the event is set."""
         over = threading.Event()
 
@@ -163,7 +163,7 @@ class Rendezvous:
             return json.loads(self.store.get(key))
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[None]:
+    def _connected(self) -> Generator[None, None, None]:
         try:
             yield
         except RuntimeError as error:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
 @contextmanager
-def panels(file: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[list[Any] | None]:
+def panels(file: Path, rows: int, columns: int, size: tuple[float, float]) -> Generator[list[Any] | None, None, None]:
     """Axes to draw on, saved to ``file`` at the end; None without matplotlib."""
     try:
         import matplotlib

@@ -7,7 +7,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class MbppSandbox:
 
 
 @contextmanager
-def verifier(timeout_s: float) -> Iterator[Asserts]:
+def verifier(timeout_s: float) -> Generator[Asserts, None, None]:
     """The verifier ``mbpp``, closed at the end."""
     config = MBPPConfig.model_validate({"sandbox": {"timeout_s": timeout_s}})
     built = config.build(context_of(open_registry()))
@@ -182,6 +182,6 @@ def mutate(code: str, seed: int) -> str | None:
             node.value = not value if isinstance(value, bool) else value + 1  # pyright: ignore[reportAttributeAccessIssue]
         case "test":
             node.test = ast.UnaryOp(ast.Not(), node.test)  # pyright: ignore[reportAttributeAccessIssue]
-        case "result":
+        case _:  # a result
             node.value = ast.Constant(None)  # pyright: ignore[reportAttributeAccessIssue]
     return ast.unparse(ast.fix_missing_locations(tree))

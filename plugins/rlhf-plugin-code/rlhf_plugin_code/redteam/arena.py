@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,8 @@ from rlhf_plugin_code.redteam import escapes, resources, verdicts
 from rlhf_plugin_code.sandbox import UNSAFE, Ended, Limits, Sandbox, TestReport
 
 LIMITS = Limits(timeout_s=1.5, memory_mb=256, disk_mb=8, processes=16, output_kb=256)
-GROUPS = {"resources": resources.ATTACKS, "escapes": escapes.ATTACKS, "verdicts": verdicts.ATTACKS}
+SCRIPTS = {"resources": resources.ATTACKS, "escapes": escapes.ATTACKS}
+GROUPS = {**SCRIPTS, "verdicts": verdicts.ATTACKS}
 CONTROLS = (
     "secrets in the environment",
     "a secret file by its path",
@@ -73,7 +74,7 @@ class Arena:
         if group == "verdicts":
             won, stopped = self._verdict(*verdicts.ATTACKS[name])
         else:
-            ended = self.sandbox.script(self._fill(GROUPS[group][name]))
+            ended = self.sandbox.script(self._fill(SCRIPTS[group][name]))
             won, stopped = self._claims(ended), how(ended)
         seconds = time.monotonic() - started
         return Outcome(group, name, won or self._traces(), stopped, seconds)
@@ -141,7 +142,7 @@ def processes_below(sandbox: Sandbox) -> list[int]:
 
 
 @contextmanager
-def arena(limits: Limits = LIMITS, box: type[Sandbox] = Sandbox) -> Iterator[Arena]:
+def arena(limits: Limits = LIMITS, box: type[Sandbox] = Sandbox) -> Generator[Arena, None, None]:
     """Everything set up, around a sandbox or, for controls, what isolates nothing; cleaned away afterwards."""
     secret = secrets.token_hex(16)
     os.environ["ARENA_SECRET"] = secret

@@ -8,7 +8,7 @@ plan adds what its strategy holds there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -91,7 +91,7 @@ class Backward:
         return named if self._end is None else {**named, ROOT: self._end}
 
     @contextmanager
-    def followed(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    def followed(self, optimizer: torch.optim.Optimizer) -> Generator[None, None, None]:
         """Until the optimizer's step.
 
         Args:

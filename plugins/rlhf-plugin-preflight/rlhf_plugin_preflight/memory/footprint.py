@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -148,7 +148,7 @@ def _continued(few: Any, more: Any, times: float) -> Any:
 
 
 @contextmanager
-def _as_in_a_run(run: RunConfig) -> Iterator[None]:
+def _as_in_a_run(run: RunConfig) -> Generator[None, None, None]:
     """torch's settings, as ``runs.launch.process.set_up_torch`` has them: they decide what backward does."""
     import torch
 

@@ -47,4 +47,4 @@ def asked_for(
         near = did_you_mean(name, STRATEGIES, limit=1)
         raise ConfigError(f"there is no strategy '{name}' to plan for", why=near, fix=f"one of {', '.join(STRATEGIES)}")
     per_node = ranks_per_node or (own.ranks_per_node if name == own.strategy == "hsdp" else Placement.ranks_per_node)
-    return Placement(cast("Name", name), ranks, per_node, tensor, pipeline)
+    return Placement(name, ranks, per_node, tensor, pipeline)

@@ -88,8 +88,9 @@ def _spelled(text: str) -> Shape:
         raise ModelError(f"'{PREFIX}{text}' does not say {', '.join(missing)}", fix=f"add {missing[0]}=N")
     heads = sizes["heads"]
     defaults = {"kv_heads": heads, "intermediate": 4 * sizes["hidden"], "context": 4096, "tied": 0}
-    sizes = {**defaults, **sizes}
-    shape = Shape("llama", **{**sizes, "tied": bool(sizes["tied"])})
+    fields: dict[str, Any] = {**defaults, **sizes}
+    fields["tied"] = bool(fields["tied"])
+    shape = Shape("llama", **fields)
     _check(shape, text)
     return shape
 

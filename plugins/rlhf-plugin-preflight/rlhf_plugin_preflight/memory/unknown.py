@@ -7,7 +7,7 @@ as are said to be chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,7 +68,7 @@ def _filled(shape: tuple[int, ...], value: float) -> Any:
 
 
 @contextmanager
-def without_values(rows: int = 1) -> Iterator[Unknown]:
+def without_values(rows: int = 1) -> Generator[Unknown, None, None]:
     """Inside, tensors are made without memory, and questions about values are answered by :class:`Unknown`.
 
     Args:

@@ -228,6 +228,7 @@ def _value(node: ast.expr) -> Fraction:
             return Fraction(str(number))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand)
-        case ast.BinOp(left=left, op=op, right=right):
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as op, right=right):
             return OPERATORS[type(op)](_value(left), _value(right))
-    raise ValueError(ast.dump(node))
+        case _:
+            raise ValueError(ast.dump(node))

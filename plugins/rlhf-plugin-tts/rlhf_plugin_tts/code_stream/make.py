@@ -16,9 +16,11 @@ from rlhf_plugin_tts.code_stream.modality import MODALITY_FILE
 from rlhf_plugin_tts.code_stream.stream import MARKS
 from rlhf_plugin_tts.codec_voice.codec import Codec, fetch, link_folder
 
-OTHERS = ("generation_config.json", "preprocessor_config.json", "processor_config.json", "special_tokens_map.json")
-OTHERS += ("tokenizer.json", "tokenizer_config.json", "spiece.model", "tokenizer.model", "added_tokens.json")
-OTHERS += ("chat_template.jinja", "config.json")
+OTHERS = (
+    *("generation_config.json", "preprocessor_config.json", "processor_config.json", "special_tokens_map.json"),
+    *("tokenizer.json", "tokenizer_config.json", "spiece.model", "tokenizer.model", "added_tokens.json"),
+    *("chat_template.jinja", "config.json"),
+)
 KINDS = {
     "parler": ("parler_tts", "Parler-TTS", "rlhf_plugin_tts.parler.modality", "ParlerVoice"),
     "dia": ("dia", "Dia", "rlhf_plugin_tts.dia.modality", "DiaVoice"),

@@ -97,5 +97,5 @@ def _stream(
     tokenizer = asked["description_tokenizer"]
     if tokenizer is not None and like != "parler":
         raise ConfigError("--description-tokenizer is for Parler-TTS", fix="leave it out")
-    named = {"voice": asked["voice"] or "", "learn": asked["learn"] or "all", "descriptions": tokenizer}
+    named: dict[str, Any] = {"voice": asked["voice"] or "", "learn": asked["learn"] or "all", "descriptions": tokenizer}
     return make_stream_voice(str(like), model, codec, output, **named)

@@ -37,8 +37,8 @@ class ParlerDecoderConfig(PretrainedConfig):
         self.num_cross_attention_key_value_heads: int = (
             self.num_cross_attention_key_value_heads or self.num_key_value_heads
         )
-        ids = {"pad_token_id": 2048, "bos_token_id": 2049, "eos_token_id": 2048}
-        super().__init__(**{**ids, **kwargs})
+        ids: dict[str, Any] = {"pad_token_id": 2048, "bos_token_id": 2049, "eos_token_id": 2048}
+        super().__init__(**(ids | kwargs))
 
 
 class ParlerConfig(PretrainedConfig):
@@ -66,7 +66,8 @@ class ParlerConfig(PretrainedConfig):
         self.audio_encoder: Any = audio_encoder or {}
         given = decoder or {}
         self.decoder: Any = ParlerDecoderConfig(**given) if isinstance(given, dict) else given
-        super().__init__(**{**kwargs, "is_encoder_decoder": True})
+        kwargs["is_encoder_decoder"] = True
+        super().__init__(**kwargs)
 
     def get_text_config(self, decoder: Any = None, encoder: Any = None) -> Any:
         """Of the stream: the core asks it."""
