@@ -27,7 +27,7 @@ from typing import Any
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.rollouts import Prompt, Sample, Score
 from rlhf_core.workers.pool import VerifierPool
-from rlhf_core.workers.worker_handle import Recycling, descendants
+from rlhf_core.workers.worker_handle import descendants
 from rlhf_plugin_verifiers.reward import worker_spec
 from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 from scripts._distribution import install
@@ -140,7 +140,7 @@ def through_pool(
         workers=workers,
         timeout_s=deadline_s,
         start_timeout_s=120.0,
-        recycling=Recycling(recycle),
+        recycle_after_calls=recycle,
     )
     pool.verify([sample(n, "echo", "", "") for n in range(500)])
     overhead = statistics.median(pool.times)
