@@ -25,7 +25,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-MODULES = ("rlhf_core.cli.main", "rlhf_core.cli.rank_main", "rlhf_core.runs.launch.ranks", "torch.distributed.run")
+LAUNCHERS = (
+    "rlhf_core.cli.main",
+    "rlhf_core.runs.launch.ranks",
+    "torch.distributed.run",
+    "accelerate.commands.launch",
+)
+"""Those that start processes themselves."""
+MODULES = (*LAUNCHERS, "rlhf_core.cli.rank_main", "scripts.bench._sharding_rank")
 """Modules, besides those of tests, that are started as forks after ``python -m``."""
 IMPORTED = (
     "torch",
@@ -58,8 +65,6 @@ IMPORTED = (
 READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "CUDA_", "LD_", "DS_")
 READ_AT_IMPORT += ("TORCH_", "PYTHON", "ACCELERATE_", "HOME", "XDG_", "LC_", "LANG")
 READ_WHEN_STARTED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
-LAUNCHERS = ("rlhf_core.cli.main", "rlhf_core.runs.launch.ranks", "torch.distributed.run")
-"""Those that start processes themselves."""
 ROOT = Path(__file__).resolve().parents[1]
 PR_SET_CHILD_SUBREAPER = 36
 REAL = subprocess.Popen._execute_child  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.runs.checkpoint import CheckpointStore
 from tests.waiting import wait_for
 
 RLHF = [sys.executable, "-m", "rlhf_core.cli.main"]
@@ -29,6 +30,8 @@ LONG = [
     "2",
     "--set",
     "threads=1",
+    "--set",
+    "dataset.limit=64",
     "--set",
     "reward.workers=1",
     "--set",
@@ -88,7 +91,7 @@ def logged(run: Path, text: str) -> bool:
 
 
 @pytest.mark.slow  # Ctrl-C of one process: tests/bad_input
-def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path, rlhf: Callable[..., Any]) -> None:
+def test_ctrl_c_saves_what_a_run_goes_on_from(tmp_path: Path, rlhf: Callable[..., Any]) -> None:
     with started(tmp_path) as (process, run):
         wait_for(lambda: logged(run, '"step": 2'), "second step")
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
@@ -105,11 +108,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path, rlhf: Callable[..., An
         assert not (run / "stop").exists()
         state = rlhf("runs", "show", run, "--json")
         assert json.loads(state.out)["status"] == "interrupted"
-        out = subprocess.Popen([*RLHF, "train", "--resume", str(run)], stderr=subprocess.PIPE, text=True)
-        wait_for(lambda: logged(run, f'"step": {max(steps) + 2}'), "a step after the resume")
-        (run / "stop").touch()  # asks for the same as Ctrl-C
-        _, err = out.communicate(timeout=60)
-        assert out.returncode == 130, err
+        assert CheckpointStore(run / "checkpoints").newest_whole() == max(steps)
 
 
 def test_early_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
@@ -124,7 +123,7 @@ def test_early_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["launcher", "rank"])
+@pytest.mark.parametrize("victim", ["launcher", pytest.param("rank", marks=pytest.mark.long)])
 def test_killed_from_outside(tmp_path: Path, victim: str) -> None:
     with started(tmp_path) as (process, run):
         wait_for(lambda: logged(run, '"step": 1'), "first step")
