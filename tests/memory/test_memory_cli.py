@@ -51,7 +51,8 @@ def test_the_runs_own_strategy_is_planned(settings: tuple[str, ...], planned: st
 
 
 def test_main_memory_is_compared_with_what_is_offloaded_there() -> None:
-    words = ("--algo", "sft", *SMALL, "--prompt-tokens", "20", "--reply-tokens", "10")
+    words = ("--algo", "sft", "--set", "trainer.micro_batch_size=1", "--set", "model.gradient_checkpointing=true")
+    words += ("--set", "trainer.sample_prompts=0", "--prompt-tokens", "20", "--reply-tokens", "10")
     words += ("--device-memory", "80GiB", "--strategy", "fsdp_offload", "--ranks", "8", "--ranks-per-node", "4")
     unknown, small, large = (
         json.loads(plan(*words, *more, "--json"))

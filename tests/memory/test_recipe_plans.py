@@ -19,6 +19,8 @@ PLANS = [
     for line in file.read_text().splitlines()
     if line.startswith("#   rlhf memory plan")
 ]
+QUICK = {"llama3_8b_reward_model_8gpu.yaml", "qwen3_1.7b_grpo_vllm.yaml"}
+"""Of a run that learns from data, and of one that samples; the others have the same parts."""
 
 
 def test_every_recipe_says_that_we_did_not_run_it_and_has_a_row() -> None:
@@ -30,7 +32,13 @@ def test_every_recipe_says_that_we_did_not_run_it_and_has_a_row() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "command"), PLANS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(PLANS)])
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        pytest.param(name, command, id=f"{name}-{i}", marks=() if name in QUICK else pytest.mark.long)
+        for i, (name, command) in enumerate(PLANS)
+    ],
+)
 def test_a_recipe_fits_its_cards(name: str, command: str) -> None:
     result = CliRunner().invoke(cli, shlex.split(command), catch_exceptions=False)
     peak = re.search(r"^peak (\S+ GB) in \w+: fits", result.output, re.MULTILINE)

@@ -148,7 +148,7 @@ def test_two_shallow_models_tell_what_a_deep_one_holds(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_a_run_that_cannot_fit_is_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    ctx = context("sft", *SMALL[1:], "trainer.micro_batch_size=1")
+    ctx = context("sft", *SMALL[1:], "trainer.micro_batch_size=1", "model.gradient_checkpointing=true")
     monkeypatch.setattr("rlhf_plugin_preflight.memory.amounts.available_ram", lambda: 20_000_000)
     monkeypatch.setattr("rlhf_plugin_preflight.memory.report.available_ram", lambda: 20_000_000)
     with pytest.raises(ConfigError, match=r"cannot fit: it holds 22 MB") as refused:
@@ -209,7 +209,7 @@ def test_a_run_whose_sampling_gathers_more_than_a_card_has_is_refused(
 ) -> None:
     """64 ranks hold a 64th of weights, gradients and moments in an update; to sample each has the model whole."""
     on_cards(monkeypatch, 5_400_000)
-    ctx = sharded(context("grpo", *SHORT, **GRPO), 64)
+    ctx = sharded(context("grpo", *SHORT, "model.gradient_checkpointing=true", **GRPO), 64)
     with pytest.raises(ConfigError, match=r"cannot fit: it holds 5\.8") as refused:
         check_memory(ctx, force=False)
     assert refused.value.exit_code == 2
@@ -227,7 +227,8 @@ def test_what_is_offloaded_must_fit_into_main_memory(
 ) -> None:
     """20 bytes of a parameter beside the device: weight, gradient, two moments, and a reference's weight."""
     whole = 1_372_960 * (4 + 4 + 8)
-    ctx = sharded(context("sft", *SMALL), 8, offload=True)
+    few = (*SMALL[1:], "trainer.micro_batch_size=1", "model.gradient_checkpointing=true")
+    ctx = sharded(context("sft", *few), 8, offload=True)
     on_cards(monkeypatch, 1 << 40, main=int(whole * 1.01))
     check_memory(ctx, force=False)
     on_cards(monkeypatch, 1 << 40, main=int(whole * 0.99))

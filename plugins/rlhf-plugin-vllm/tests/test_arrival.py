@@ -55,11 +55,13 @@ def test_in_float32_a_part_that_is_kept_is_found_at_once(ctx: BuildContext, kept
 
 
 @pytest.mark.slow
-def test_in_bfloat16_a_part_that_is_kept_is_found_when_what_it_changes_lasts(ctx: BuildContext) -> None:
-    for kept in ("head", "embedding", "one layer"):
-        version = refused(ctx, "bfloat16", kept, LARGE, 30)
-        assert version is not None, kept
-        assert version > 1, "one update of it is as small as rounding"
+@pytest.mark.parametrize(
+    "kept", ["head", *(pytest.param(k, marks=pytest.mark.long) for k in ("embedding", "one layer"))]
+)
+def test_in_bfloat16_a_part_that_is_kept_is_found_when_what_it_changes_lasts(ctx: BuildContext, kept: str) -> None:
+    version = refused(ctx, "bfloat16", kept, LARGE, 30)
+    assert version is not None
+    assert version > 1, "one update of it is as small as rounding"
 
 
 def token(place: int, engine: float, trainer: float) -> CanaryToken:

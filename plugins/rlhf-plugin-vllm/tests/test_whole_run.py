@@ -28,7 +28,7 @@ _spec.loader.exec_module(servers)
 
 SETTINGS = (
     "threads=1", "trainer.steps=3", "trainer.group_size=4", "trainer.rollout_batch_size=8", "trainer.eval_samples=0",
-    "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=8", "rollout.name=vllm", "rollout.replicas=1",
+    "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=16", "rollout.name=vllm", "rollout.replicas=1",
     "rollout.environment.VLLM_CPU_KVCACHE_SPACE='1'",
 )  # fmt: skip
 CANARY = range(1000, 1008)
