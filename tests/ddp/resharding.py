@@ -36,4 +36,5 @@ def main(what: str, source: Path, target: Path) -> None:
     dist.destroy_process_group()
 
 
-main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "offline_slices.py"
-DIVIDED = ("3/reward_model+adapters", "2/reward_model+lora")
-"""By DeepSpeed; in stage 2 weights are whole."""
-REWARDS = (
-    "fsdp/reward_model+adapters",
-    "fsdp/reward_model+frozen",
-    "fsdp/kto",
-    "fsdp/prm+adapters",
-    "fsdp/rubric_model+adapters",
+BRIEF = ("fsdp/sft", "fsdp/dpo", "fsdp/reward_model+frozen")
+OTHERS = (
+    *("fsdp/reward_model", "fsdp/reward_model+lora", "fsdp/prm+frozen", "fsdp/sft+lora", "fsdp/dpo+lora"),
+    *("fsdp/kto", "fsdp/reward_model+adapters", "fsdp/prm+adapters", "fsdp/rubric_model+adapters"),
 )
-OTHERS = ("fsdp/reward_model", "fsdp/reward_model+lora", "fsdp/prm+frozen", "fsdp/sft+lora", "fsdp/dpo+lora")
-RESUMED = {f"fsdp/{case}" for case in ("dpo", "reward_model", "reward_model+adapters", "reward_model+frozen")}
-BY_ZERO = ("3/reward_model+frozen", "1/reward_model+adapters", "3/kto", "3/prm+frozen", "2/rubric_model+adapters")
+RESUMED = {f"fsdp/{case}" for case in ("dpo", "reward_model", "reward_model+frozen")}
+BY_ZERO = (
+    *("3/reward_model+adapters", "2/reward_model+lora", "3/reward_model+frozen", "1/reward_model+adapters"),
+    *("3/kto", "3/prm+frozen", "2/rubric_model+adapters"),
+)
+"""By DeepSpeed; below stage 3 weights are whole."""
 
 
 def on_two_ranks(folder: Path, *cases: str) -> dict[str, dict[str, float]]:
@@ -45,11 +44,10 @@ def on_two_ranks(folder: Path, *cases: str) -> dict[str, dict[str, float]]:
 @pytest.mark.parametrize(
     "cases",
     [
-        ("fsdp/sft", "fsdp/dpo"),
-        REWARDS + DIVIDED * (find_spec("deepspeed") is not None),
+        BRIEF,
         pytest.param(OTHERS + BY_ZERO * (find_spec("deepspeed") is not None), marks=pytest.mark.long),
     ],
-    ids=["whole", "rewards", "others"],
+    ids=["brief", "others"],
 )
 def test_each_rank_reads_its_slices(cases: tuple[str, ...], tmp_path: Path) -> None:
     found = on_two_ranks(tmp_path, *cases)
@@ -67,7 +65,7 @@ def test_each_rank_reads_its_slices(cases: tuple[str, ...], tmp_path: Path) -> N
     held = {case: numbers["held"] for case, numbers in found.items() if case not in sampled}  # it gathers weights
     assert any(held.values())
     for case, share in held.items():  # adapters are drawn whole: a fifth of this small model, not counted in its size
-        limit = (1.0 if case.startswith("3/") else 0.85) if "adapters" in case else 0.8  # DeepSpeed steps a copy
+        limit = (1.0 if case.startswith("3/") else 0.95) if "adapters" in case else 0.8  # DeepSpeed steps a copy
         assert share < limit, f"{case}: half of the weights, and what a forward gathers of a layer and of the root"
 
 

@@ -30,8 +30,11 @@ from rlhf_plugin_pocket import weights_path
 from tests.resume.runs import cut_back
 from tests.resume.runs import train as train_here
 
+from . import resharding
+from .test_two_launchers import free_port
+
 Command = Callable[..., tuple[int, str]]
-PARTS = Path(__file__).parent / "resharding.py"
+PARTS = Path(resharding.__file__)
 
 
 def test_a_state_comes_back_without_ranks(tmp_path: Path) -> None:
@@ -152,14 +155,23 @@ def settings(**trainer: Any) -> list[str]:
 
 
 @pytest.mark.slow
-def test_parts_are_read_bit_for_bit_by_one_two_and_three_ranks(tmp_path: Path) -> None:
-    for step, (ranks, what) in enumerate(((2, "save"), (1, "load and save"), (3, "load"))):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-        folders = [str(tmp_path / str(max(0, step - 1))), str(tmp_path / str(step))]
-        done = subprocess.run(
-            [*command, str(PARTS), what, *folders], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+def test_parts_are_read_bit_for_bit_by_one_two_and_three_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_two, of_one = tmp_path / "two", tmp_path / "one"
+    in_ranks(2, "save", of_two, of_two)
+    with monkeypatch.context() as alone:
+        variables = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        for name, value in variables.items():
+            alone.setenv(name, value)
+        resharding.main("load and save", of_two, of_one)
+    in_ranks(3, "load", of_one, of_one)
+
+
+def in_ranks(ranks: int, what: str, source: Path, target: Path) -> None:
+    """Run the script by torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    command += [str(PARTS), what, str(source), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow

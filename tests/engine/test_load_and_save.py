@@ -138,24 +138,6 @@ def test_modules_import_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-@pytest.mark.slow
-def test_gguf_loads_and_saves_as_an_ordinary_model(tmp_path: Path) -> None:
-    file = os.environ.get("RLHF_SMOLLM2_GGUF")
-    if not file:
-        pytest.skip("RLHF_SMOLLM2_GGUF is not set: no real .gguf file to read")
-    loaded = load_policy(ModelConfig(path=file))
-    assert getattr(loaded.model.config, "quantization_config", None) is None
-    assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
-    save_model(loaded.model, loaded.tokenizer, tmp_path, merge=True)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path, use_safetensors=True)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    ids = torch.tensor([tokenizer("The capital of France is")["input_ids"]])
-    with torch.no_grad():
-        want, got = loaded.model(input_ids=ids).logits, again(input_ids=ids).logits
-    assert torch.equal(got, want)
-    assert tokenizer.decode(int(want[0, -1].argmax())).strip() == "Paris"
-
-
 def test_formats(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     raw = Formatter(tokenizer, "auto")
     assert tokenizer.decode(raw.encode([{"role": "system", "content": "hello"}, *USER])) == "hello\nthe cat"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +74,12 @@ def smollm2(tokenizer: Any) -> Any:
     file = os.environ.get("RLHF_SMOLLM2_GGUF", "")
     if not Path(file).is_file():
         pytest.skip("RLHF_SMOLLM2_GGUF is not set")
+    return tokenizer_of(file)
+
+
+@functools.cache
+def tokenizer_of(file: str) -> Any:
+    """Read once: that takes ten seconds."""
     return load_tokenizer(ModelConfig(path=file))
 
 
