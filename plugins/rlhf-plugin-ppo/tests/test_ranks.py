@@ -25,9 +25,9 @@ ARGS = (
     "--set",
     "trainer.eval_samples=0",
     "--set",
-    "trainer.rollout_batch_size=32",
+    "trainer.rollout_batch_size=16",
     "--set",
-    "trainer.train_batch_size=16",
+    "trainer.train_batch_size=8",
     "--set",
     "trainer.sampling.max_tokens=12",
 )

@@ -146,7 +146,7 @@ def phones(text: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_recogniser_understands_the_embedded_voice() -> None:
-    options = {"names": ["wer"], "settings": (), "seed": 0, "before": None, "count": 10, "description": "", "n": 1}
+    options = {"names": ["wer"], "settings": (), "seed": 0, "before": None, "count": 4, "description": "", "n": 1}
     table = measure("pocket-voice", {**options, "max_tokens": 480, "temperature": 0.0})["table"]
     assert table["wer/wer"]["voice"]["mean"] < 0.55
 

@@ -107,6 +107,16 @@ class Faults:
         return ""
 
 
+def stand_in() -> Any:
+    """The class ``StandIn`` of the file beside this one."""
+    spec = importlib.util.spec_from_file_location("stand_in", Path(__file__).with_name("stand_in.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.StandIn
+
+
 def main(folder: str) -> None:
     """Serve ``--model`` on ``--port`` until killed."""
     import torch
@@ -121,11 +131,6 @@ def main(folder: str) -> None:
     parser.add_argument("--enable-lora", action="store_true")
     options = parser.parse_known_args()[0]
     torch.set_num_threads(1)
-    spec = importlib.util.spec_from_file_location("stand_in", Path(__file__).with_name("stand_in.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     if options.load_format == "dummy":
         from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -134,5 +139,5 @@ def main(folder: str) -> None:
     settings = {"path": options.model, "lora": {"r": RANK} if options.enable_lora else None}
     policy = load_policy(ModelConfig.model_validate(settings))
     faults = Faults(Path(folder))
-    module.StandIn(policy, int(options.port), fault=faults, lora_rank=RANK if options.enable_lora else 0)
+    stand_in()(policy, int(options.port), fault=faults, lora_rank=RANK if options.enable_lora else 0)
     threading.Event().wait()

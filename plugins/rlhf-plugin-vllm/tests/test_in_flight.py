@@ -42,7 +42,7 @@ def gaps(model: Any, weights: Any, rollout: Rollout) -> torch.Tensor:
 
 
 class Sampling:
-    """Requests of an engine in a thread of their own, each of which waits at its half for new weights."""
+    """Requests of an engine in a thread of their own, each of which waits once, at its half, for new weights."""
 
     def __init__(
         self, engine: VllmEngine, servers: list[Any], requests: list[RolloutRequest], version: int = 0
@@ -52,13 +52,12 @@ class Sampling:
             server.hold = self._hold
         self._pool = ThreadPoolExecutor(1)
         self.seeds = {r.seed for r in requests}
-        self.held = set(self.seeds)
         self.rollouts: Future[list[Rollout]] = self._pool.submit(engine.generate, requests, SAMPLING, version)
         wait_for(lambda: self.waiting == self.seeds, "every request at its half")
 
     def _hold(self, body: Any) -> float:
         seed = body["sampling_params"]["seed"]
-        if seed not in self.held:
+        if seed not in self.seeds or seed in self.waiting:  # later requests, and those that are sent elsewhere
             return 0.0
         self.waiting.add(seed)
         return 30.0
@@ -68,7 +67,6 @@ class Sampling:
             return self.rollouts.result(60)
         finally:
             self._pool.shutdown()
-            self.held.clear()  # later requests with the same seeds wait for nothing
 
 
 def test_each_token_has_the_logprob_of_the_weights_that_sampled_it(

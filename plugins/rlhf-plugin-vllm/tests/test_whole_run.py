@@ -28,21 +28,23 @@ _spec.loader.exec_module(servers)
 
 SETTINGS = (
     "threads=1", "trainer.steps=3", "trainer.group_size=4", "trainer.rollout_batch_size=8", "trainer.eval_samples=0",
-    "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=16", "rollout.name=vllm", "rollout.replicas=1",
-    "rollout.environment.VLLM_CPU_KVCACHE_SPACE='1'",
+    "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=8", "trainer.sampling.temperature=1.5",
+    "rollout.name=vllm", "reward.mode=continuous", "reward.length={max: 1, zero_at: 9}",
 )  # fmt: skip
+OWN = ("rollout.replicas=1", "rollout.environment.VLLM_CPU_KVCACHE_SPACE='1'")
 CANARY = range(1000, 1008)
 
 
 class Run:
-    """A run over servers of ``folder``."""
+    """A run over servers whose calls are in ``folder``: its own, or one that is given."""
 
-    def __init__(self, folder: Path, *settings: str) -> None:
-        self.folder, self.path, self.python = folder, folder / "run", servers.environment(folder)
-        self.settings = (*SETTINGS, f"rollout.python={self.python}", *settings)
+    def __init__(self, folder: Path, *settings: str, url: str = "") -> None:
+        self.folder, self.path = folder, folder / "run"
+        where = (f"rollout.urls=[{url}]",) if url else (f"rollout.python={servers.environment(folder)}", *OWN)
+        self.settings = (*SETTINGS, *where, *settings)
 
     def train(self, *more: str) -> subprocess.CompletedProcess[str]:
-        words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
+        words = ["--algo", "grpo", "--reward", "programmatic", "--dataset", "pocket/arithmetic"]
         words += [word for setting in self.settings for word in ("--set", setting)]
         return self._rlhf(*words, *more, "--run-dir", str(self.path))
 
@@ -85,10 +87,15 @@ def largest_gap(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> f
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(tmp_path_factory.mktemp("undisturbed"))
+    folder = tmp_path_factory.mktemp("undisturbed")
+    server = servers.stand_in()(load_policy(ModelConfig(path="pocket")), fault=servers.Faults(folder))
+    run = Run(folder, url=server.url)
     result = run.train()
+    server.close()
     assert result.returncode == 0, result.stdout + result.stderr
     assert run.servers == {"taken_out": 0, "brought_back": 0}
+    rows = map(json.loads, (run.path / "metrics.jsonl").read_text().splitlines())
+    assert min(row["grad_norm"] for row in rows if "grad_norm" in row) > 0, "every step changes the weights"
     return run
 
 
