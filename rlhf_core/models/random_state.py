@@ -1,4 +1,4 @@
-"""State of the global random generators of Python, numpy and torch."""
+"""State of the global random generators of Python, numpy and torch, and gradients that repeat."""
 
 from __future__ import annotations
 
@@ -49,3 +49,20 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def repeatable_gradients(device: torch.device) -> Iterator[None]:
+    """Where a run is to repeat, torch's attention on CUDA adds gradients in one order.
+
+    It does so only where torch raises an error for what cannot repeat; a run sets that torch warns (``warn_only``).
+    """
+    wanted, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if device.type != "cuda" or not (wanted and warns):
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=True)

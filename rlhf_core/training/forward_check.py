@@ -25,6 +25,7 @@ from rlhf_core.models.layers.last_token import can_pack
 from rlhf_core.models.layers.padded import padded_logits
 from rlhf_core.models.layers.trunk_and_head import compute_dtype, take_apart
 from rlhf_core.models.load import check_causal
+from rlhf_core.models.random_state import repeatable_gradients
 from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
 from rlhf_core.training.forward import ForwardOptions, allowed, completion_logprobs, structure
 from rlhf_core.training.micro_batches import NoGradForward
@@ -268,7 +269,8 @@ def _gradient(model: torch.nn.Module, values_N: torch.Tensor) -> list[torch.Tens
     """Gradient of a sum that weighs every token differently."""
     weights_N = torch.cos(torch.arange(len(values_N), device=values_N.device))
     learning = [p for p in model.parameters() if p.requires_grad]
-    grads = torch.autograd.grad((values_N * weights_N).sum(), learning, allow_unused=True)
+    with repeatable_gradients(values_N.device):
+        grads = torch.autograd.grad((values_N * weights_N).sum(), learning, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(learning, grads)]
 
 

@@ -15,6 +15,7 @@ import torch
 
 from rlhf_core.distributed.exchange import borrow_dummy_sample
 from rlhf_core.distributed.optimizer import optimizer_of
+from rlhf_core.models.random_state import repeatable_gradients
 from rlhf_core.plugins.loss_contract import checked_loss
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.plugins.strategy_protocols import NormPart, RunOptimizer, Strategy
@@ -167,12 +168,12 @@ class Learner:
         batch = self.module(micro)
         out = self.loss(batch)
         value = self.reduce(out.loss, batch, tokens, sequences)
-        if is_dummy:
-            self.strategy.backward(value * 0.0)
-            return {}
-        if observe is not None:
+        if observe is not None and not is_dummy:
             observe(micro, batch, out)
-        self.strategy.backward(value)
+        with repeatable_gradients(value.device):
+            self.strategy.backward(value * 0.0 if is_dummy else value)
+        if is_dummy:
+            return {}
         return _detached({"loss": (value, 0.0), **core_metrics(batch), **out.metrics})
 
     def _read(self, micros: Sequence[Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> MetricSums:
