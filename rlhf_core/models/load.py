@@ -66,7 +66,6 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     """Load model and tokenizer on the CPU, with adapters if the config asks for them.
 
     The model is in eval mode and stays there: dropout would make sampled and trained logprobs mean different things.
-    torch's cuDNN attention is switched off in this process.
 
     Args:
         config: which model.
@@ -79,8 +78,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     """
     import torch
 
-    # cuDNN's attention plans anew for every length, and each sampled token makes one
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every length, and each sampled token is one
     source = resolve_model(config.path)
     tokenizer = load_tokenizer(config)
     model = None if weights else _without_weights(config, source)
