@@ -1,17 +1,28 @@
-"""What only cards have, by torch's functions replaced: NCCL's deadline, generators of several cards, copies to them."""
+"""What only cards have, by torch's functions replaced: NCCL's deadline, generators of several cards, copies to them,
+gradients that repeat."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from rlhf_core.distributed import peers as peers_module
+from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.peers import RankMonitor, waiting
 from rlhf_core.models import random_state
+from rlhf_core.models.layers import segments
 from rlhf_core.models.layers.trunk_and_head import on_device
+from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training import learner as learner_module
+from rlhf_core.training.learner import Learner
+from rlhf_core.training.policy_module import PolicyModule
+from rlhf_plugin_grpo.loss import GrpoClip
+from tests.trainers.test_learner import items, model
 
 
 @pytest.mark.parametrize("nccl", [True, False])
@@ -68,3 +79,45 @@ def test_values_go_to_a_card_from_pinned_memory(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.Tensor, "to", to)
     assert on_device([1, 2], torch.device("cuda", 1), torch.int32).dtype == torch.int32
     assert calls == [("pinned", [1, 2]), ("cuda:1", True)]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_attention_on_a_card_adds_gradients_in_one_order(wanted: bool) -> None:
+    """Its kernels pass over a setting that only warns: of long sequences an H100 then adds in any order."""
+
+    def strict() -> bool:
+        return (
+            torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+        )
+
+    torch.use_deterministic_algorithms(wanted, warn_only=True)
+    try:
+        with segments.repeatable_gradients(torch.device("cuda", 0)):
+            assert strict() == wanted
+        with segments.repeatable_gradients(torch.device("cpu")):
+            assert not strict()
+        assert torch.are_deterministic_algorithms_enabled() == wanted
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_an_update_takes_gradients_that_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    @contextmanager
+    def noted(device: torch.device) -> Iterator[None]:
+        order.append(f"{device} begins")
+        yield
+        order.append("ends")
+
+    class Noting(LocalStrategy):
+        def backward(self, loss: torch.Tensor) -> None:
+            order.append("backward")
+            super().backward(loss)
+
+    monkeypatch.setattr(learner_module, "repeatable_gradients", noted)
+    learner = Learner(PolicyModule(model()), GrpoClip(0.2, 0.2), Noting(), OnlineTrainerConfig(name="t"), 1)
+    learner.update(items())
+    assert order[:3] == ["cpu begins", "backward", "ends"]
+    assert order == order[:3] * (len(order) // 3)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, KwargsHandler
 
 from rlhf_core.distributed.alone import rank_0_alone
 from rlhf_core.distributed.group import GroupCollectives, RankGroup
@@ -55,7 +55,7 @@ class AcceleratedStrategy(GroupCollectives):
                 fix="start with rlhf train --nproc N, or torchrun --nproc_per_node N",
             )
         cpu = device == "cpu" or not torch.cuda.is_available()
-        handlers = [
+        handlers: list[KwargsHandler] = [
             InitProcessGroupKwargs(timeout=timedelta(seconds=timeout_s)),
             DistributedDataParallelKwargs(gradient_as_bucket_view=True),
         ]

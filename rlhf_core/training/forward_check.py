@@ -21,6 +21,7 @@ import torch
 
 from rlhf_core.distributed.group import borrow_dummy_sample
 from rlhf_core.models.layers.chunked_head import selected_logprobs
+from rlhf_core.models.layers.segments import repeatable_gradients
 from rlhf_core.models.layers.trunk_and_head import compute_dtype, padded_logits, take_apart
 from rlhf_core.models.load import check_causal
 from rlhf_core.models.with_head import can_pack
@@ -267,7 +268,8 @@ def _gradient(model: torch.nn.Module, values_N: torch.Tensor) -> list[torch.Tens
     """Gradient of a sum that weighs every token differently."""
     weights_N = torch.cos(torch.arange(len(values_N), device=values_N.device))
     learning = [p for p in model.parameters() if p.requires_grad]
-    grads = torch.autograd.grad((values_N * weights_N).sum(), learning, allow_unused=True)
+    with repeatable_gradients(values_N.device):
+        grads = torch.autograd.grad((values_N * weights_N).sum(), learning, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(learning, grads)]
 
 

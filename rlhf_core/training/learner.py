@@ -15,6 +15,7 @@ import torch
 
 from rlhf_core.distributed.group import borrow_dummy_sample
 from rlhf_core.distributed.optimizer import optimizer_of
+from rlhf_core.models.layers.segments import repeatable_gradients
 from rlhf_core.plugins.output_contracts import checked_loss
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.plugins.strategy_protocols import NormPart, RunOptimizer, Strategy
@@ -190,13 +191,16 @@ class Learner:
         batch = self.module(micro)
         out = self.loss(batch)
         value = self.reduce(out.loss, batch, tokens, sequences)
-        if is_dummy:
-            self.strategy.backward(value * 0.0)
-            return {}
-        if observe is not None:
+        if observe is not None and not is_dummy:
             observe(micro, batch, out)
-        self.strategy.backward(value)
-        return _detached({"loss": (value, 0.0), **core_metrics(batch), **out.metrics})
+        with repeatable_gradients(value.device):
+            self.strategy.backward(value * 0.0 if is_dummy else value)
+        if is_dummy:
+            return {}
+        row: dict[str, tuple[Any, Any]] = {"loss": (value, 0.0), **core_metrics(batch), **out.metrics}
+        # copies without their graph: what a loss reports may be a buffer of its own that it goes on to change
+        copies = [v.detach().clone() if isinstance(v, torch.Tensor) else v for pair in row.values() for v in pair]
+        return dict(zip(row, zip(copies[::2], copies[1::2])))
 
     def _read(self, micros: Sequence[Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> MetricSums:
         """Metrics summed over this rank's micro-batches.
@@ -304,12 +308,6 @@ def read_rows(rows: Sequence[Mapping[str, tuple[Any, Any]]]) -> list[dict[str, t
 
 def _is_far(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type != "cpu"
-
-
-def _detached(row: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Copies without their graph: what a loss reports may be a buffer of its own that it goes on to change."""
-    copies = [v.detach().clone() if isinstance(v, torch.Tensor) else v for pair in row.values() for v in pair]
-    return dict(zip(row, zip(copies[::2], copies[1::2])))
 
 
 def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Llama-type models with random weights, for timings: what a turn costs does not depend on what the weights say.
 
-    python -m scripts.bench._random_llama llama-1b FOLDER
+    python -m scripts.bench._random_llama llama-135m FOLDER
 
 writes one with pocket's tokenizer, for measurements on cards.
 """
@@ -35,16 +35,8 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 9,
         "num_key_value_heads": 3,
     },
-    "llama-1b": {
-        "vocab_size": 128256,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-    },
 }
-"""Sizes by name; heads are 64 wide. The last two are those of SmolLM2-135M and Llama-3.2-1B."""
+"""Sizes by name; heads are 64 wide. The last is SmolLM2-135M's."""
 
 
 def random_llama(shape: str, context: int = 4096, seed: int = 0) -> Any:

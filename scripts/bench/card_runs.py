@@ -6,14 +6,11 @@ The pocket model, four steps, one process, float32 where the name does not say o
 that both make with the same weights: tokens are drawn with the host's random numbers, so that both sample the same
 unless rounding decides. A killed run gets SIGKILL after two steps; it is compared with the uninterrupted one by digests
 of metrics and weights, and so is a second uninterrupted one: what a card adds in another order is no fault of resuming.
-
-    python -m scripts.bench card_runs model=FOLDER            # instead: seconds and tokens of GRPO's steps with it
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -31,7 +28,6 @@ OFFLINE = ("trainer.max_steps=4", *SHORT)
 CASES: Mapping[str, tuple[str, ...]] = {
     "grpo, ensemble": ("grpo", *ENSEMBLE, *ONLINE),
     "grpo": ("grpo", *VERIFIER, *ONLINE),
-    "grpo, deterministic": ("grpo", *VERIFIER, *ONLINE, "deterministic=true"),
     "grpo, bf16": ("grpo", *VERIFIER, *ONLINE, "trainer.precision=bf16"),
     "grpo, LoRA": ("grpo", *VERIFIER, *ONLINE, "model.lora.r=8"),
     "grpo, a step ahead": ("grpo", *VERIFIER, *ONLINE, "trainer.rollouts.max_staleness=1"),
@@ -43,11 +39,6 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "prm": ("prm", *OFFLINE),
 }
 KEYS = ("loss", "grad_norm", "reward/mean", "kl", "entropy", "drift/mean_abs", "tokens_generated")
-STEPS = (
-    *("grpo", *VERIFIER, "trainer.steps=4", "trainer.gold_samples=0", "trainer.eval_samples=0", "trainer.eval_every=0"),
-    *("trainer.checkpoint_every=0", "trainer.rollout_batch_size=256", "trainer.micro_batch_size=32"),
-    *("trainer.sampling.max_tokens=128", "trainer.sampling.min_tokens=128", "trainer.drop_constant_groups=false"),
-)
 
 
 def words(case: tuple[str, ...], device: str, run: Path, *more: str) -> list[str]:
@@ -125,27 +116,6 @@ def _change_gap(run: Path, other: Path) -> float | None:
     return None if gap is None else float(f"{gap:.1e}")
 
 
-def seconds_of(model: str, more: tuple[str, ...]) -> dict[str, Any]:
-    """Medians of the steps after the first."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder, "run")
-        _process.finish(words(STEPS, "cuda", run, f"model.path={model}", *more), Path(folder))
-        rows = [row for row in rows_of(run) if row["step"] > 1]
-    parts = {key: statistics.median(row["time"][key] for row in rows) for key in rows[0]["time"]}
-    tokens = statistics.median(row["tokens_generated"] for row in rows)
-    rates = {key: round(tokens / parts[key]) for key in ("rollout", "update") if parts.get(key)}
-    return {
-        "seconds": {key: round(value, 4) for key, value in parts.items()},
-        "tokens_generated": tokens,
-        "tokens_per_second": rates,
-        "drift": rows[0].get("drift/mean_abs"),
-    }
-
-
-def cases(model: str = "") -> dict[str, Callable[[], dict[str, Any]]]:
-    """Those of the pocket model, or with a model's folder its steps."""
-    if model:
-        title = Path(model).name
-        layouts = {"bf16": (), "bf16, LoRA": ("model.lora.r=16",), "fp32": ("trainer.precision=fp32",)}
-        return {f"{title}: {name}": partial(seconds_of, model, more) for name, more in layouts.items()}
+def cases() -> dict[str, Callable[[], dict[str, Any]]]:
+    """Every case; without a card their runs fail and say so."""
     return {name: partial(run_case, case) for name, case in CASES.items()}

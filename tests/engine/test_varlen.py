@@ -5,7 +5,6 @@ The operators themselves need a GPU: `rlhf doctor --device cuda` compares them w
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -31,7 +30,6 @@ PROMPTS = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 5), (7, 8), (1, 2, 3, 4, 5)]
 COMPLETIONS = [(6, 7, 8), (9,), (5, 6, 7, 8, 9, 10), (11, 12)]
 TORCH, FLASH, FLEX = BACKENDS
 KIND = Kind(CPU, torch.bfloat16, 4, 2, 8, windowed=True, deterministic=False)
-SIGNATURE = inspect.signature(torch_varlen.varlen_attn)
 
 
 def sequences(
@@ -60,17 +58,23 @@ def sequences(
     return torch.cat(out)
 
 
-def plain_torch(*arguments: Any, **options: Any) -> torch.Tensor:
-    """As ``torch.nn.attention.varlen.varlen_attn`` documents."""
-    given = SIGNATURE.bind(*arguments, **options).arguments
-    query, key = given["query"], given["key"]
-    assert given.get("enable_gqa", False) or query.shape[1] == key.shape[1]
-    starts, longest = (given["cu_seq_q"], given["cu_seq_k"]), (given["max_q"], given["max_k"])
-    assert given["window_size"][1] == 0, "causal"
-    return sequences(query, key, given["value"], starts, longest, given["scale"], given["window_size"])
-
-
-plain_torch.__signature__ = SIGNATURE  # type: ignore[attr-defined]
+def plain_torch(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """As ``torch.nn.attention.varlen.varlen_attn`` of torch 2.12 and later documents."""
+    assert enable_gqa or query.shape[1] == key.shape[1]
+    assert window_size[1] == 0, "causal"
+    return sequences(query, key, value, (cu_seq_q, cu_seq_k), (max_q, max_k), scale, window_size)
 
 
 def plain_torch_2_11(*arguments: Any, **options: Any) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 
 from rlhf_core.losses import LossOutput, PairBatch
@@ -60,7 +62,8 @@ class PairLoss:
 TIE = 1e-3
 """Log ratios closer than this (nats of a whole response) are equal: rounding."""
 
-FORMULAS = {
+Formula = Callable[[torch.Tensor, torch.Tensor, f.Beta], torch.Tensor]
+FORMULAS: Mapping[type[c.PairLossConfig], Formula] = {
     c.NcaConfig: f.nca,
     c.BcoConfig: f.bco,
     c.SppoConfig: f.sppo,

@@ -51,7 +51,7 @@ class VllmEngine:
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
         self._sent: tuple[Published, Mapping[str, torch.Tensor]] | None = None
         self._syncs = 0
-        self._report = ctx.report
+        self._report: dict[str, Any] = ctx.report
         self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
         divided = isinstance(ctx.strategy, ShardedForward)
         place = make_place(config.sync_dir, ctx.strategy, shared=divided)

@@ -13,9 +13,10 @@ Suffixes: ``_N`` tokens of the row, ``_S`` positions of one segment, ``_K`` keys
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import FunctionType
@@ -348,3 +349,20 @@ def _compiled(*sizes: int, backend: str | Callable[..., Any] = "inductor") -> Ca
     """
     own = FunctionType(_flex.__code__.replace(), _flex.__globals__, f"flex_{'_'.join(map(str, sizes))}")
     return torch.compile(own, dynamic=True, backend=backend)
+
+
+@contextlib.contextmanager
+def repeatable_gradients(device: torch.device) -> Generator[None, None, None]:
+    """Where a run is to repeat, torch's attention on CUDA adds gradients in one order.
+
+    It does so only where torch raises an error for what cannot repeat; a run sets that torch warns (``warn_only``).
+    """
+    wanted, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if device.type != "cuda" or not (wanted and warns):
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=True)
