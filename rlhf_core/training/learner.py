@@ -174,7 +174,10 @@ class Learner:
             self.strategy.backward(value * 0.0 if is_dummy else value)
         if is_dummy:
             return {}
-        return _detached({"loss": (value, 0.0), **core_metrics(batch), **out.metrics})
+        row = {"loss": (value, 0.0), **core_metrics(batch), **out.metrics}
+        # copies without their graph: what a loss reports may be a buffer of its own that it goes on to change
+        copies = [v.detach().clone() if isinstance(v, torch.Tensor) else v for pair in row.values() for v in pair]
+        return dict(zip(row, zip(copies[::2], copies[1::2])))
 
     def _read(self, micros: Sequence[Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> MetricSums:
         """Metrics summed over this rank's micro-batches.
@@ -282,12 +285,6 @@ def read_rows(rows: Sequence[Mapping[str, tuple[Any, Any]]]) -> list[dict[str, t
 
 def _is_far(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type != "cpu"
-
-
-def _detached(row: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Copies without their graph: what a loss reports may be a buffer of its own that it goes on to change."""
-    copies = [v.detach().clone() if isinstance(v, torch.Tensor) else v for pair in row.values() for v in pair]
-    return dict(zip(row, zip(copies[::2], copies[1::2])))
 
 
 def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
