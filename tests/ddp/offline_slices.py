@@ -40,7 +40,7 @@ from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_reward.net import new_head
 from rlhf_plugin_rubric.rubric import load_rubric
 
-LAYERS = 12
+LAYERS = 16
 COMMON = {
     "threads": 1,
     "dataset.heldout_by": "place",

@@ -52,7 +52,8 @@ class VllmEngine:
         self._sent: tuple[Published, Mapping[str, torch.Tensor]] | None = None
         self._syncs = 0
         self._report: dict[str, Any] = ctx.report
-        self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
+        row: dict[str, Any] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
+        self._report["vllm"] = row
         divided = isinstance(ctx.strategy, ShardedForward)
         place = make_place(config.sync_dir, ctx.strategy, shared=divided)
         self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, place)
@@ -71,9 +72,9 @@ class VllmEngine:
         self._ranks: Any = ctx.strategy
         kind, check = (BorrowedFleet, self._ask_one) if self._borrows else (Fleet, self.check_replica)
         self.fleet = kind(replicas, check, config.retries, config.max_concurrent, in_flight=self.in_flight)
-        self._report["vllm"]["servers"] = self.fleet.counts
+        row["servers"] = self.fleet.counts
         if self.in_flight:
-            self._report["vllm"]["in_flight"] = {"completions": 0, "of_several_versions": 0}
+            row["in_flight"] = {"completions": 0, "of_several_versions": 0}
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Send a version of the weights to all servers, and compare their logprobs with the trainer's.
