@@ -14,7 +14,7 @@ from rlhf_core.distributed.group import engine_on_every_rank, new_group, samplin
 from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.slices import has_no_weights, read_weights
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.output_contracts import CheckedLoss, LossTerm
+from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import CriticAdvantage, Loss
 from rlhf_core.rl.advantages import AdvantageStep
 from rlhf_core.rl.buffered_source import BufferedSource, RolloutBuffer

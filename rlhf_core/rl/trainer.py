@@ -20,7 +20,7 @@ import torch
 
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.output_contracts import LossTerm
+from rlhf_core.plugins.loss_contract import LossTerm
 from rlhf_core.rl.advantages import with_advantages
 from rlhf_core.rl.build import (
     OnlineParts,

@@ -16,7 +16,7 @@ import torch
 from rlhf_core.distributed.group import borrow_dummy_sample
 from rlhf_core.distributed.optimizer import optimizer_of
 from rlhf_core.models.layers.segments import repeatable_gradients
-from rlhf_core.plugins.output_contracts import checked_loss
+from rlhf_core.plugins.loss_contract import checked_loss
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.plugins.strategy_protocols import NormPart, RunOptimizer, Strategy
 from rlhf_core.runs.work import Advance

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlhf_core.losses import kl_value
-from rlhf_core.plugins.output_contracts import CheckedLoss
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.update import PolicyTerms
 from rlhf_core.training.functional import kl_loss, reduce_loss
 from rlhf_core.training.learner import core_metrics

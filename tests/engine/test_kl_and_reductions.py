@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.models.layers.chunked_head import entropy_of, head_logprobs, selected_logprobs
-from rlhf_core.plugins.output_contracts import CheckedLoss
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.advantages import apply_kl_penalty
 from rlhf_core.rl.build import policy_terms
 from rlhf_core.rl.config import OnlineTrainerConfig

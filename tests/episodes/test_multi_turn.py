@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.plugins.output_contracts import check_episode
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.training.generation import check_episode
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_core.types.rollouts import FinishReason, Prompt, Score, ScoreStatus
 from rlhf_plugin_episodes.journal import Journal

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rlhf_core.data import ToolCall
-from rlhf_core.plugins.output_contracts import check_episode
 from rlhf_core.rewards import Score, ScoreStatus
+from rlhf_core.training.generation import check_episode
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig

@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_core.distributed.local import LocalStrategy
-from rlhf_core.plugins.output_contracts import CheckedLoss
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.update import PolicyTerms, UpdateStep
 from rlhf_core.training.config import OptimizerSettings

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlhf_core.distributed.local import LocalStrategy
-from rlhf_core.plugins.output_contracts import CheckedLoss
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.build import policy_terms
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.learner import Learner

@@ -18,7 +18,7 @@ import torch
 
 from rlhf_core.config import Registry
 from rlhf_core.models import Formatter, ModelConfig, load_policy
-from rlhf_core.plugins.output_contracts import CheckedLoss
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_plugin_dpo.batches import PAIRINGS, SupervisedTerm, with_scales
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule

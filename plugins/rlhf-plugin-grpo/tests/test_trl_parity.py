@@ -19,7 +19,7 @@ from rlhf_core.config import Registry
 from rlhf_core.config.load import validate
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.losses import TokenBatch
-from rlhf_core.plugins.output_contracts import CheckedLoss
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.update import PolicyTerms, keep_uncertain
 from rlhf_core.training import TrainingSample
 from rlhf_core.training.functional import reduce_loss

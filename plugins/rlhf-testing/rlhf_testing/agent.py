@@ -10,8 +10,8 @@ import numpy as np
 
 from rlhf_core.config import BuildContext, ComponentConfig, PluginError
 from rlhf_core.data import Prompt, PromptGroup
-from rlhf_core.plugins.output_contracts import check_episode
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.training.generation import check_episode
 from rlhf_testing.config import built, check_config
 from rlhf_testing.purity import left_alone
 from rlhf_testing.report import require

@@ -18,7 +18,7 @@ from rlhf_core.data.order import ExampleOrder, by_source, check_fingerprint, int
 from rlhf_core.models.precision import computes_in_bfloat16
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import BatchReady
-from rlhf_core.plugins.output_contracts import CheckedLoss, LossTerm
+from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.component_set import register_sources

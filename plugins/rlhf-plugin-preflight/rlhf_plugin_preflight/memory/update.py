@@ -143,7 +143,7 @@ def _loss(ctx: BuildContext) -> Any:
 
 
 def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[Any], Any, Any, float | None]:
-    from rlhf_core.plugins.output_contracts import CheckedLoss
+    from rlhf_core.plugins.loss_contract import CheckedLoss
     from rlhf_core.rl.build import policy_terms
     from rlhf_core.training import ForwardOptions, PolicyModule
 
