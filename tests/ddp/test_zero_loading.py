@@ -18,7 +18,7 @@ BUCKET = 4 * 1000
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(650)
 @pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'rlhf-plugin-deepspeed[deepspeed]'"
 )
@@ -27,7 +27,7 @@ def test_a_rank_holds_its_share_and_a_bucket(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(
-        [*command, str(SCRIPT), str(out)], env=env, capture_output=True, text=True, timeout=180, check=False
+        [*command, str(SCRIPT), str(out)], env=env, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(out.read_text())
