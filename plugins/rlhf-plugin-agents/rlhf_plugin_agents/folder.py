@@ -40,7 +40,7 @@ class AgentFolder:
         """Refuse a folder that holds another evaluation, or something else."""
         file = self.path / "settings.json"
         if self.path.is_dir():
-            with _held(self.path):
+            with _locked(self.path):
                 pass
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--out {self.path} is a file", fix="name a folder")
@@ -93,7 +93,7 @@ class AgentFolder:
         """
         self.check()
         self.path.mkdir(parents=True, exist_ok=True)
-        with _held(self.path):
+        with _locked(self.path):
             write_json(self.path / "settings.json", self.settings)
             kept = [r for r in self.rows() if r["value"] is not None]
             write_text(self.rows_path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in kept))
@@ -110,7 +110,7 @@ class AgentFolder:
 
 
 @contextmanager
-def _held(folder: Path) -> Generator[None, None, None]:
+def _locked(folder: Path) -> Generator[None, None, None]:
     """Hold the folder's lock, which ends with this process; without effect where the file system has none."""
     try:
         import fcntl

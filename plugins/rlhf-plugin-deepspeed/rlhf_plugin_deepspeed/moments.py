@@ -40,7 +40,7 @@ def moments_by_rows(inner: torch.optim.Optimizer, fragments: Fragments, strategy
     for number, fragment in enumerate(fragments.of):
         held = inner.state.get(fragments.stepped[fragment.flat])
         if held:
-            moments = {key: _by_rows(_whole(held[key], fragment, strategy), mesh) for key in MOMENTS}
+            moments = {key: _by_rows(_gather_moments(held[key], fragment, strategy), mesh) for key in MOMENTS}
             rows[number] = {"step": held["step"].detach().clone(), **moments}
     groups: list[dict[str, Any]] = []
     for number, group in enumerate(inner.param_groups):
@@ -91,7 +91,7 @@ def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments:
             inner.state[flat][key][fragment.offset : fragment.offset + count].copy_(part)
 
 
-def _whole(flat: torch.Tensor, fragment: Fragment, strategy: Zero) -> torch.Tensor:
+def _gather_moments(flat: torch.Tensor, fragment: Fragment, strategy: Zero) -> torch.Tensor:
     """One parameter's moments on every rank."""
     whole = torch.zeros(fragment.numel, dtype=flat.dtype, device=strategy.device)
     count = fragment.stop - fragment.start

@@ -143,7 +143,7 @@ class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
             most = self.config.most_turn_tokens
             with Turns(engine, sampling, policy_version, most) as turns, _Programs(self.config, talks) as programs:
                 while waiting := programs.waiting():
-                    self._sample([t for t in waiting if self._told(t)], turns)
+                    self._sample([t for t in waiting if self._feed_question(t)], turns)
                     for episode in episodes:
                         if episode.ended:
                             turns.over(episode)
@@ -173,7 +173,7 @@ class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
             talk.since = time.monotonic()
             talk.answer.put(PolicyTurn(turn.message, turn.calls, fed, len(rollout.completion_ids)))
 
-    def _told(self, talk: Conversation) -> bool:
+    def _feed_question(self, talk: Conversation) -> bool:
         """Feed the policy what the program asks; False, and the episode ended, where that leaves it no room."""
         episode, (messages, tools) = talk.episode, talk.asked
         plain, read = [_plain(m) for m in messages], list(talk.read or ())

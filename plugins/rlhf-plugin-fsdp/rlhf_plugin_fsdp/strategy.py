@@ -131,7 +131,7 @@ class Fsdp(OnRanks):
     def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """One weight, whole on every rank for as long as it takes rank 0 to copy it."""
         with self.ranks._waiting("gathering a weight"):
-            whole = _whole(tensor.detach(), self.device)
+            whole = _full_tensor(tensor.detach(), self.device)
         return whole.cpu() if self.rank == 0 else None
 
     def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
@@ -191,7 +191,7 @@ def _groups(state: Any) -> list[Any]:
     return [group for group in ([state._fsdp_param_group] if several is None else several) if group is not None]
 
 
-def _whole(value: Any, device: torch.device) -> torch.Tensor:
+def _full_tensor(value: Any, device: torch.device) -> torch.Tensor:
     if not isinstance(value, DTensor):
         return value
     moved: Any = value if value.device.type == device.type else value.to(device)  # which copies a DTensor always

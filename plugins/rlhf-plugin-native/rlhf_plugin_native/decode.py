@@ -220,14 +220,14 @@ class Decoder:
             return
         batch = range(self.entered, self.entered + count)
         self.entered += count
-        self._place(batch, *self._read(batch))
+        self._append_rows(batch, *self._read(batch))
         self.most_width = max(self._widths())
 
     def _read(self, batch: range) -> tuple[Any, torch.Tensor]:
         """Read the prompts of some requests; returns a cache and the next token's logits for each."""
         return self._read_prompts([self.requests[i].prompt_ids for i in batch])
 
-    def _place(self, batch: range, cache: Any, logits_BV: torch.Tensor) -> None:
+    def _append_rows(self, batch: range, cache: Any, logits_BV: torch.Tensor) -> None:
         """Put requests whose prompts have been read after the rows that there are."""
         lengths = [len(self.requests[i].prompt_ids) for i in batch]
         limits, seeds = [self.limits[i] for i in batch], [self.requests[i].seed for i in batch]

@@ -172,7 +172,7 @@ class StreamDecoder(Decoder):
         self.tokens_read += ids_BC.numel()
         return cache, self.forward(ids_BC, (steps_L >= first_B1).long(), positions_BC, cache)
 
-    def _place(self, batch: range, cache: Any, logits_BV: torch.Tensor) -> None:
+    def _append_rows(self, batch: range, cache: Any, logits_BV: torch.Tensor) -> None:
         """Put requests that have been read after the rows that are alive; the others leave."""
         over = self._over()
         if over.any():
@@ -180,4 +180,4 @@ class StreamDecoder(Decoder):
         self.most_rows = max(self.most_rows, len(self.request) + len(batch))
         if self.rows is None:
             make_room(cache, self.most_rows, self.max_batch_tokens)
-        super()._place(batch, cache, logits_BV)
+        super()._append_rows(batch, cache, logits_BV)

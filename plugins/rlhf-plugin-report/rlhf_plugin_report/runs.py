@@ -47,7 +47,7 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
             rows.append(_head(StoredRun.find(str(path))))
         except RlhfError as error:
             rows.append({"run": str(path), "status": "damaged", "started": _started(path), "error": str(error)})
-    shown = sorted_rows([row for row in rows if _wanted(row, wanted)], sort, reverse=reverse)
+    shown = sorted_rows([row for row in rows if _matches(row, wanted)], sort, reverse=reverse)
     if as_json:
         emit_json(shown)
     elif not rows:
@@ -58,7 +58,7 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
         print_runs(shown)
 
 
-def _wanted(row: dict[str, Any], wanted: Mapping[str, str | None]) -> bool:
+def _matches(row: dict[str, Any], wanted: Mapping[str, str | None]) -> bool:
     """Whether a run is what the options ask for."""
     exact = all(wanted.get(k) in (None, row.get(k)) for k in ("algo", "status"))
     return exact and all((wanted.get(k) or "") in str(row.get(k, "")) for k in ("model", "dataset"))

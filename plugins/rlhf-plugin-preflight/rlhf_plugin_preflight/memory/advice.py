@@ -124,7 +124,7 @@ def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[Run
     made: list[Change] = []
     peak = replan(run).peak
     for change in furthest:
-        smaller = replan(_made(run, [*made, change])).peak
+        smaller = replan(_with_changes(run, [*made, change])).peak
         if smaller < peak:
             made, peak = [*made, change], smaller
         if peak <= limit:
@@ -136,9 +136,9 @@ def _needed(run: RunConfig, made: Sequence[Change], limit: int, replan: Replan) 
     """Without the changes that later ones made unnecessary, the dearest of them left out first."""
     for change in reversed(made[:-1]):
         fewer = [c for c in made if c is not change]
-        if replan(_made(run, fewer)).peak <= limit:
+        if replan(_with_changes(run, fewer)).peak <= limit:
             made = fewer
-    return Advice(made, replan(_made(run, made)).peak, True)
+    return Advice(made, replan(_with_changes(run, made)).peak, True)
 
 
 def _key(change: Change) -> str:
@@ -150,7 +150,7 @@ def _furthest(every: Sequence[Change]) -> list[Change]:
     return list({_key(change): change for change in every}.values())
 
 
-def _made(run: RunConfig, made: Sequence[Change]) -> RunConfig:
+def _with_changes(run: RunConfig, made: Sequence[Change]) -> RunConfig:
     for change in made:
         run = change.make(run)
     return run

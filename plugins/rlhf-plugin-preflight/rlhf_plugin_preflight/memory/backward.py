@@ -99,7 +99,7 @@ class Backward:
         """
         hooks: list[Any] = [optimizer.register_step_pre_hook(lambda *_: self._over())]
         for n, layer in enumerate(self.layers):
-            hooks.append(layer.register_forward_pre_hook(partial(self._given, n), with_kwargs=True))
+            hooks.append(layer.register_forward_pre_hook(partial(self._before_layer, n), with_kwargs=True))
             hooks.append(layer.register_forward_hook(partial(self._returned, n)))
         self.live.watch = self._note
         try:
@@ -114,7 +114,7 @@ class Backward:
         layer = self._layer_of.get(id(parameter), -1)
         self._undivided[layer] += parameter.numel() * parameter.element_size()
 
-    def _given(self, n: int, layer: Any, args: Any, kwargs: Any) -> None:
+    def _before_layer(self, n: int, layer: Any, args: Any, kwargs: Any) -> None:
         given = args[0] if args else kwargs.get("hidden_states")
         if self._first_time(given):
             given.register_hook(lambda _: self._end_of(n))

@@ -131,7 +131,7 @@ def make_report(
     def check(model: ModelSize) -> None:
         check_placement(place, model)
 
-    def found_for(run: RunConfig) -> Footprint:
+    def footprint_of(run: RunConfig) -> Footprint:
         return footprint(ctx.with_(config=run), on_cpu=on_cpu, prompt=prompt, reply=reply, device=limit, check=check)
 
     def planned(of: Footprint) -> MemoryPlan:
@@ -139,9 +139,9 @@ def make_report(
         return plan.in_one_memory if on_cpu else plan
 
     def replan(run: RunConfig) -> MemoryPlan:
-        return planned(found if run is ctx.config else found_for(run))
+        return planned(found if run is ctx.config else footprint_of(run))
 
-    found = found_for(ctx.config)
+    found = footprint_of(ctx.config)
     several: list[Name] = [name for name in STRATEGIES if name != "single"]
     report = Report(
         algo=ctx.config.trainer.name,
