@@ -21,6 +21,7 @@ from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training import learner as learner_module
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.types.errors import ConfigError
 from rlhf_plugin_grpo.loss import GrpoClip
 from tests.trainers.test_learner import items, model
 
@@ -97,6 +98,25 @@ def test_attention_on_a_card_adds_gradients_in_one_order(wanted: bool) -> None:
         with segments.repeatable_gradients(torch.device("cpu")):
             assert not strict()
         assert torch.are_deterministic_algorithms_enabled() == wanted
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("cumsum_cuda_kernel does not have a deterministic implementation, but you set ...", ConfigError),
+        ("CUDA error: an illegal memory access", RuntimeError),
+    ],
+)
+def test_an_operation_without_a_gradient_that_repeats_is_named(message: str, expected: type[Exception]) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        card = torch.device("cuda", 0)
+        with pytest.raises(expected, match=message[:20]) as raised, segments.repeatable_gradients(card):
+            raise RuntimeError(message)
+        assert ("--set deterministic=false" in str(raised.value)) is (expected is ConfigError)
         assert torch.is_deterministic_algorithms_warn_only_enabled()
     finally:
         torch.use_deterministic_algorithms(False)

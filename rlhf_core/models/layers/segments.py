@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 
 from rlhf_core.models.layers.trunk_and_head import on_device
+from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -356,6 +357,9 @@ def repeatable_gradients(device: torch.device) -> Generator[None, None, None]:
     """Where a run is to repeat, torch's attention on CUDA adds gradients in one order.
 
     It does so only where torch raises an error for what cannot repeat; a run sets that torch warns (``warn_only``).
+
+    Raises:
+        ConfigError: an operation of the model or the loss has no gradient that repeats.
     """
     wanted, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if device.type != "cuda" or not (wanted and warns):
@@ -364,5 +368,13 @@ def repeatable_gradients(device: torch.device) -> Generator[None, None, None]:
     torch.use_deterministic_algorithms(True)
     try:
         yield
+    except RuntimeError as error:
+        if "deterministic implementation" not in str(error):
+            raise
+        raise ConfigError(
+            "deterministic=true cannot hold: a gradient of the model or the loss does not repeat on CUDA",
+            why=str(error).splitlines()[0],
+            fix="--set deterministic=false, or replace the operation",
+        ) from error
     finally:
         torch.use_deterministic_algorithms(True, warn_only=True)
