@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 JOBS ?= 2
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
+INSTALL := scripts/dev/pip_install.sh $(BIN)/python --constraint constraints.txt
 # Every distribution of this repository; the core comes first.
 PROJECTS := . $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml eval/pyproject.toml extensions/*/pyproject.toml)))
 MANIFESTS := constraints.txt $(addsuffix /pyproject.toml,$(PROJECTS))
@@ -38,15 +38,15 @@ install-dev: $(VENV)/.installed-dev
 $(VENV)/.installed: $(MANIFESTS)
 	@scripts/dev/make_venv.sh "$(PYTHON)" "$(VENV)"
 	@echo "Installing into $(VENV). The first time takes a few minutes; torch is the largest part."
-	$(PIP) -q hatchling editables
-	$(PIP) --no-build-isolation -e .
-	$(PIP) -q --no-build-isolation $(addprefix -e ./,$(PROJECTS))
+	$(INSTALL) -q hatchling editables
+	$(INSTALL) --no-build-isolation -e .
+	$(INSTALL) -q --no-build-isolation $(addprefix -e ./,$(PROJECTS))
 	@touch $@
 
 # setuptools and wheel build the test dependencies that are published as sources only.
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) -q setuptools wheel
-	$(PIP) -q --no-build-isolation -e '.[dev,docs,gguf]' $(patsubst %,-e './%[test]',$(TESTED))
+	$(INSTALL) -q setuptools wheel
+	$(INSTALL) -q --no-build-isolation -e '.[dev,docs,gguf]' $(patsubst %,-e './%[test]',$(TESTED))
 	@touch $@
 
 test: install-dev

