@@ -23,14 +23,8 @@ from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
 
 def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """Evaluate every agent on every suite.
-
-    Returns:
-        ``{"evaluations": [...], "comparisons": [...]}``; agents are compared where there are several.
-
-    Raises:
-        UserError: something cannot work; all of it is checked before the first task is played.
-    """
+    """Evaluate every agent on every suite: ``{"evaluations": [...], "comparisons": [...]}``. All is checked before the
+    first task is played."""
     twice = [s for i, s in enumerate(suites) if s in suites[:i]]
     if twice:
         raise ConfigError(f"suite '{twice[0]}' is named twice", fix="name it once")
@@ -162,7 +156,6 @@ def _recorded(backend: BackendConfig, suite: str, agent: str) -> BackendConfig:
 
 
 def _data(name: str, suites: Sequence[str], values: Sequence[str]) -> str | None:
-    """The file for one suite."""
     paths: list[str] = []
     for value in values:
         suite, is_named, rest = value.partition("=")

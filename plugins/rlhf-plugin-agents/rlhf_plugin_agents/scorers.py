@@ -83,14 +83,7 @@ def _undivided(text: str) -> str:
 
 
 def sequence_match(made: Sequence[str], wanted: Sequence[str]) -> float:
-    """Longest common subsequence of the tools' names, over the longer of the two sequences.
-
-    1 exactly if the right tools were called in the right order and no others; 1 if none was wanted and none called.
-
-    Example:
-        >>> sequence_match(["search", "search", "calculator"], ["search", "calculator"])
-        0.6666666666666666
-    """
+    """Longest common subsequence of the tools' names, over the longer of the two sequences."""
     if not made and not wanted:
         return 1.0
     row = [0] * (len(wanted) + 1)

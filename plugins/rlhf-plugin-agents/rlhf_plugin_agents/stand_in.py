@@ -73,7 +73,6 @@ def _offered(body: Body) -> tuple[Any, ...]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until interrupted."""
     from rlhf_core.cli import context_of, open_registry
 
     parser = arguments(__doc__)

@@ -16,12 +16,7 @@ HALF = "it holds half of a character (a lone surrogate)"
 
 
 def first_value(text: str) -> Any:
-    """The JSON value that a text begins with.
-
-    Example:
-        >>> first_value('{"a": 1} and so on')
-        {'a': 1}
-    """
+    """The JSON value that a text begins with."""
     try:
         value, _ = json.JSONDecoder().raw_decode(text)
     except RecursionError as error:

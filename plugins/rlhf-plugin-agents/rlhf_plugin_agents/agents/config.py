@@ -35,7 +35,6 @@ class AgentConfig(Config):
     native where the backend can offer tools."""
 
     def make(self, backend: Backend) -> Agent:
-        """The agent on a backend."""
         module, _, name = self.agent.partition(":")
         return getattr(importlib.import_module(module), name)(self, backend)
 

@@ -22,7 +22,6 @@ class MultiAgent(Agent):
     """Every executor has a context of its own: its sub-task and what is known, one call, one fact."""
 
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
-        """Plan, execute each step in isolation, answer from the facts."""
         known = ""
         rules: list[str] = []
         if session.box.specs:

@@ -14,11 +14,7 @@ FINAL_ASKED = ("Now answer the first question", KNOWN)
 
 
 def role_of(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The role, as :class:`ModelTurn` has it.
-
-    Args:
-        messages: of one request, the rules first.
-    """
+    """The role, as :class:`ModelTurn` has it."""
     system, last = (str(messages[i].get("content") or "") for i in (0, -1))
     named = next((role for words, role in ROLES if system.startswith(words)), None)
     if named:

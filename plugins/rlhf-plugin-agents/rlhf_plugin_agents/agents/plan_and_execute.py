@@ -15,7 +15,6 @@ class PlanAndExecuteAgent(Agent):
     """One context for the plan, every call and the answer."""
 
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
-        """Plan, make each step's call, answer."""
         tools = session.box.specs
         written = TEXT_RULES.format(tools=listed(tools)) if session.form == "text" else ""
         messages: list[Message] = list(opening(task, system, plan_rules(tools) if tools else ""))

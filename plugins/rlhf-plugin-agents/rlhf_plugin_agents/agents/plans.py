@@ -28,11 +28,7 @@ class BadPlan(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a plan.
-
-    Example:
-        Step("1", "In which town is Kestrel Works based?", "search")
-    """
+    """One step of a plan."""
 
     id: str
     task: str
@@ -96,5 +92,4 @@ def make_plan(messages: Sequence[Message], session: Session) -> tuple[Plan, list
 
 
 def plan_rules(tools: Sequence[Tool]) -> str:
-    """What a planner is told."""
     return PLAN_RULES.format(tools=listed(tools))

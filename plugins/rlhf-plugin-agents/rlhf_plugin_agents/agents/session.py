@@ -24,15 +24,7 @@ class Stop(Exception):
 
 
 class Session:
-    """What an agent works with on one task.
-
-    Args:
-        config: limits.
-        backend: answers requests.
-        box: answers calls.
-        key: the task.
-        seed: of every request.
-    """
+    """What an agent works with on one task, whose name is ``key``; ``seed`` is of every request."""
 
     def __init__(self, config: AgentConfig, backend: Backend, box: ToolBox, key: str, seed: int) -> None:
         self.config, self.backend, self.box, self.key, self.seed = config, backend, box, key, seed
@@ -51,13 +43,11 @@ class Session:
         return self.config.calls
 
     def note(self, *messages: Message) -> None:
-        """Keep messages for the record."""
         self.messages.extend(messages)
 
     def ask(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: CallForm = "none", role: str = "agent"
     ) -> ModelReply:
-        """One request."""
         if len(self.turns) >= self.config.max_turns:
             raise Stop("max_turns")
         if time.monotonic() - self.began > self.config.deadline_s:
@@ -75,12 +65,7 @@ class Session:
         return reply
 
     def call(self, call: ToolCall, only: str | None = None) -> CallRecord:
-        """Make one call.
-
-        Args:
-            call: as it was written.
-            only: the one tool that may be called here; a call of another one is answered with an error. None is any.
-        """
+        """Make one call; a call of another tool than ``only`` is answered with an error."""
         if len(self.calls) >= self.config.max_calls:
             raise Stop("max_calls")
         if only is not None and not call.error and call.name != only:
@@ -90,12 +75,8 @@ class Session:
         return record
 
     def answer_calls(self, reply: ModelReply, only: str | None = None) -> list[Message]:
-        """Make every call of a turn and return the results as messages, in the calls' order.
-
-        Args:
-            reply: the turn.
-            only: the one tool that may be called, and once: further calls are answered with an error. None makes all.
-        """
+        """Make every call of a turn and return the results in the calls' order; ``only`` is the one tool that may be
+        called, and once."""
         broken = {e["id"]: e for e in reply.errors}
         results: list[Message] = []
         for raw in reply.message.get("tool_calls") or ():

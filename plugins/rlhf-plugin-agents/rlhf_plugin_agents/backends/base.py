@@ -15,11 +15,7 @@ CallForm = Literal["native", "text", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request of an agent.
-
-    Example:
-        ModelRequest(({"role": "user", "content": "2 + 2?"},), key="tool_use/8")
-    """
+    """One request of an agent."""
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
@@ -62,19 +58,12 @@ class ContextFull(Exception):
 
 
 class Backend(Protocol):
-    """Answers requests."""
-
     name: str
     takes_tools: bool
     """Whether calls can be offered natively."""
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """Answer one request.
-
-        Raises:
-            BackendFault: there is no answer, and the agent is not to blame.
-            ContextFull: the request is too long.
-        """
+        """Answer one request, or raise :class:`BackendFault` or :class:`ContextFull`."""
         ...
 
     def close(self) -> None:

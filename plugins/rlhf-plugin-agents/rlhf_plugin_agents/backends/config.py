@@ -27,22 +27,11 @@ class BackendConfig(Config):
         return self.model_dump(mode="json")
 
     def check(self, ctx: BuildContext) -> str:
-        """Refuse what can only fail, before the first task of any suite is played.
-
-        Returns:
-            What a user should know, or "".
-
-        Raises:
-            UserError: it cannot work.
-        """
+        """Refuse what can only fail, before the first task of any suite is played; return what a user should know, or
+        ""."""
         return ""
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
-        """The backend, for these tasks.
-
-        Raises:
-            UserError: it cannot work.
-        """
         raise NotImplementedError
 
 
@@ -61,11 +50,6 @@ class ScriptedConfig(BackendConfig):
     """What it loses of a longer one; ``refuse`` ends the task with ``context_full``."""
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
-        """The scripts of the tasks.
-
-        Raises:
-            ConfigError: a task has no such script.
-        """
         from rlhf_plugin_agents.backends.scripted import ScriptedBackend
 
         without = [t.id for t in tasks if self.script not in t.scripts]
@@ -94,16 +78,10 @@ class ReplayConfig(BackendConfig):
         return {**self.model_dump(mode="json"), "recording": recording_digest(Path(self.path).expanduser())}
 
     def check(self, ctx: BuildContext) -> str:
-        """Read it.
-
-        Raises:
-            UserError: there is none, or it cannot be read.
-        """
         self.make((), ctx)
         return ""
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
-        """The recording."""
         from rlhf_plugin_agents.backends.replay import ReplayBackend, read_trajectories
 
         if not self.path:
@@ -118,7 +96,6 @@ class NativeConfig(BackendConfig):
     model: ModelConfig = ModelConfig()
 
     def facts(self) -> dict[str, Any]:
-        """The model with the digest of its weights."""
         from rlhf_core.models import weights_digest
 
         return {**self.model_dump(mode="json"), "weights": weights_digest(self.model.path)}

@@ -14,7 +14,6 @@ PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
 
 
 def known_backend(name: str) -> type[BackendConfig]:
-    """The settings' class of a backend."""
     if name in PAID:
         from rlhf_plugin_agents.backends import paid_config
 
@@ -25,9 +24,4 @@ def known_backend(name: str) -> type[BackendConfig]:
 
 
 def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
-    """A backend's settings.
-
-    Raises:
-        ConfigError: there is no such backend, or it has no such setting.
-    """
     return known_backend(name).from_settings({**settings, "name": name}, f"backend '{name}'")

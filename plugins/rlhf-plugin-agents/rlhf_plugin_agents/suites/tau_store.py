@@ -26,11 +26,7 @@ class Refused(Exception):
 
 
 class Store:
-    """Tables of rows; changed by what is called.
-
-    Args:
-        data: table -> row's name -> row; a row is copied before it is changed.
-    """
+    """Tables of rows (table -> row's name -> row); a row is copied before it is changed."""
 
     domain: ClassVar[str]
     tables: ClassVar[tuple[str, ...]]
@@ -69,11 +65,9 @@ class Store:
         return str(round(float(_value(ast.parse(expression.strip(), "<string>", "eval").body)), 2))
 
     def think(self, thought: str) -> str:
-        """Nothing."""
         return ""
 
     def transfer_to_human_agents(self, summary: str) -> str:
-        """Nothing that the database shows."""
         return "Transfer successful"
 
     def _one(self, table: str, name: str) -> Any:
