@@ -22,15 +22,8 @@ NEEDS_LANGUAGE = frozenset(
 
 
 def checks(ids: Sequence[str], arguments: Sequence[Mapping[str, Any] | None]) -> list[Check]:
-    """The checks of one row.
-
-    Args:
-        ids: instruction ids; the prefix ``en:`` of multilingual collections is ignored.
-        arguments: for each its arguments; those that are None, or that another instruction takes, are left out.
-
-    Raises:
-        ValueError: an unknown instruction, a missing argument, or a missing optional package.
-    """
+    """The checks of one row. The prefix ``en:`` of multilingual collections is ignored; arguments that are None, or
+    that another instruction takes, are left out. Raises ValueError, also for a missing package."""
     if len(ids) != len(arguments):
         raise ValueError(f"{len(ids)} instructions but {len(arguments)} kwargs")
     return [_check(name.removeprefix("en:"), kwargs or {}) for name, kwargs in zip(ids, arguments)]
