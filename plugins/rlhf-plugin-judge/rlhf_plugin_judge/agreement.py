@@ -29,16 +29,14 @@ class Agreement:
     high: float
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
         return asdict(self)
 
 
 def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str, asking: Asking) -> dict[str, Any]:
     """Ask about labelled pairs in both orders, and compare.
 
-    Returns:
-        :class:`Agreement` as JSON values, and ``flipped`` (share of the judged in which the position decided),
-        ``ties`` (both orders called it even), ``missing`` (reason -> count), ``cost_usd``.
+    :class:`Agreement` as JSON values, and ``flipped`` (share of the judged in which the position decided), ``ties``
+    (both orders called it even), ``missing`` (reason -> count), ``cost_usd``.
     """
     outcomes = compare(judge, matches_of(pairs), criterion, asking)
     shares = [o.share for o in outcomes if o.share is not None]

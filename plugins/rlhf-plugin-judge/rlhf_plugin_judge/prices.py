@@ -30,12 +30,10 @@ class Price(Config):
 
     @property
     def writing(self) -> float:
-        """Price of input written to the prompt cache."""
         return 1.25 * self.input if self.cache_write is None else self.cache_write
 
     @property
     def reading(self) -> float:
-        """Price of input read from the prompt cache."""
         return 0.1 * self.input if self.cache_read is None else self.cache_read
 
 

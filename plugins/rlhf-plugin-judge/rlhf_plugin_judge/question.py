@@ -40,12 +40,10 @@ class Question:
 
     @property
     def batch_params(self) -> dict[str, Any]:
-        """The same as one entry of a message batch."""
         return self.params if self.temperature is None else {**self.params, "temperature": self.temperature}
 
 
 def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
-    """Write a request down for the service; system turns join the system text."""
     system_texts = [request.system, *(message_text(m) for m in request.messages if m["role"] == "system")]
     system = "\n\n".join(clean(text) for text in system_texts if text)
     calling = isinstance(request, ToolRequest)
@@ -70,7 +68,6 @@ def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
 
 
 def texts_of(request: JudgeRequest) -> list[dict[str, Any]]:
-    """The turns as texts."""
     return [
         {"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(message_text(m))}
         for m in request.messages
