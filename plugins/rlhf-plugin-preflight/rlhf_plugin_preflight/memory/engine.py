@@ -56,11 +56,7 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """What one rank's engine holds.
-
-    Example:
-        EngineMemory({"engine weights": 538_000_000, "engine KV cache": 1 << 30})
-    """
+    """What one rank's engine holds."""
 
     parts: Parts
     """On the rank's device from the engine's start to its end."""

@@ -33,7 +33,6 @@ class Row(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """In one packed row, the prompt once."""
         return self.prompt + sum(self.replies)
 
 
@@ -68,18 +67,8 @@ class Sizes:
 def sizes_of(
     run: RunConfig, ctx: BuildContext, context: int, prompt: int | None = None, reply: int | None = None
 ) -> Sizes:
-    """Lengths for a plan of this run.
-
-    Args:
-        run: its configuration.
-        ctx: world size and registry.
-        context: tokens that the model takes.
-        prompt: tokens of every prompt, instead of the data's.
-        reply: tokens of every reply, likewise; of sampled ones ``sampling.max_tokens`` is the length.
-
-    Raises:
-        ConfigError: nothing fits the context.
-    """
+    """Lengths for a plan of this run. ``prompt`` and ``reply``: tokens of every one, instead of the data's; of sampled
+    ones ``sampling.max_tokens`` is the length."""
     trainer: Any = run.trainer
     online = run.samples_itself
     if online and reply is not None:
