@@ -31,10 +31,6 @@ def check_advantage(config: ComponentConfig, ctx: BuildContext | None = None) ->
 
     Args:
         config: the estimator's configuration. It is built anew for each property.
-        ctx: passed to ``build``; None makes one outside any run.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "advantage")
     context = ctx or make_context()

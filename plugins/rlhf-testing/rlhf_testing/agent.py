@@ -58,11 +58,7 @@ def check_agent(config: ComponentConfig, ctx: BuildContext | None = None) -> Non
     ``max_tokens``; the same seeds give the same episodes, whatever the neighbours; the policy version is passed on.
 
     Args:
-        config: the agent's configuration.
         ctx: passed to ``build``; None makes one whose ``policy.tokenizer`` has one token per byte.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "agent")
     play = left_alone(config, built(config, "agent", ctx or make_context()).play, "play()", "groups", "seeds")

@@ -18,12 +18,8 @@ def check_benchmark(config: ComponentConfig, ctx: BuildContext | None = None) ->
     version is passed on.
 
     Args:
-        config: the benchmark's configuration.
         ctx: passed to ``build``; None makes one with the built-in model, whose tokenizer encodes prompts. What is
             evaluated is a stand-in that answers with random letters.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "benchmark")
     ctx = ctx or policy_context()

@@ -28,9 +28,6 @@ def check_config(config: ComponentConfig, kind: str = "") -> None:
     Args:
         config: an instance with the settings to check.
         kind: the component's kind; with it the entry point that names the class is checked too.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_strict(config)
     check_round_trips(config)
@@ -186,11 +183,7 @@ def _imported_alone(module: str, path: str) -> subprocess.CompletedProcess[str]:
 
 
 def built(config: ComponentConfig, kind: str, ctx: BuildContext) -> Any:
-    """Build the component and check that it has the methods of its kind, with the right parameters.
-
-    Raises:
-        AssertionError: a method is missing or cannot be called as the core calls it.
-    """
+    """Build the component and check that it has the methods of its kind, with the right parameters."""
     component = config.build(ctx)
     try:
         check_component(kind, component, config.name)

@@ -25,13 +25,8 @@ def check_dataset(
     is trained on; the core can read them.
 
     Args:
-        config: the source's configuration.
-        ctx: passed to ``build``; None makes one outside any run.
         columns: our column -> the source's, as in ``dataset.columns``.
         read: what the core reads from it: ``prompts``, ``pairs`` or ``demonstrations``; "" reads nothing.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "dataset")
     clash = set(type(config).model_fields) & set(section_keys())
@@ -56,7 +51,6 @@ def check_dataset(
 
 
 def check_rows(config: ComponentConfig, returned: Any, split: str) -> list[dict[str, Any]]:
-    """A sequence of mappings with text keys."""
     require(
         isinstance(returned, Sequence) and not isinstance(returned, str),
         config,

@@ -32,13 +32,9 @@ def check_environment(
     it can be resumed; a score for whatever a policy writes.
 
     Args:
-        config: the environment's configuration.
         ctx: passed to ``build``; None makes one like a worker's, with a registry and no run.
         prompt: of the episodes; None takes a question with an answer.
         calls: (tool, arguments) to be made; none takes one call of each tool, made up from its schema.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "environment")
     tools: Sequence[Tool] = getattr(config, "offered", tuple)()
@@ -106,12 +102,8 @@ def check_tool(
     One with a state is reset before each call.
 
     Args:
-        config: the tool's configuration.
         ctx: passed to ``build``; None makes one like a worker's.
         arguments: of a call; None makes them up from the schema.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "tool")
     spec: Tool = getattr(config, "spec")()  # noqa: B009

@@ -22,12 +22,7 @@ def check_judge(
     that a policy writes makes it raise; an empty call is fine.
 
     Args:
-        config: the judge's configuration, with whatever it needs to be built here.
-        ctx: passed to ``build``; None makes one outside any run.
         requests: what to ask, at temperature 0; None takes a plain question and odd texts.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "judge")
     judge: Any = built(config, "judge", ctx or make_context())

@@ -25,12 +25,7 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
     to the core.
 
     Args:
-        config: the loss's configuration.
-        ctx: passed to ``build``; None makes one outside any run.
         clips: whether the gradient must vanish past ``clip_range``; None means: if the Config has that field.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "loss")
     require(

@@ -26,12 +26,8 @@ def check_monitor(
 
     Args:
         config: the monitor's configuration. It is built anew for each case.
-        ctx: passed to ``build``; None makes one outside any run.
         healthy: metrics of successive steps that must not warn.
         alarming: metrics of successive steps that must, at the last one or before.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "monitor")
     context = ctx or make_context()

@@ -32,12 +32,8 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
     seconds.
 
     Args:
-        config: the engine's configuration.
         ctx: passed to ``build``; None makes one with the built-in model. Logprobs and weights are checked where
             ``ctx.policy.model`` is a torch module; of one with adapters these alone are sent.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "rollout")
     ctx = ctx or policy_context()

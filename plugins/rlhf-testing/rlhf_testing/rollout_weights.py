@@ -44,14 +44,8 @@ def publish(engine: Any, model: Any) -> None:
 
 
 def check_weights(config: ComponentConfig, engine: Any, model: Any, asked: Asked) -> None:
-    """An engine samples from the weights of the version that it is asked for, and from no others.
-
-    Args:
-        config: names the engine.
-        engine: holds the policy's weights as version 7.
-        model: the policy's; nothing is checked where it is not a torch module.
-        asked: of version 7.
-    """
+    """An engine samples from the weights of the version that it is asked for, and from no others. It holds those of
+    ``model`` as version 7; nothing is checked where that is not a torch module."""
     if not isinstance(model, torch.nn.Module):
         return
     check_reports(config, engine, asked)
@@ -94,14 +88,8 @@ def weights_in(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> G
 def logprob_gap(
     model: torch.nn.Module, rollouts: Sequence[Rollout], temperature: float, counts: Sequence[int] | None = None
 ) -> float:
-    """Largest difference of the engine's logprobs from those that a trainer computes, in nats.
-
-    Args:
-        model: the policy, with the weights in question.
-        rollouts: at least one token in all.
-        temperature: they were sampled with; not 0.
-        counts: of each rollout only so many first tokens.
-    """
+    """Largest difference of the engine's logprobs from those that a trainer computes, in nats; of each rollout only
+    the ``counts`` first tokens."""
     training = model.training
     model.eval()
     gaps = [0.0]

@@ -28,13 +28,9 @@ def check_reward(
     call; nothing a policy writes makes it raise; an empty call is fine.
 
     Args:
-        config: the reward's configuration.
         ctx: passed to ``build``; None makes one outside any run, with a stand-in policy.
         samples: what to score; None takes sums with right, wrong, empty and garbled answers.
         tolerance: how far a score may move between batches (rewards that run a model).
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "reward")
     reward = built(config, "reward", ctx or make_context())
@@ -55,12 +51,8 @@ def check_verifier(
     compares with a reference answer (``needs_answer``), a prompt without one is a missing score, not 0.0.
 
     Args:
-        config: the verifier's configuration.
         ctx: passed to ``build``; None makes one like a worker's, with a registry and no run.
         samples: what to check; None takes sums with right, wrong, empty and garbled answers.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "verifier")
     verifier = built(config, "verifier", ctx or make_context(policy=None))

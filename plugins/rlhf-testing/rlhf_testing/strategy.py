@@ -39,13 +39,6 @@ def check_strategy(config: ComponentConfig, ctx: BuildContext | None = None) -> 
 
     Besides, of what it has: forwards on shards, weights read after ``prepare``, collectives of a second thread, work of
     rank 0 alone. :func:`check_strategy_on_ranks` checks several ranks.
-
-    Args:
-        config: the strategy's configuration.
-        ctx: passed to ``build``; None makes one outside any run.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "strategy")
     ctx = ctx or make_context(config=None)
@@ -109,7 +102,6 @@ def gradients(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def whole(tensor: Any) -> torch.Tensor:
-    """A tensor that ranks share, on each."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 

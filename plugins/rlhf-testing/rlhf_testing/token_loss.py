@@ -18,13 +18,7 @@ REDUCTIONS = ("token_mean", "sequence_mean", "constant")
 
 
 def make_token_batch(config: ComponentConfig, shift: float = 0.0, sign: float | None = None) -> TokenBatch:
-    """Five sequences of 1 to 6 tokens. The policy is the behaviour policy, moved by ``shift`` nats at every token.
-
-    Args:
-        config: labels have no advantages.
-        shift: how far the logprobs have moved.
-        sign: every advantage has this sign; None alternates.
-    """
+    """Five sequences of 1 to 6 tokens. The policy is the behaviour policy, moved by ``shift`` nats at every token."""
     g = torch.Generator().manual_seed(7)
 
     def draw() -> torch.Tensor:

@@ -23,11 +23,7 @@ def check_tracker(config: ComponentConfig, ctx: BuildContext | None = None) -> N
     after a run, after a failure before the first step, and twice.
 
     Args:
-        config: the tracker's configuration.
         ctx: passed to ``build``; None makes one with a temporary run folder.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "tracker")
     with tempfile.TemporaryDirectory() as folder:
@@ -51,11 +47,7 @@ def check_tracker(config: ComponentConfig, ctx: BuildContext | None = None) -> N
 
 
 def attempt(config: ComponentConfig, rule: str, call: object) -> object:
-    """Call, and turn an exception into a broken rule.
-
-    Raises:
-        AssertionError: the call raised.
-    """
+    """Call, and turn an exception into a broken rule."""
     try:
         return call()  # type: ignore[operator]
     except Exception as error:

@@ -33,11 +33,7 @@ def check_trainer(config: ComponentConfig, *, settings: Mapping[str, Any] | None
     finite metrics, a summary and a final model. Takes several seconds.
 
     Args:
-        config: the trainer's configuration.
         settings: further keys of the run, for example ``{"reward": {...}}``; they win over the trainer's companions.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "trainer")
     registry = Registry(disabled=())
