@@ -181,7 +181,6 @@ def _levels(text: str | None) -> list[int] | None:
 
 Row = Mapping[str, Any]
 DRAWS = 5000
-"""Resamples of the bootstrap."""
 
 
 def compare(first: Sequence[Row], second: Sequence[Row]) -> dict[str, Any]:

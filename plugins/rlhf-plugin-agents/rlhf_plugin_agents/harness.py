@@ -29,7 +29,6 @@ from rlhf_plugin_agents.trajectory import AgentTrajectory
 
 Say = Callable[[str], None]
 WORKERS = 4
-"""Tasks played at a time where the backend says nothing."""
 ENDED = ("answer", "done")
 """How a play ends that was not cut off."""
 
@@ -61,7 +60,6 @@ class Prepared:
     tasks: Sequence[AgentTask]
     folder: AgentFolder
     todo: Sequence[tuple[AgentTask, int]]
-    """Tasks with their trials."""
 
 
 def prepare(job: Job, ctx: BuildContext, out: Path | None = None) -> Prepared:

@@ -23,7 +23,6 @@ from rlhf_core.rollouts import (
 from rlhf_plugin_episodes.host import EpisodeProcess
 
 POLICY = "assistant"
-"""The role of the policy's turns."""
 STOPPED = "stopped"
 """Why an episode ends that is given up, after an error elsewhere or Ctrl-C."""
 
@@ -48,15 +47,12 @@ class Episode:
     ready: bool = False
     """Its process has been reset."""
     seconds: float = 0.0
-    """That the environment took."""
     asked: int = 0
     """How often the environment was asked; names its answers in the journal."""
     calls: int = 0
-    """Calls the policy wrote."""
     ended: str = ""
     """Why the episode is over; "" while it goes on."""
     failure: Score | None = None
-    """Why the environment has no score."""
     policy_turns: int = 0
 
     def __post_init__(self) -> None:

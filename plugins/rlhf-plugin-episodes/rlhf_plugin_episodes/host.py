@@ -39,7 +39,6 @@ class Reply:
     """``error`` if the environment raised or its process died, ``timeout`` if it was killed."""
     detail: str = ""
     alive: bool = True
-    """Whether the episode's process still runs."""
     seconds: float = 0.0
 
 

@@ -25,7 +25,6 @@ from rlhf_plugin_episodes.episode import POLICY, STOPPED, Episode, episodes_of
 from rlhf_plugin_episodes.schedules import Turns
 
 STOP_S = 10.0
-"""For all programs to end once they are told so; one that waits for something else is left behind."""
 
 
 class EpisodeOver(BaseException):

@@ -21,9 +21,7 @@ class Agreement:
 
     count: int
     judged: int
-    """Those that have a verdict."""
     accuracy: float
-    """Share of the judged that agree; a tie counts half."""
     low: float
     """95 % interval of the accuracy (Wilson 1927), to ``high``; NaN if nothing was judged."""
     high: float

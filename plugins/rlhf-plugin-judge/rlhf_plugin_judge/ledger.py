@@ -35,7 +35,6 @@ class Ledger:
         """Nano-dollars spent or reserved, as of the last change that this process made."""
         self.settled: set[str] = set()
         self.batches: dict[str, dict[str, Any]] = {}
-        """Message batch -> its row."""
         self._open: dict[str, set[str]] = {}
         """Question -> its reservations that nobody has settled."""
         self._lost: set[str] = set()

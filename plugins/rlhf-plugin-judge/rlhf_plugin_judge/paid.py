@@ -62,7 +62,6 @@ class PaidService(Generic[C]):
         ctx.report[next(k for k in names("judge") if k not in ctx.report)] = self.report
 
     client_class: Callable[..., Any]
-    """The SDK's client."""
 
     async def send(self, question: Question) -> Any:
         raise NotImplementedError

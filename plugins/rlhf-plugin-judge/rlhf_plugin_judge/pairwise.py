@@ -27,7 +27,6 @@ Think in one or two sentences. Then write one JSON object and nothing after it:
 {{"why": "...", "better": "A"}}
 where "better" is "A", "B" or "tie"."""
 SHOWN = 60
-"""Characters of a rival in the reasons."""
 POINTS = {"a": 1.0, "b": 0.0, "tie": 0.5}
 
 
@@ -62,7 +61,6 @@ class Result:
     share: float
     flipped: bool
     rival: str
-    """The other completion."""
     as_a: str
     """The judge's reason where this one stood first."""
     as_b: str

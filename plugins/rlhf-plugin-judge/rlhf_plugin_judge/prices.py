@@ -11,7 +11,6 @@ from pydantic import Field
 from rlhf_core.config import Config
 
 NANO = 1_000_000_000
-"""Nano-dollars in a dollar."""
 MESSAGE_TOKENS, REQUEST_TOKENS = 16, 64
 """More than a service adds around a message, and around a request."""
 

@@ -27,11 +27,9 @@ class Question:
     """Arguments of ``messages.create`` but for the temperature, which its signature no longer has."""
     temperature: float | None
     most: int
-    """Nano-dollars."""
     too_long: bool = False
     """Its price is not known: longer prompts may cost more."""
     tools: bool = False
-    """Calls of tools are an answer, too."""
 
     @property
     def headers(self) -> dict[str, str]:

@@ -76,7 +76,6 @@ class Service:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     arrivals: Counter[str] = field(default_factory=Counter)
-    """Question -> how often it came."""
     answered: Counter[str] = field(default_factory=Counter)
     """Question -> how often an answer was delivered."""
     billed: Counter[str] = field(default_factory=Counter)

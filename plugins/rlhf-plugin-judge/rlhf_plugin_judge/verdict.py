@@ -36,7 +36,6 @@ class Verdict(Generic[T]):
     status: ScoreStatus = ScoreStatus.OK
     detail: str = ""
     repaired: bool = False
-    """It took a second question."""
     cost_usd: float = 0.0
     why: str = ""
     """The judge's reason, of at most :data:`REASON` characters."""

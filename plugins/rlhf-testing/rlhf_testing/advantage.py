@@ -20,7 +20,6 @@ from rlhf_testing.samples import make_context, make_rollouts
 
 GROUPS, SIZE = 4, 4
 Rows = tuple[Sequence[Rollout], Sequence[Score], Sequence[int]]
-"""Rollouts, their scores, their groups."""
 Estimate = Callable[[Sequence[Rollout], Sequence[Score], Sequence[int]], Advantages]
 
 

@@ -14,7 +14,6 @@ from rlhf_testing.report import require
 
 B = TypeVar("B")
 Loss = Callable[[Any], LossOutput]
-"""A built loss: a batch in, unreduced values out."""
 POLICY = {"logprobs_BT", "chosen_B", "rejected_B", "logprobs_B"}
 """The fields that a loss is differentiated by."""
 

@@ -101,4 +101,3 @@ AGENTS: dict[str, type[AgentConfig]] = {
     "scratchpad": ScratchpadConfig,
     "code_executor": CodeExecutorConfig,
 }
-"""Name -> settings."""

@@ -9,7 +9,6 @@ from rlhf_plugin_agents.agents.multi_agent import KNOWN, SUBTASK
 from rlhf_plugin_agents.agents.plans import PLAN_RULES
 
 ROLES = (("State the one fact", "extractor"), ("Merge the new fact", "summarizer"))
-"""How the rules of a part begin, and its role."""
 FINAL_ASKED = ("Now answer the first question", KNOWN)
 
 

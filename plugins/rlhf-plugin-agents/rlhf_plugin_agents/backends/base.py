@@ -21,9 +21,7 @@ class ModelRequest:
     tools: Sequence[Tool] = ()
     """Offered natively; empty where the agent writes calls as text."""
     form: CallForm = "none"
-    """How calls are to be written in this request."""
     role: str = "agent"
-    """Which part of the agent asks."""
     key: str = ""
     """The task; not sent."""
     seed: int = 0
@@ -60,7 +58,6 @@ class ContextFull(Exception):
 class Backend(Protocol):
     name: str
     takes_tools: bool
-    """Whether calls can be offered natively."""
 
     def complete(self, request: ModelRequest) -> ModelReply:
         """Answer one request, or raise :class:`BackendFault` or :class:`ContextFull`."""

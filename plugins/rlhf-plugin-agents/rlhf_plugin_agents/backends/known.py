@@ -8,7 +8,6 @@ from rlhf_core.config import ConfigError
 from rlhf_plugin_agents.backends.config import BackendConfig, NativeConfig, ReplayConfig, ScriptedConfig
 
 BACKENDS: dict[str, type[BackendConfig]] = {"scripted": ScriptedConfig, "replay": ReplayConfig, "native": NativeConfig}
-"""Name -> settings, of those that cost nothing."""
 PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
 """Name -> settings in ``backends.paid_config``."""
 

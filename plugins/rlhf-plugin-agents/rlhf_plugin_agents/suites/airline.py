@@ -210,7 +210,6 @@ NAMES = (
     "update_reservation_baggages update_reservation_flights update_reservation_passengers"
 )
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {name: getattr(AirlineStore, name) for name in NAMES.split()}
-"""Name -> what answers it."""
 AirlineStore.functions = FUNCTIONS
 
 

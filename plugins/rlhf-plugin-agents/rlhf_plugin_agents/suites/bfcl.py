@@ -27,7 +27,6 @@ CATEGORIES = {
     "parallel_multiple": "parallel_multiple",
     "irrelevance": "irrelevance",
 }
-"""Category -> what its files are called."""
 JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """The leaderboard's names of types that JSON schema calls otherwise."""
 RULES = (

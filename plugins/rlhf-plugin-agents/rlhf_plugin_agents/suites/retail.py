@@ -172,7 +172,6 @@ NAMES = (
     "transfer_to_human_agents"
 )
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {name: getattr(RetailStore, name) for name in NAMES.split()}
-"""Name -> what answers it."""
 RetailStore.functions = FUNCTIONS
 
 

@@ -31,7 +31,6 @@ class Store:
     domain: ClassVar[str]
     tables: ClassVar[tuple[str, ...]]
     functions: ClassVar[Mapping[str, Callable[..., Any]]]
-    """Name -> what answers it, called with the store and the arguments."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.data: dict[str, dict[str, Any]] = {table: dict(rows) for table, rows in data.items()}

@@ -17,7 +17,6 @@ from rlhf_plugin_agents.trajectory import CallRecord
 from rlhf_plugin_episodes.config import ToolConfig
 
 Answer = Callable[[str, Mapping[str, Any]], str]
-"""Answers a call by its name and arguments."""
 Wrapper = Callable[[str, Mapping[str, Any], Answer], str]
 MAX_RESULT = 8000
 """Characters of a result; a longer one is cut, and the agent is told."""

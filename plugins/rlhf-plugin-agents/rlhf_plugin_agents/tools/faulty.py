@@ -68,7 +68,6 @@ class FaultyCalls:
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
         self.log: list[tuple[str, Fault]] = []
-        """Name and fault of every call."""
         self._made = Counter[str]()
 
     def reset(self) -> None:

@@ -12,7 +12,6 @@ from rlhf_core.config import BuildContext, ConfigError
 from rlhf_plugin_episodes.config import ToolConfig
 
 KEYS = {"brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY"}
-"""Service -> environment variable with its key."""
 
 
 class WebSearchConfig(ToolConfig):

@@ -49,12 +49,10 @@ class Outcome:
     group: str
     name: str
     won: str
-    """What it achieved; "" if nothing."""
     stopped_by: str
     seconds: float
     """On the clock."""
     neighbour: str = ""
-    """What the program beside it noticed; "" if nothing."""
 
 
 @dataclass

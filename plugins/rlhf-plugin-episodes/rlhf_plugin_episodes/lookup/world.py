@@ -13,11 +13,8 @@ from typing import Literal
 Split = Literal["train", "heldout"]
 
 NUMBERS = ("age", "rent", "debt", "rank", "score")
-"""Attributes whose values are whole numbers from 2 to 99."""
 RELATIONS = ("friend", "boss", "rival")
-"""Attributes whose values are people."""
 PEOPLE = 400
-"""In the world of one seed and split."""
 _ONSETS, _VOWELS, _CODAS = "bdfgklmnprstvz", "aeiou", "lnrs"
 _WORD = re.compile(r"[a-z]+")
 

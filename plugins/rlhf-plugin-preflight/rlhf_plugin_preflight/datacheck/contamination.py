@@ -22,7 +22,6 @@ class Index(NamedTuple):
     places: Mapping[Gram, Sequence[tuple[int, int]]]
     """n-gram -> (prompt, first word) of each occurrence."""
     lengths: Sequence[int]
-    """Words of each prompt."""
     size: int
 
 

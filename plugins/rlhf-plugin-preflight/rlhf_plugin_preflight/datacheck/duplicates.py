@@ -14,7 +14,6 @@ from rlhf_plugin_preflight.datacheck.items import Item
 from rlhf_plugin_preflight.datacheck.ngrams import grams, words
 
 SHINGLE = 5
-"""Words of a shingle."""
 BANDS, ROWS_OF_BAND = 16, 4
 NEAR = 0.8
 """Jaccard similarity of two texts' shingles from which they count as near duplicates (Lee et al. 2022)."""

@@ -31,7 +31,6 @@ class Item(NamedTuple):
     split: str
     prompt: tuple[Message, ...]
     completions: tuple[str, ...]
-    """The completion to imitate or judge, the chosen and the rejected one, or none."""
     turns: tuple[Message | None, ...] = ()
     """Of each completion that is more than a text, the turn; () where none is."""
     tools: tuple[Tool, ...] = ()

@@ -34,7 +34,6 @@ class Report:
     """All comparisons, and what they were made on."""
 
     device: str
-    """Name of the card, or of the processor."""
     model: str
     seconds: float
     versions: dict[str, str]

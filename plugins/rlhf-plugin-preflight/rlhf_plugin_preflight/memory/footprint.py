@@ -34,7 +34,6 @@ class ModelSize:
     path: str
     parameters: int
     trained: int
-    """Parameters."""
     layers: int
     heads: int
     kv_heads: int
@@ -44,7 +43,6 @@ class ModelSize:
     root: int
     """What is in no decoder layer: embedding, last norm, head."""
     context: int
-    """Tokens."""
     merged: int = 0
     """Weights that adapters are added to, of which the final model gets new ones."""
     largest: int = 0

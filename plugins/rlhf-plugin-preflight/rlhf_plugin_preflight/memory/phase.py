@@ -15,7 +15,6 @@ ON_DEVICE = ("sampler copy", "rewards", "gradients", "reduce buffer", *RESERVED)
 @dataclass(frozen=True)
 class Phase:
     parts: Parts
-    """On the device."""
     host: Parts
     """In main memory, where the device has memory of its own."""
 

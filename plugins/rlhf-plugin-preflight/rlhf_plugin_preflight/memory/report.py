@@ -33,7 +33,6 @@ class Report:
     found: Footprint
     plan: MemoryPlan
     others: Sequence[MemoryPlan]
-    """Every strategy on as many ranks."""
     planned_for: Sequence[str]
     """Strategies that this installation does not have."""
     limit: int
@@ -41,7 +40,6 @@ class Report:
     fewest: dict[str, int | None]
     """Strategy -> fewest ranks on which it fits; of powers of two."""
     advice: Advice | None
-    """None where it fits."""
     host_limit: int | None = None
     """Bytes of main memory for each rank, beside a device of its own; None where nobody said."""
 

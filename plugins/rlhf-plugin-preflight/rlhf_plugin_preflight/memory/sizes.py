@@ -22,7 +22,6 @@ LOOKED_AT = 2000
 DRAWS = 200
 """Micro-batches that are drawn to find a heavy one."""
 ASSUMED_PROMPT = 512
-"""Tokens of a prompt where nothing is known of it."""
 
 
 class Row(NamedTuple):
@@ -53,11 +52,9 @@ class Sizes:
     micro_batch: tuple[Row, ...]
     """Rows of one micro-batch, a heavy one of the run."""
     micro_batches: int
-    """Of one update on each rank."""
     prompts: tuple[int, ...]
     """Prompts of one rank that are sampled from together, the longest ones."""
     group: int
-    """Completions of each."""
     completion: int
     """Most tokens of a sampled completion; 0 where nothing is sampled."""
     source: str

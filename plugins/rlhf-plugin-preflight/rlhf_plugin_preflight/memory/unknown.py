@@ -23,7 +23,6 @@ class Unknown(TorchFunctionMode):
         super().__init__()
         self.rows = rows
         self.value = 1.0
-        """Of every number that is asked for."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, or say what cannot be known."""

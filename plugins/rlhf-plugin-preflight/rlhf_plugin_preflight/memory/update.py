@@ -31,7 +31,6 @@ class Update:
     trained: int
     """Bytes of what is trained: policy and critic."""
     critic: int
-    """Bytes of the critic's own weights."""
     step: int
     """Bytes beyond weights, gradients and moments that the optimizer's step takes, on a CPU."""
     stages: dict[str, Stage] = field(default_factory=dict[str, Stage])

@@ -23,7 +23,6 @@ class Described:
     """What a model path stands for, before its weights."""
 
     config: Any
-    """transformers' configuration."""
     source: Source
 
 

@@ -15,7 +15,6 @@ from rlhf_plugin_verifiers.instructions.language import installed
 
 Check = Callable[[str], bool]
 INSTRUCTIONS: Mapping[str, Callable[..., bool]] = {**IFEVAL, **WORDS, **FORM, **CUSTOM}
-"""Instruction id -> ``check(text, **arguments)``."""
 NEEDS_LANGUAGE = frozenset(
     {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
 )

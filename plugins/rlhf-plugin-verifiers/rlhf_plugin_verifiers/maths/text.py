@@ -54,7 +54,6 @@ _ASCII = {
 }
 
 UNSPACED = r"\u3005-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Letters of scripts that put no space between a number and a word: Chinese, Japanese, Korean."""
 _WORDS = re.compile(rf"[{UNSPACED}]+")
 _SCALED = re.compile(r"(\d+(?:\.\d+)?)\s*([万萬亿億])")
 _PERCENT = re.compile(r"百分之\s*(\d+(?:\.\d+)?)")

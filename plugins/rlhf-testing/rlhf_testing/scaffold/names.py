@@ -19,7 +19,6 @@ class Names:
     module: str
     component: str
     stem: str
-    """Beginning of the class names."""
 
 
 def names_for(typed: str) -> Names:
