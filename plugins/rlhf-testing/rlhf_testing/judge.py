@@ -50,12 +50,9 @@ def check_judge(
         require(all(isinstance(r, JudgeReply) for r in replies), config, "replies are JudgeReply", repr(replies[:1]))
         for request, reply in zip(asked, replies):
             alone = ask([request])[0]
-            require(
-                (alone.text, alone.status) == (reply.text, reply.status),
-                config,
-                "an answer does not depend on the other requests",
-                f"{request.id}: {reply} with, {alone} without",
-            )
+            rule = "an answer does not depend on the other requests"
+            seen = f"{request.id}: {reply} with, {alone} without"
+            require((alone.text, alone.status) == (reply.text, reply.status), config, rule, seen)
     finally:
         close = getattr(judge, "close", None)
         if callable(close):

@@ -28,13 +28,8 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
         clips: whether the gradient must vanish past ``clip_range``; None means: if the Config has that field.
     """
     check_config(config, "loss")
-    require(
-        config.consumes in KINDS_OF_LOSS,
-        config,
-        f"`consumes` is one of {', '.join(KINDS_OF_LOSS)}",
-        repr(config.consumes),
-        'consumes: ClassVar[str | None] = "token_advantages"',
-    )
+    rule, seen = f"`consumes` is one of {', '.join(KINDS_OF_LOSS)}", repr(config.consumes)
+    require(config.consumes in KINDS_OF_LOSS, config, rule, seen, 'consumes: ClassVar[str | None] = "token_advantages"')
     from rlhf_testing.purity import left_alone
 
     loss = left_alone(config, built(config, "loss", ctx or make_context()), "a loss", "batch")

@@ -145,12 +145,9 @@ def sampled(config: ComponentConfig, engine: Any, asked: Asked, version: int) ->
     """Completions of a version, which say so."""
     rollouts = list(engine.generate(asked.requests, asked.sampling, version))
     answered = {r.policy_version for r in rollouts} | {span.version for r in rollouts for span in r.versions}
-    require(
-        answered == {version} and len(rollouts) == len(asked.requests),
-        config,
-        "a rollout has the policy version that was asked for",
-        f"{len(rollouts)} rollouts of versions {sorted(answered)} instead of {version}",
-    )
+    rule = "a rollout has the policy version that was asked for"
+    seen = f"{len(rollouts)} rollouts of versions {sorted(answered)} instead of {version}"
+    require(answered == {version} and len(rollouts) == len(asked.requests), config, rule, seen)
     return rollouts
 
 
@@ -233,13 +230,9 @@ def check_follows(config: ComponentConfig, engine: Any, model: torch.nn.Module, 
     with weights_in(model, other_weights(trained_weights(model))):
         rollouts = sampled(config, engine, asked, 8)
         gap = logprob_gap(model, rollouts, asked.sampling.temperature)
-    require(
-        gap <= TOLERANCE,
-        config,
-        "without update_weights() an engine samples from the policy as it is now",
-        f"after a step of the policy logprobs are up to {gap:.3f} nats apart",
-        "hold ctx.policy.model itself; an engine with weights of its own has update_weights(version, tensors)",
-    )
+    rule = "without update_weights() an engine samples from the policy as it is now"
+    fix = "hold ctx.policy.model itself; an engine with weights of its own has update_weights(version, tensors)"
+    require(gap <= TOLERANCE, config, rule, f"after a step of the policy logprobs are up to {gap:.3f} nats apart", fix)
     same_again(config, "the same weights give the completions of before", asked, engine, 9)
 
 

@@ -35,13 +35,8 @@ def check_tracker(config: ComponentConfig, ctx: BuildContext | None = None) -> N
         for step, metrics in enumerate(STEPS, 1):
             given = dict(metrics)
             attempt(config, "a tracker takes whatever a step measured", lambda s=step, g=given: tracker.log(s, g))
-            require(
-                repr(given) == repr(dict(metrics)),
-                config,
-                "log() leaves the metrics alone",
-                f"{metrics} became {given}",
-                "copy before changing",
-            )
+            rule, fix = "log() leaves the metrics alone", "copy before changing"
+            require(repr(given) == repr(dict(metrics)), config, rule, f"{metrics} became {given}", fix)
         attempt(config, "a tracker closes", tracker.close)
         attempt(config, "a tracker closes twice", tracker.close)
 
