@@ -8,9 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from rlhf_core.data import Message, Tool
-from rlhf_plugin_agents.agents.clean import first_value
 from rlhf_plugin_agents.agents.react import listed
-from rlhf_plugin_agents.agents.session import Session, Stop
+from rlhf_plugin_agents.agents.session import Session, Stop, first_value
 
 PLAN_RULES = """You plan; others carry the plan out. These tools exist:
 {tools}

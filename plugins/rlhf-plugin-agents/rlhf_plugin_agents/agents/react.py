@@ -17,8 +17,7 @@ from rlhf_plugin_agents.agents.base import (
     final_answer,
     opening,
 )
-from rlhf_plugin_agents.agents.clean import first_value
-from rlhf_plugin_agents.agents.session import Session, Stop
+from rlhf_plugin_agents.agents.session import Session, Stop, first_value
 
 ACTION = "Action:"
 OBSERVATION = "Observation:"

@@ -164,7 +164,7 @@ class SuiteEnvironment:
 
 def _trajectory(task: str, sample: Sample, calls: Sequence[CallRecord]) -> AgentTrajectory:
     from rlhf_plugin_agents.agents.base import final_answer
-    from rlhf_plugin_agents.agents.parts import role_of
+    from rlhf_plugin_agents.agents.multi_agent import role_of
     from rlhf_plugin_agents.trajectory import AgentTrajectory, ModelTurn
 
     turns = [

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
-from rlhf_plugin_agents.gaia_score import gaia_match
+from rlhf_plugin_agents.scorers import gaia_match
 from rlhf_plugin_agents.suites.own import own_task, rows_of
 from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict

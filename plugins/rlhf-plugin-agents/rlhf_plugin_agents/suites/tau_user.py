@@ -52,7 +52,7 @@ class ModelUserConfig(Config):
 
     def backend_config(self) -> BackendConfig:
         """The settings of the backend."""
-        from rlhf_plugin_agents.backends.known import backend_of
+        from rlhf_plugin_agents.backends.config import backend_of
 
         if self.backend in ("scripted", "replay"):
             raise ConfigError(
