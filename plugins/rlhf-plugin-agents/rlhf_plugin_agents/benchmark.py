@@ -20,15 +20,7 @@ KEPT = ("task", "trial", "category", "value", "right", "process", "detail", "ans
 
 
 class AgentBenchmark:
-    """Plays with whatever engine it is given.
-
-    Args:
-        suite: tasks and agent.
-        ctx: has the policy and the seed.
-
-    Raises:
-        UserError: the suite's rows or the agent's settings cannot work.
-    """
+    """Plays with whatever engine it is given."""
 
     def __init__(self, suite: AgentSuiteConfig, ctx: BuildContext) -> None:
         self.policy, self.seed = ctx.policy, ctx.seed
@@ -53,7 +45,6 @@ class AgentBenchmark:
         return {k: float(v) for k, v in metrics.items() if v is not None}
 
     def _keep(self, rows: Sequence[Mapping[str, Any]], version: int) -> None:
-        """Write the plays into the run's folder, from where its page has them."""
         if self.plays is None:
             return
         file = JsonlFile.resume(self.plays)

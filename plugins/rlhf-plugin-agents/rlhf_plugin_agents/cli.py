@@ -51,7 +51,6 @@ OPTIONS = (
 
 
 def agent_options(command: F) -> F:
-    """Add the options, in their order."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command

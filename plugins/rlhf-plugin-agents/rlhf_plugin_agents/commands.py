@@ -13,8 +13,7 @@ from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import BuildContext, ConfigError, parse_settings
 from rlhf_core.data import read_jsonl, write_json
 from rlhf_eval.statistics import mcnemar, paired_difference
-from rlhf_plugin_agents.backends.config import BackendConfig, ReplayConfig
-from rlhf_plugin_agents.backends.known import backend_of
+from rlhf_plugin_agents.backends.config import BackendConfig, ReplayConfig, backend_of
 from rlhf_plugin_agents.folder import AgentFolder
 from rlhf_plugin_agents.harness import Job, Say, carry_out, prepare
 from rlhf_plugin_agents.page import write_page
@@ -23,14 +22,8 @@ from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
 
 def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """Evaluate every agent on every suite.
-
-    Returns:
-        ``{"evaluations": [...], "comparisons": [...]}``; agents are compared where there are several.
-
-    Raises:
-        UserError: something cannot work; all of it is checked before the first task is played.
-    """
+    """Evaluate every agent on every suite: ``{"evaluations": [...], "comparisons": [...]}``. All is checked before the
+    first task is played."""
     twice = [s for i, s in enumerate(suites) if s in suites[:i]]
     if twice:
         raise ConfigError(f"suite '{twice[0]}' is named twice", fix="name it once")
@@ -162,7 +155,6 @@ def _recorded(backend: BackendConfig, suite: str, agent: str) -> BackendConfig:
 
 
 def _data(name: str, suites: Sequence[str], values: Sequence[str]) -> str | None:
-    """The file for one suite."""
     paths: list[str] = []
     for value in values:
         suite, is_named, rest = value.partition("=")
@@ -188,7 +180,6 @@ def _levels(text: str | None) -> list[int] | None:
 
 Row = Mapping[str, Any]
 DRAWS = 5000
-"""Resamples of the bootstrap."""
 
 
 def compare(first: Sequence[Row], second: Sequence[Row]) -> dict[str, Any]:

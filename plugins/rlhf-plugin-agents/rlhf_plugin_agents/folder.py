@@ -19,12 +19,8 @@ ROOT = Path("evals")
 
 
 class AgentFolder:
-    """Rows as they come, one per task and trial.
-
-    Args:
-        path: None makes ``evals/SUITE-AGENT-BACKEND-HASH``, so that equal settings find their folder again.
-        settings: all that decides the rows.
-    """
+    """Rows as they come, one per task and trial; without a path in ``evals/SUITE-AGENT-BACKEND-HASH``, so that equal
+    settings find their folder again."""
 
     def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
         self.settings = json.loads(json.dumps(json_values(settings)))
@@ -65,7 +61,6 @@ class AgentFolder:
             )
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole rows so far."""
         try:
             return list(read_jsonl(self.rows_path))
         except ValueError as error:
@@ -74,11 +69,9 @@ class AgentFolder:
             ) from error
 
     def judged(self) -> set[tuple[str, int]]:
-        """Task and trial of each row with a verdict."""
         return {(r["task"], r["trial"]) for r in self.rows() if r["value"] is not None}
 
     def keep(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write all rows at once."""
         self.check()
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / "settings.json", self.settings)
@@ -86,11 +79,7 @@ class AgentFolder:
 
     @contextmanager
     def writing(self) -> Generator[Any, None, None]:
-        """Yield what appends a row, from any thread; rows without a verdict are dropped first, to be played again.
-
-        Raises:
-            ConfigError: another process plays into the folder: each would replace what the other writes.
-        """
+        """Yield what appends a row, from any thread; rows without a verdict are dropped first, to be played again."""
         self.check()
         self.path.mkdir(parents=True, exist_ok=True)
         with _locked(self.path):

@@ -29,26 +29,18 @@ from rlhf_plugin_agents.trajectory import AgentTrajectory
 
 Say = Callable[[str], None]
 WORKERS = 4
-"""Tasks played at a time where the backend says nothing."""
 ENDED = ("answer", "done")
 """How a play ends that was not cut off."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is evaluated.
-
-    Example:
-        Job(AgentBenchMini(), ReactConfig(), ScriptedConfig())
-    """
-
     suite: AgentSuiteConfig
     agent: AgentConfig
     backend: BackendConfig
     seed: int = 0
 
     def settings(self, tasks: Sequence[AgentTask]) -> dict[str, Any]:
-        """All that decides the rows."""
         rows = [[t.id, t.system, [dict(m) for m in t.messages], t.judged_by] for t in tasks]
         asked = json.dumps(json_values(rows), sort_keys=True)
         return {
@@ -62,25 +54,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job with its tasks and its folder, and what has no verdict there yet.
-
-    Example:
-        prepare(Job(AgentBenchMini(), ReactConfig(), ScriptedConfig()), ctx).todo
-    """
+    """A job with its tasks and its folder, and what has no verdict there yet."""
 
     job: Job
     tasks: Sequence[AgentTask]
     folder: AgentFolder
     todo: Sequence[tuple[AgentTask, int]]
-    """Tasks with their trials."""
 
 
 def prepare(job: Job, ctx: BuildContext, out: Path | None = None) -> Prepared:
-    """Read the tasks and the rows so far; nothing is written.
-
-    Raises:
-        UserError: the suite cannot be read, or the folder holds something else.
-    """
+    """Read the tasks and the rows so far; nothing is written."""
     tasks = job.suite.tasks(ctx)
     folder = AgentFolder(out, job.settings(tasks))
     folder.check()
@@ -92,26 +75,11 @@ def prepare(job: Job, ctx: BuildContext, out: Path | None = None) -> Prepared:
 def evaluate(
     job: Job, ctx: BuildContext, out: Path | None = None, workers: int | None = 1, say: Say = lambda text: None
 ) -> tuple[Path, dict[str, Any]]:
-    """Play what has no verdict yet, and report.
-
-    Args:
-        job: suite, agent and backend.
-        ctx: has the registry.
-        out: the folder; None makes its name.
-        workers: tasks that are played at the same time; None is what suits the backend.
-        say: called with one line.
-
-    Returns:
-        The folder and its report.
-
-    Raises:
-        UserError: something cannot work; before anything is played.
-    """
+    """Play what has no verdict yet; return the folder and its report. ``workers`` None is what suits the backend."""
     return carry_out(prepare(job, ctx, out), ctx, workers, say)
 
 
 def carry_out(prepared: Prepared, ctx: BuildContext, workers: int | None, say: Say) -> tuple[Path, dict[str, Any]]:
-    """As :func:`evaluate`, of a job that was prepared."""
     job, tasks, folder = prepared.job, prepared.tasks, prepared.folder
     if prepared.todo:
         backend = job.backend.make(tasks, ctx)
@@ -162,7 +130,6 @@ def _play(
 
 
 def play_one(config: AgentConfig, backend: Backend, task: AgentTask, seed: int, trial: int) -> dict[str, Any]:
-    """One trial of one task, judged, as a row."""
     room = task.open(request_seed(seed, "agents", task.id, trial))
     agent: Agent = config.make(backend)
     try:

@@ -29,7 +29,6 @@ Row = Mapping[str, Any]
 
 
 def write_page(place: Path, settings: Mapping[str, Any], report: Mapping[str, Any], rows: Sequence[Row]) -> Path:
-    """Write ``report.html`` into the folder of an evaluation, and return where it is."""
     path = place / "report.html"
     write_text(path, page(settings, report, rows))
     return path

@@ -28,11 +28,7 @@ from rlhf_plugin_episodes.program import Conversation
 
 
 class PolicyBackend:
-    """Answers requests with turns of the policy that is being trained.
-
-    Args:
-        talk: the episode.
-    """
+    """Answers requests with turns of the policy that is being trained."""
 
     name = "policy"
     takes_tools = True
@@ -51,17 +47,12 @@ class PolicyBackend:
 
 
 class EpisodeTools:
-    """Answers calls from the run's environment.
-
-    Args:
-        talk: the episode.
-    """
+    """Answers calls from the run's environment."""
 
     def __init__(self, talk: Conversation) -> None:
         self.talk, self._made = talk, 0
 
     def __call__(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The result of one call."""
         self._made += 1
         result = self.talk.call([ToolCall(name, arguments, f"made{self._made:05d}")])[0]
         if result.done:
@@ -76,16 +67,13 @@ class PlayedConfig(EpisodeAgentConfig):
 
     @property
     def played(self) -> AgentConfig:
-        """The agent's own settings."""
         return getattr(self, "settings")  # noqa: B009
 
     @property
     def most_turn_tokens(self) -> int | None:
-        """Of the agent's settings."""
         return self.played.max_turn_tokens
 
     def converse(self, talk: Conversation) -> str:
-        """Run the agent on the episode's prompt."""
         # A deadline would make what is sampled depend on how fast the others' turns are.
         settings = self.played.model_copy(update={"deadline_s": math.inf})
         backend = PolicyBackend(talk)

@@ -15,7 +15,6 @@ MEANS = ("process", "calls", "requests", "prompt_tokens", "completion_tokens", "
 
 
 def report(rows: Sequence[Row], trials: int = 1) -> dict[str, Any]:
-    """Figures of all rows and of each category, as JSON values."""
     categories = dict.fromkeys(r["category"] for r in rows)
     levels = sorted({r["level"] for r in rows if r.get("level") is not None})
     return {
@@ -53,12 +52,10 @@ def figures(rows: Sequence[Row], trials: int = 1) -> dict[str, Any]:
 
 
 def interval(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean with its interval; None where there is no value."""
     return json_values(mean_interval(values)._asdict())
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """None of nothing."""
     return sum(values) / len(values) if values else None
 
 

@@ -11,8 +11,42 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_plugin_agents.gaia_score import gaia_match
 from rlhf_plugin_verifiers.numeric import find_numbers, stated_number
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_UNITS = str.maketrans("", "", "$%,")
+
+
+def gaia_match(answer: str, task: Mapping[str, Any]) -> float:
+    """1 if the answer is the task's reference."""
+    wanted = str(task["answer"])
+    if _number(wanted) is not None:
+        return float(_same_number(answer, wanted))
+    if not re.search("[,;]", wanted):
+        letters = _plain(wanted).translate(_PUNCTUATION)
+        return float(_plain(answer).translate(_PUNCTUATION) == letters if letters else _plain(answer) == _plain(wanted))
+    given, elements = re.split("[,;]", answer), re.split("[,;]", wanted)
+    return float(len(given) == len(elements) and all(map(_same_element, given, elements)))
+
+
+def _same_element(given: str, wanted: str) -> bool:
+    return _plain(given) == _plain(wanted) if _number(wanted) is None else _same_number(given, wanted)
+
+
+def _same_number(given: str, wanted: str) -> bool:
+    return _number(given.translate(_UNITS)) == _number(wanted)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s", "", text).lower()
+
 
 _WHAT = "information|records?|results?|evidence|data|document|file|mention|entry|details?"
 _HOW = r"find|found|locate|exist|available|verif\w+|known|listed|determine|answer"
@@ -83,14 +117,7 @@ def _undivided(text: str) -> str:
 
 
 def sequence_match(made: Sequence[str], wanted: Sequence[str]) -> float:
-    """Longest common subsequence of the tools' names, over the longer of the two sequences.
-
-    1 exactly if the right tools were called in the right order and no others; 1 if none was wanted and none called.
-
-    Example:
-        >>> sequence_match(["search", "search", "calculator"], ["search", "calculator"])
-        0.6666666666666666
-    """
+    """Longest common subsequence of the tools' names, over the longer of the two sequences."""
     if not made and not wanted:
         return 1.0
     row = [0] * (len(wanted) + 1)

@@ -13,7 +13,6 @@ COLUMNS = ("", "tasks", "right", "95 %", "answer", "process", "calls", "tokens",
 
 
 def show(results: Mapping[str, Any]) -> None:
-    """Print each evaluation, by category, and how agents differ."""
     for one in results["evaluations"]:
         click.echo(f"\n{one['suite']}, {one['agent']}")
         parts = {"all": one, **one["categories"], **{f"level {k}": v for k, v in one.get("levels", {}).items()}}

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_plugin_agents.agents.parts import ROLES, role_of
+from rlhf_plugin_agents.agents.multi_agent import ROLES, role_of
 from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.suites.task import AgentTask
 from rlhf_plugin_episodes.tool_spec import tool_spec
@@ -73,7 +73,6 @@ def _offered(body: Body) -> tuple[Any, ...]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until interrupted."""
     from rlhf_core.cli import context_of, open_registry
 
     parser = arguments(__doc__)

@@ -16,12 +16,6 @@ GAVE_UP = ("max_turns", "max_calls", "deadline", "context_full", "length", "bad_
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call and what came of it.
-
-    Example:
-        CallRecord("search", {"query": "Varde dam"}, "[1] Varde dam: ...", id="call00000", seconds=0.001)
-    """
-
     name: str
     arguments: Mapping[str, Any]
     result: str
@@ -34,12 +28,6 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModelTurn:
-    """One request to the backend and its reply.
-
-    Example:
-        ModelTurn("agent", "9f2c", {"role": "assistant", "content": "42"}, prompt_tokens=120, completion_tokens=3)
-    """
-
     role: str
     """Which part of the agent asked: ``agent``, ``planner``, ``executor``, ``extractor``, ``summarizer``,
     ``synthesizer``."""
@@ -56,11 +44,7 @@ class ModelTurn:
 
 @dataclass(frozen=True, slots=True)
 class AgentTrajectory:
-    """One task, played by one agent.
-
-    Example:
-        AgentTrajectory("tool_use/1", "react", "scripted", messages=(...), turns=(...), calls=(...), answer="1889")
-    """
+    """One task, played by one agent."""
 
     task: str
     agent: str
@@ -81,26 +65,21 @@ class AgentTrajectory:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens that the model read, over all requests."""
         return sum(t.prompt_tokens for t in self.turns)
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens that the model wrote."""
         return sum(t.completion_tokens for t in self.turns)
 
     @property
     def cost_usd(self) -> float:
-        """What all requests cost."""
         return sum(t.cost_usd for t in self.turns)
 
     def as_json(self) -> dict[str, Any]:
-        """As a row of a file."""
         return json_values({"version": VERSION, **asdict(self)})
 
 
 def from_json(row: Any, where: str = "") -> AgentTrajectory:
-    """The trajectory of a row."""
     if not isinstance(row, Mapping):
         raise DatasetError("a row is not a trajectory", where=where, fix="name a rows.jsonl that `rlhf eval` wrote")
     version = row.get("version")

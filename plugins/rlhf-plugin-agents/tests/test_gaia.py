@@ -18,8 +18,8 @@ from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.agents.config import AGENTS
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.backends.config import ScriptedConfig
-from rlhf_plugin_agents.gaia_score import gaia_match
 from rlhf_plugin_agents.harness import Job, carry_out, play_one, prepare
+from rlhf_plugin_agents.scorers import gaia_match
 from rlhf_plugin_agents.suites.gaia import mini_rows
 from rlhf_plugin_agents.suites.gaia_config import Gaia, GaiaMini
 from rlhf_plugin_agents.tools.attachments import text_of

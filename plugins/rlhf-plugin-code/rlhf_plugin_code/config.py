@@ -48,7 +48,6 @@ class SandboxSettings(Config):
         return 2 * longest_s(self.timeout_s) + 2.0
 
     def build(self) -> Sandbox:
-        """Return a sandbox; it starts with its first program."""
         from rlhf_plugin_code.sandbox import Limits, Sandbox
 
         limits = Limits(self.timeout_s, self.memory_mb, self.disk_mb, self.processes, self.output_kb)
@@ -71,37 +70,23 @@ class CodeConfig(VerifierConfig):
 
     @classmethod
     def diagnose(cls) -> str:
-        """How this machine isolates programs."""
         from rlhf_plugin_code.preflight import isolation
 
         return f"sandbox: {isolation(SandboxSettings())}"
 
     def conditions(self) -> dict[str, str]:
-        """How programs are isolated.
-
-        Raises:
-            ConfigError: this machine offers no isolation, and running without was not allowed.
-        """
         from rlhf_plugin_code.preflight import isolation
 
         return {"isolation": isolation(self.sandbox)}
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Start a sandbox and print how it isolates programs.
-
-        Raises:
-            ConfigError: this machine offers no isolation, and running without was not allowed.
-        """
+        """Start a sandbox and print how it isolates programs."""
         from rlhf_plugin_code.preflight import announce
 
         announce(self.sandbox)
 
     def row(self, prompt: Prompt) -> object:
-        """What the verdict compares with, read from a row.
-
-        Raises:
-            BrokenTests: there is nothing to judge by.
-        """
+        """What the verdict compares with, read from a row; :class:`BrokenTests` if there is nothing to judge by."""
         return None
 
     def check_prompt(self, prompt: Prompt) -> str | None:
@@ -121,7 +106,6 @@ class CodeConfig(VerifierConfig):
 
     @property
     def busy_seconds(self) -> float:
-        """The longest that a verdict takes on a busy machine."""
         return self.sandbox.busy_seconds
 
 
@@ -140,7 +124,6 @@ class AssertsConfig(CodeConfig):
     """Column of what runs before them; a list of lines or one text. May be missing."""
 
     def row(self, prompt: Prompt) -> Asserted:
-        """Tests of a row."""
         from rlhf_plugin_code.rows import asserts
 
         return asserts(self, prompt)
@@ -154,7 +137,6 @@ class MBPPConfig(AssertsConfig):
     setup_column: str = "test_imports"
 
     def row(self, prompt: Prompt) -> Asserted:
-        """Tests of a row."""
         from rlhf_plugin_code.rows import mbpp
 
         return mbpp(self, prompt)
@@ -168,7 +150,6 @@ class HumanEvalConfig(AssertsConfig):
     tests_column: str = "test"
 
     def row(self, prompt: Prompt) -> Asserted:
-        """Tests of a row."""
         from rlhf_plugin_code.rows import humaneval
 
         return humaneval(self, prompt)
@@ -190,7 +171,6 @@ class AppsConfig(CodeConfig):
     """Numbers this close, relatively or absolutely, are equal."""
 
     def row(self, prompt: Prompt) -> object:
-        """Inputs and outputs of a row."""
         from rlhf_plugin_code.rows import cases
 
         return cases(self, prompt)
@@ -215,11 +195,7 @@ class ProgramConfig(CodeConfig):
         return self.verifier is None or bool(getattr(self.verifier, "needs_answer", False))
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Start a sandbox, print how it isolates programs, and try the command.
-
-        Raises:
-            ConfigError: there is no isolation, and running without was not allowed; or the command cannot be run.
-        """
+        """Start a sandbox, print how it isolates programs, and try the command."""
         super().preflight(ctx)
         if self.command:
             from rlhf_plugin_code.preflight import check_command
@@ -227,21 +203,17 @@ class ProgramConfig(CodeConfig):
             check_command(self.sandbox, self.command)
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        """As the other verifier."""
         check = getattr(self.verifier, "check_prompt", None)
         return None if check is None else check(prompt)
 
     @property
     def seconds(self) -> float:
-        """The program's, and then the other verifier's."""
         return super().seconds + float(getattr(self.verifier, "seconds", 0.0))
 
     @property
     def busy_seconds(self) -> float:
-        """The program's, and then the other verifier's."""
         return super().busy_seconds + float(getattr(self.verifier, "busy_seconds", 0.0))
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """As the other verifier."""
         return tuple(getattr(self.verifier, "secrets", ()))

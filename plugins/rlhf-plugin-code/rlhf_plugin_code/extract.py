@@ -22,16 +22,7 @@ def blocks(text: str) -> list[str]:
 
 
 def program(text: str, how: str) -> str | None:
-    """The program, None if there is none.
-
-    Args:
-        text: a completion.
-        how: ``last_block``, ``first_block``, ``strict`` or ``none``; see ``CodeConfig.extract``.
-
-    Example:
-        >>> program("Sure!\\n```python\\nx = 1\\n```\\nDone.", "strict")
-        'x = 1\\n'
-    """
+    """The program in a completion, None if there is none; ``how`` as in ``CodeConfig.extract``."""
     if len(text) > MAX_CHARACTERS or not text.strip():
         return None
     if how == "none":
@@ -46,11 +37,7 @@ def program(text: str, how: str) -> str | None:
 
 def split_tests(text: str) -> list[str]:
     """One text per test: each statement with an assert, with the statements before it that have none; what follows
-    the last one belongs to it. Without any assert the whole text is one test if it calls something, otherwise none.
-
-    Raises:
-        SyntaxError: the text is no Python.
-    """
+    the last one belongs to it. Without any assert the whole text is one test if it calls something, otherwise none."""
     tests: list[list[str]] = [[]]
     body = ast.parse(text).body
     for node in body:
@@ -93,13 +80,8 @@ def defined(code: str) -> list[str]:
 
 
 def check_body(test: str, entry: str) -> tuple[str, list[str]]:
-    """Setup and tests of a HumanEval row, whose ``test`` defines ``check(candidate)``.
-
-    The body's asserts count one by one; where it has control flow of its own (``return``), it is one test.
-
-    Raises:
-        SyntaxError: the text is no Python.
-    """
+    """Setup and tests of a HumanEval row, whose ``test`` defines ``check(candidate)``: the body's asserts count one by
+    one; where it has control flow of its own (``return``), it is one test."""
     tree = ast.parse(test)
     check = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None)
     if check is None or len(check.args.args) != 1 or any(isinstance(n, ast.Return) for n in ast.walk(check)):

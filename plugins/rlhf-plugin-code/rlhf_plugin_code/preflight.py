@@ -18,11 +18,7 @@ PATIENCE_S = 5.0
 
 
 def announce(settings: SandboxSettings) -> None:
-    """Print how programs are isolated; a sandbox is started for that once per process and kind of sandbox.
-
-    Raises:
-        ConfigError: there is no isolation, and running without was not allowed.
-    """
+    """Print how programs are isolated; a sandbox is started for that once per process and kind of sandbox."""
     print(f"programs run in: {isolation(settings)}", file=sys.stderr)
 
 

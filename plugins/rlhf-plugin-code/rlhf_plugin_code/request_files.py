@@ -17,13 +17,10 @@ class Part:
 
 @dataclass(slots=True)
 class RequestFiles:
-    """Memory files of one request; closed together."""
-
     opened: list[int] = field(default_factory=list)
     lines: tuple[int, ...] = ()
 
     def new(self, content: bytes = b"") -> int:
-        """An anonymous file in memory."""
         self.opened.append(os.memfd_create("sandbox"))
         view = memoryview(content)
         while view:
@@ -32,12 +29,10 @@ class RequestFiles:
         return self.opened[-1]
 
     def null(self) -> int:
-        """/dev/null."""
         self.opened.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         return self.opened[-1]
 
     def pair(self) -> tuple[int, int]:
-        """Two ends of one line."""
         self.lines = tuple(end.detach() for end in socket.socketpair())
         return self.lines[0], self.lines[1]
 
@@ -48,7 +43,6 @@ class RequestFiles:
         self.lines = ()
 
     def close(self) -> None:
-        """Close what is open."""
         self.hand_over()
         for descriptor in self.opened:
             os.close(descriptor)

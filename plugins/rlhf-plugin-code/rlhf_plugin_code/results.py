@@ -30,15 +30,10 @@ class Limits:
     """What one program may use."""
 
     timeout_s: float = 5.0
-    """Seconds that a program may run or sleep; those that it waits for a CPU do not count."""
     memory_mb: int = 512
-    """Address space of a process, and resident memory of all processes of a program together."""
     disk_mb: int = 16
-    """Size of the private /tmp, which is in memory."""
     processes: int = 16
-    """Processes and threads at a time."""
     output_kb: int = 1024
-    """More output than this, to standard output, standard error or a file, ends the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,6 @@ class Ended:
     why: str
     """``ended``, or what it was killed for: ``time``, ``memory``, ``processes``."""
     code: int
-    """Exit code; negative: the signal that killed it."""
     stdout: str
     stderr: str
     seconds: float

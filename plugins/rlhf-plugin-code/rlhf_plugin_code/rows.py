@@ -20,13 +20,8 @@ class BrokenTests(ValueError):
 
 
 class Asserted:
-    """A row judged by asserts.
-
-    Args:
-        setup: runs before the tests, on their side.
-        tests: one text per test.
-        names: the program's even where Python has a built-in function of that name.
-    """
+    """A row judged by asserts: ``setup`` runs before the ``tests``, on their side; ``names`` are the program's even
+    where Python has a built-in function of that name."""
 
     def __init__(self, setup: str, tests: Sequence[str], names: Sequence[str] = ()) -> None:
         self.setup, self.tests, self.names = setup, list(tests), list(names)
@@ -44,14 +39,8 @@ class Asserted:
 
 
 def asserts(config: AssertsConfig, prompt: Prompt, names: Sequence[str] = (), setup: object = None) -> Asserted:
-    """Tests of a row: a list of texts, or one text whose asserts count one by one.
-
-    Args:
-        config: names the columns.
-        prompt: the row.
-        names: see :class:`Asserted`.
-        setup: runs before the tests where the row has nothing in the column for that.
-    """
+    """Tests of a row: a list of texts, or one text whose asserts count one by one; ``setup`` is for rows that have
+    nothing in the column for that."""
     tests = prompt.meta.get(config.tests_column)
     if not isinstance(tests, str | list | tuple):
         raise BrokenTests(f"no tests in column '{config.tests_column}'; the row has {', '.join(prompt.meta) or 'none'}")

@@ -149,11 +149,7 @@ class Sandbox:
         return {"refused": answer.get("refused", words)}
 
     def _probe(self, isolated: bool) -> str:
-        """Run a program that looks at its confinement; returns what is wrong with it, "" if nothing.
-
-        Raises:
-            Starved: the machine is too busy even for that.
-        """
+        """Run a program that looks at its confinement; return what is wrong with it, "" if nothing."""
         try:
             ended = self.script(PROBE if isolated else "", timeout_s=PROBE_S)
         except Starved:
@@ -182,11 +178,7 @@ class Sandbox:
         }
 
     def script(self, code: str, stdin: str = "", *, args: Sequence[str] = (), timeout_s: float | None = None) -> Ended:
-        """Run Python code as a main program, in an interpreter that is already up.
-
-        Raises:
-            SandboxError, ConfigError: see there.
-        """
+        """Run Python code as a main program, in an interpreter that is already up."""
         return self._alone("script", {"code": code, "args": list(args)}, stdin, timeout_s)
 
     def command(
@@ -263,17 +255,8 @@ class Sandbox:
         return Ended(reply["why"], part["code"], texts[0], texts[1], reply["seconds"], part["peak_mb"], reply["own_s"])
 
     def _ask(self, parts: Sequence[Part], files: RequestFiles, own_s: float, setup_s: float) -> dict[str, Any]:
-        """Run the parts of a request.
-
-        Args:
-            parts: the one that is waited for comes first, the program last.
-            files: what they hold.
-            own_s: seconds of own time from the program's first instruction.
-            setup_s: seconds of own time for what comes before.
-
-        Raises:
-            Starved, SandboxError: there is no answer.
-        """
+        """Run the parts of a request: the one that is waited for comes first, the program last. ``own_s`` is of own
+        time from the program's first instruction, ``setup_s`` for what comes before."""
         self.start()
         cap_s = longest_s(own_s)
         descriptors = sorted({d for part in parts for d in part.descriptors})

@@ -40,24 +40,20 @@ class _Coder:
             return Score.failed(ScoreStatus.ERROR, str(error))
 
     def judge(self, code: str, sample: Sample) -> Score:
-        """Run the program against the row's tests."""
         raise NotImplementedError
 
     def against(self, code: str, row: Asserted) -> Score:
-        """Run a program and tests."""
         report = self.sandbox.tests(code, row.tests, setup=row.setup, names=row.names)
         if report.broken:
             raise BrokenTests(report.broken)
         return self.score(report.passed, report.late, explain(report))
 
     def score(self, passed: Sequence[bool], late: bool, detail: str) -> Score:
-        """Verdict from one verdict per test."""
         share = sum(passed) / len(passed)
         value = share if self.config.credit == "mean" else float(share == 1.0)
         return Score(value, {"format": 1.0, "tests": share, "timeout": float(late)}, detail=detail)
 
     def close(self) -> None:
-        """End the sandbox."""
         self.sandbox.close()
 
 
@@ -73,7 +69,6 @@ class Asserts(_Coder):
         return self.against(self.complete(code, sample), self.settings.row(sample.prompt))
 
     def complete(self, code: str, sample: Sample) -> str:
-        """The whole program."""
         return code
 
 
@@ -145,7 +140,6 @@ class Program(_Coder):
         return Score(score.value, {**score.parts, **parts}, score.status, score.detail)
 
     def close(self) -> None:
-        """End the sandbox, and whatever the other verifier holds."""
         super().close()
         close = getattr(self.other, "close", None)
         if callable(close):
@@ -191,12 +185,7 @@ def lines(text: Any) -> str:
 
 
 def same_output(printed: str, expected: str, tolerance: float) -> bool:
-    """Equal line by line but for white space and trailing empty lines; tokens may be numbers that are close.
-
-    Example:
-        >>> same_output("1.0000001 yes\\n", "1 yes", 1e-6)
-        True
-    """
+    """Equal line by line but for white space and trailing empty lines; tokens may be numbers that are close."""
     printed_lines, expected_lines = _lines(printed), _lines(expected)
     return len(printed_lines) == len(expected_lines) and all(
         len(a) == len(b) and all(same_token(x, y, tolerance) for x, y in zip(a, b))

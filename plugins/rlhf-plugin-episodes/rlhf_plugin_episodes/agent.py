@@ -29,26 +29,14 @@ class Written(NamedTuple):
 
 
 class EpisodePlayer(Generic[C]):
-    """What agents that play in an environment share.
-
-    Args:
-        config: limits and deadlines, or a program.
-        formatter: of the policy's tokenizer.
-        answers: asks the environment.
-        context: most tokens that the policy reads at once.
-    """
+    """What agents that play in an environment share; ``context`` is the most tokens that the policy reads at once."""
 
     def __init__(self, config: C, formatter: Formatter, answers: Answers, context: int) -> None:
         self.config, self.formatter, self.answers, self.context = config, formatter, answers, context
 
     @classmethod
     def from_config(cls, config: C, ctx: BuildContext) -> Self:
-        """The agent of a run, with its environment in processes of its own.
-
-        Raises:
-            ConfigError: there is no environment.
-            PluginError: the environment cannot be built in a worker process.
-        """
+        """The agent of a run, with its environment in processes of its own."""
         environment = getattr(ctx.config, "environment", None)
         if environment is None:
             raise ConfigError(f"agent '{config.name}' plays in an environment, and there is none", fix="--env tools")
@@ -72,7 +60,6 @@ class EpisodePlayer(Generic[C]):
         return cls(config, formatter, answers, ctx.policy.context)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing; a checkpoint is being saved, so that older answers are not needed again."""
         self.answers.journal.checkpoint()
         return {}
 
@@ -80,13 +67,10 @@ class EpisodePlayer(Generic[C]):
         """Nothing."""
 
     def close(self) -> None:
-        """End the environment's processes."""
         self.answers.close()
 
 
 class MultiTurnAgent(EpisodePlayer[MultiTurnConfig]):
-    """See :class:`MultiTurnConfig`."""
-
     def __init__(self, config: MultiTurnConfig, formatter: Formatter, answers: Answers, context: int) -> None:
         super().__init__(config, formatter, answers, context)
         self.watch: Callable[[Episode, Turn], None] = lambda episode, turn: None
@@ -100,7 +84,6 @@ class MultiTurnAgent(EpisodePlayer[MultiTurnConfig]):
         sampling: SamplingParams,
         policy_version: int,
     ) -> list[Rollout]:
-        """Return ``group_size`` episodes per group, group by group."""
         episodes = episodes_of(groups, seeds, sampling.max_tokens, self.context)
         play = play_as_ready if self.config.schedule == "as_ready" else play_by_count
         try:

@@ -63,14 +63,7 @@ class EpisodeAgentConfig(EpisodeSettings):
         return None
 
     def converse(self, talk: Conversation) -> str:
-        """Play one episode; runs in a thread of its own.
-
-        Args:
-            talk: asks the policy, and makes calls.
-
-        Returns:
-            Why it ended, for people; ``info.ended`` of the trace.
-        """
+        """Play one episode in a thread of its own, and return why it ended, for people; ``info.ended`` of the trace."""
         raise NotImplementedError
 
     def worthless(self, ended: str) -> bool:
@@ -101,7 +94,6 @@ class MultiTurnConfig(EpisodeSettings):
     with it the rounding. An engine without streams of turns samples ``by_count``."""
 
     def conditions(self) -> Mapping[str, str]:
-        """Whether the plan can be repeated exactly."""
         if self.schedule == "by_count":
             return {}
         return {"schedule": "as_ready: not exactly repeatable, what is decoded together depends on time"}

@@ -27,15 +27,7 @@ NOT_PURE = "brought back after a resume, the environment answered otherwise than
 
 
 class Answers:
-    """Asks one environment for all episodes.
-
-    Args:
-        config: deadlines and limits.
-        environment: its Config, which says whether it is ``pure`` and ``stateless``.
-        host: its processes.
-        journal: keeps what it answered.
-        label: names it to people.
-    """
+    """Asks one environment for all episodes; its Config says whether it is ``pure`` and ``stateless``."""
 
     def __init__(
         self,
@@ -92,7 +84,6 @@ class Answers:
         return [(ToolResult(f"Error: {reply.detail}", reply.status), reply.seconds)] * count
 
     def respond(self, silent: Sequence[tuple[Episode, str]], version: int) -> list[tuple[ToolResult | None, float]]:
-        """What the environment says to turns without calls; None ends the episode."""
         if not self.responds or not silent:
             return [(None, 0.0)] * len(silent)
         messages = [{"op": "respond", "text": text} for _, text in silent]
@@ -196,7 +187,6 @@ class Answers:
         self.host.release(open_ones)
 
     def close(self) -> None:
-        """End every process."""
         self.host.close()
         self.journal.close()
 

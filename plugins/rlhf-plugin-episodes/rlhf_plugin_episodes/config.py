@@ -34,7 +34,6 @@ class EnvironmentConfig(ComponentConfig):
     """Each call is answered from its arguments alone: an episode goes on, with a new process, after one was killed."""
 
     def offered(self) -> Sequence[Tool]:
-        """The tools of every episode, with these settings."""
         return self.tool_specs
 
     @property
@@ -68,7 +67,6 @@ class ToolConfig(ComponentConfig):
         return ()
 
     def spec(self) -> Tool:
-        """As the policy is offered it."""
         return tool_spec(self.name.rpartition("/")[2], self.description, self.required, **self.parameters)
 
 
@@ -97,31 +95,21 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
 
     @property
     def stateless(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether all tools are."""
         return all(tool.stateless for tool in self.tools)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Those of all tools."""
         return tuple(secret for tool in self.tools for secret in tool.secrets)
 
     def offered(self) -> Sequence[Tool]:
-        """The specification of each tool.
-
-        Raises:
-            ConfigError: a file cannot be read, or has a function that cannot be called by name.
-        """
+        """The specification of each tool."""
         from rlhf_plugin_episodes.functions import specs_in
 
         return (*(tool.spec() for tool in self.tools), *(spec for file in self.files for spec in specs_in(file)))
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse prompts of a run that offer other tools than these, which nothing would answer.
-
-        Raises:
-            ConfigError: two tools of one name, or none at all.
-            DatasetError: the first such prompt, with file and line. Of a dry run rows to be downloaded are not read.
-        """
+        """Refuse prompts of a run that offer other tools than these, which nothing would answer. Of a dry run rows to
+        be downloaded are not read."""
         super().preflight(ctx)
         if not self.offered():
             raise ConfigError(f"environment '{self.name}' has no tools", fix="--set 'environment.tools=[calculator]'")
@@ -135,11 +123,7 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
         self.check_prompts([p for split in ("train", "heldout") for p in datasets.prompts(split)], datasets.where)
 
     def check_prompts(self, prompts: Iterable[Prompt], where: Callable[[str], str]) -> None:
-        """Refuse one that offers other tools.
-
-        Raises:
-            DatasetError: names the tool and the row.
-        """
+        """Refuse a prompt that offers other tools; the error names the tool and the row."""
         names = {str(tool["function"]["name"]) for tool in self.offered()}
         for prompt in prompts:
             if other := [
@@ -164,11 +148,7 @@ class EnvironmentRewardConfig(ComponentConfig):
 
 
 def check_tools(tools: Sequence[Tool], name: str) -> None:
-    """Refuse tools without a name or a schema, and two of one name.
-
-    Raises:
-        ConfigError: says which.
-    """
+    """Refuse tools without a name or a schema, and two of one name."""
     from jsonschema import Draft202012Validator, SchemaError
 
     names: list[str] = []

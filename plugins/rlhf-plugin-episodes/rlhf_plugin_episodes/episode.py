@@ -23,22 +23,14 @@ from rlhf_core.rollouts import (
 from rlhf_plugin_episodes.host import EpisodeProcess
 
 POLICY = "assistant"
-"""The role of the policy's turns."""
 STOPPED = "stopped"
 """Why an episode ends that is given up, after an error elsewhere or Ctrl-C."""
 
 
 @dataclass(eq=False)
 class Episode:
-    """What has been written and read so far.
-
-    Args:
-        group: the prompt, as the policy is fed it.
-        index: which completion of the group.
-        seed: of the episode; each turn's is derived from it.
-        budget: most tokens, results included.
-        context: most tokens that the policy reads at once.
-    """
+    """What has been written and read so far; each turn's seed is derived from the episode's. ``budget`` is of all
+    tokens, results included; ``context`` the most that the policy reads at once."""
 
     group: PromptGroup
     index: int
@@ -55,15 +47,12 @@ class Episode:
     ready: bool = False
     """Its process has been reset."""
     seconds: float = 0.0
-    """That the environment took."""
     asked: int = 0
     """How often the environment was asked; names its answers in the journal."""
     calls: int = 0
-    """Calls the policy wrote."""
     ended: str = ""
     """Why the episode is over; "" while it goes on."""
     failure: Score | None = None
-    """Why the environment has no score."""
     policy_turns: int = 0
 
     def __post_init__(self) -> None:
@@ -82,12 +71,10 @@ class Episode:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """What the policy may call."""
         return self.prompt.tools
 
     @property
     def name(self) -> str:
-        """For messages."""
         return f"{self.prompt.id}#{self.index}"
 
     @property
@@ -126,10 +113,8 @@ class Episode:
     def was_told(self, ids: Sequence[int], turns: Sequence[Turn], *, new_context: bool) -> bool:
         """Add what the policy reads before its next turn; False, and nothing added, if that leaves it no room.
 
-        Args:
-            ids: to be appended, masked; with ``new_context`` all that the policy is fed from here on.
-            turns: what they say; the tokens are the first one's, for the template writes them as one.
-            new_context: nothing continues the tokens so far.
+        ``ids`` are appended, masked; with ``new_context`` they are all that the policy is fed from here on. ``turns``
+        say the same; the tokens are the first one's, for the template writes them as one.
         """
         start = len(self._ids)
         if (self.context - len(ids) if new_context else self.left - len(ids)) < 1 or self.budget - start < 1:

@@ -60,17 +60,12 @@ def _schema(annotation: ast.expr | None) -> dict[str, Any]:
 
 
 class FunctionTool:
-    """Calls one function.
-
-    Args:
-        function: what it returns is shown to the policy, anything but a text as JSON.
-    """
+    """Calls one function; what it returns is shown to the policy, anything but a text as JSON."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
     def call(self, **arguments: Any) -> str | ToolResult:
-        """One call; what the function raises is shown to the policy by the environment."""
         value = self.function(**arguments)
         return value if isinstance(value, str | ToolResult) else json.dumps(value, ensure_ascii=False, default=str)
 

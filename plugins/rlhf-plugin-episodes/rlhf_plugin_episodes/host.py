@@ -39,7 +39,6 @@ class Reply:
     """``error`` if the environment raised or its process died, ``timeout`` if it was killed."""
     detail: str = ""
     alive: bool = True
-    """Whether the episode's process still runs."""
     seconds: float = 0.0
 
 
@@ -66,19 +65,8 @@ class _Pending:
 
 
 class EnvironmentHost:
-    """Holds the process that builds the environment, and asks those that it forks.
-
-    Args:
-        spec: what is built: ``component``, ``config``, ``only_core``, ``disabled``, ``memory_mb``, ``secrets``,
-            ``run_dir`` and ``max_result_characters``.
-        label: names the environment in errors.
-        parallel: requests that are answered at a time.
-        start_timeout_s: seconds to import and build the environment.
-
-    Raises:
-        PluginError: it cannot be built in a worker process; says why.
-        DeadlineExceeded: it is not ready in time.
-    """
+    """Holds the process that builds the environment, and asks those that it forks; ``parallel`` requests are answered
+    at a time."""
 
     def __init__(self, spec: Mapping[str, Any], label: str, parallel: int, start_timeout_s: float) -> None:
         self.spec, self.label, self.parallel, self.start_timeout_s = dict(spec), label, parallel, start_timeout_s
@@ -96,12 +84,7 @@ class EnvironmentHost:
 
     def ask(self, requests: Sequence[tuple[EpisodeProcess, Mapping[str, Any], float]]) -> list[Reply]:
         """One reply per (process, message, seconds), in order; what is late is killed with all that it started.
-
-        Several threads may ask at a time, each for episodes of its own.
-
-        Raises:
-            PluginError: the environment returned something else than its protocol says.
-        """
+        Several threads may ask at a time, each for episodes of its own."""
         with selectors.DefaultSelector() as selector:
             waiting = deque(_Pending(n, *request) for n, request in enumerate(requests))
             replies: dict[int, Reply] = {}

@@ -17,14 +17,10 @@ from rlhf_core.data import write_text
 
 
 class Journal:
-    """Answers of one process of a run.
+    """Answers of one process of a run; without a folder nothing is kept.
 
     Two files: the answers since the last checkpoint, and those before it back to the checkpoint before. A resumed run
     begins with one file of both.
-
-    Args:
-        folder: of the run; None keeps nothing.
-        rank: which process of the run this is.
     """
 
     def __init__(self, folder: Path | None, rank: int = 0) -> None:
@@ -61,7 +57,6 @@ class Journal:
         previous.unlink(missing_ok=True)
 
     def kept(self, key: str) -> Mapping[str, Any] | None:
-        """What an earlier process wrote under a key: ``answer``, or only ``began`` if it was killed meanwhile."""
         return self._kept.pop(key, None)
 
     def begin(self, key: str) -> None:
@@ -69,7 +64,6 @@ class Journal:
         self._write({"key": key, "began": True})
 
     def answer(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Keep an answer."""
         self._write({"key": key, "answer": dict(answer)})
 
     def _write(self, row: Mapping[str, Any]) -> None:
@@ -91,7 +85,6 @@ class Journal:
         current.replace(previous)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

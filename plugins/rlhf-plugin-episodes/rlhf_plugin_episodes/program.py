@@ -25,7 +25,6 @@ from rlhf_plugin_episodes.episode import POLICY, STOPPED, Episode, episodes_of
 from rlhf_plugin_episodes.schedules import Turns
 
 STOP_S = 10.0
-"""For all programs to end once they are told so; one that waits for something else is left behind."""
 
 
 class EpisodeOver(BaseException):
@@ -34,11 +33,7 @@ class EpisodeOver(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class PolicyTurn:
-    """What the policy answered.
-
-    Example:
-        PolicyTurn({"role": "assistant", "content": "4"}, (), prompt_tokens=12, completion_tokens=2)
-    """
+    """What the policy answered."""
 
     message: Message
     calls: Sequence[ToolCall]
@@ -75,12 +70,8 @@ class Conversation:
         return self.read is None and self.episode.failure is not None
 
     def ask(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> PolicyTurn:
-        """Sample the policy's next turn after these messages, which may be others than before.
-
-        Args:
-            messages: the whole context. As long as it continues the last one, tokens are never written anew.
-            tools: what is offered natively.
-        """
+        """Sample the policy's next turn after these messages, the whole context, which may be others than before. As
+        long as it continues the last one, tokens are never written anew."""
         self.asked = (messages, tools)
         self.events.put(self)
         answer = self.answer.get()
@@ -136,7 +127,6 @@ class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
         sampling: SamplingParams,
         policy_version: int,
     ) -> list[Rollout]:
-        """Return ``group_size`` episodes per group, group by group."""
         episodes = episodes_of(groups, seeds, sampling.max_tokens, self.context)
         talks = [Conversation(self, episode, policy_version) for episode in episodes]
         try:

@@ -19,12 +19,10 @@ def to_row(
 ) -> dict[str, Any]:
     """A row that reads back as the same conversation with the same tools.
 
-    Args:
-        messages: the turns. ShareGPT and Hermes have no place for the ids of calls, and ShareGPT none for text beside
-            a call: it becomes a turn of its own, and reasoning stands in the text, between ``<think>`` tags.
-        tools: what they may call.
-        form: ``openai``: ``messages``, arguments as JSON text; ``sharegpt``: ``conversations`` with ``function_call``
-            and ``observation``; ``hermes``: ``conversations`` with ``<tool_call>`` and ``<tool_response>``.
+    ``openai``: ``messages``, arguments as JSON text; ``sharegpt``: ``conversations`` with ``function_call`` and
+    ``observation``; ``hermes``: ``conversations`` with ``<tool_call>`` and ``<tool_response>``. ShareGPT and Hermes
+    have no place for the ids of calls, and ShareGPT none for text beside a call: it becomes a turn of its own, and
+    reasoning stands in the text, between ``<think>`` tags.
     """
     row = openai_row(messages, tools)
     if form == "openai":

@@ -22,14 +22,8 @@ STEPS = 4
 
 
 class Turns:
-    """Samples turns: of the engine's stream where it has one, else in one call for all.
-
-    Args:
-        engine: of the run.
-        sampling: its ``max_tokens`` is an episode's.
-        version: of the policy.
-        most: tokens of one turn; None leaves it the rest of the episode's.
-    """
+    """Samples turns: of the engine's stream where it has one, else in one call for all; ``most`` tokens of one turn,
+    None leaves it the rest of the episode's."""
 
     def __init__(self, engine: RolloutEngine, sampling: SamplingParams, version: int, most: int | None) -> None:
         self.engine, self.sampling, self.version, self.most = engine, sampling, version, most
@@ -46,7 +40,6 @@ class Turns:
             self.stream.close()
 
     def all(self, episodes: Sequence[Episode]) -> list[Rollout]:
-        """The next turn of each."""
         requests = [episode.request(self.most) for episode in episodes]
         if self.stream is None:
             return self.engine.generate(requests, self.sampling, self.version)
@@ -123,11 +116,9 @@ class _Asking:
 
     @property
     def count(self) -> int:
-        """Episodes that wait for an answer."""
         return len(self._asked)
 
     def ask(self, episode: Episode, written: Written) -> None:
-        """Begin to ask what a turn asks for."""
         answers, version = self.agent.answers, self.version
         work = (
             (lambda: answers.step([(episode, written.calls)], version)[0])

@@ -77,13 +77,7 @@ def build(spec: dict[str, Any]) -> Any:
 
 
 class EpisodeServer:
-    """Forks the processes of episodes, and reaps what is left of them.
-
-    Args:
-        environment: built; each episode gets its own copy by forking.
-        spec: of the host.
-        control: to the trainer.
-    """
+    """Forks the processes of episodes, each with its own copy of the environment, and reaps what is left of them."""
 
     def __init__(self, environment: Any, spec: dict[str, Any], control: socket.socket) -> None:
         self.environment, self.spec, self.control = environment, spec, control
@@ -93,7 +87,6 @@ class EpisodeServer:
         self.forks = forks_safely()
 
     def run(self) -> None:
-        """Answer the trainer until it closes the channel."""
         gc.collect()
         gc.freeze()
         buffer = b""
@@ -129,7 +122,6 @@ class EpisodeServer:
             socket.send_fds(self.control, [pack({"pid": pid, "alone": not self.forks})], [theirs.fileno()])
 
     def fork(self, theirs: socket.socket, ours: socket.socket) -> int:
-        """A process with a copy of the environment."""
         parent, pid = os.getpid(), os.fork()
         if pid:
             return pid
@@ -145,7 +137,6 @@ class EpisodeServer:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(ours.fileno(),)).pid
 
     def reap(self) -> None:
-        """Note every process that has ended."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self.note(*ended)

@@ -41,8 +41,6 @@ class QwenXml:
 
 
 class Llama3:
-    """The whole turn is ``{"name": ..., "parameters": {...}}``, with ``<|python_tag|>`` before it or not: Llama 3."""
-
     TAG = "<|python_tag|>"
 
     def take(self, text: str) -> ParsedToolCalls:

@@ -9,17 +9,9 @@ from rlhf_core.data import Tool
 
 
 def tool_spec(name: str, description: str, required: Sequence[str] | None = None, **parameters: Any) -> Tool:
-    """A tool as the chat template is given it, in OpenAI's form.
-
-    Args:
-        name: what a call names.
-        description: what it does, for the policy.
-        required: names of the parameters that a call must have; None means all.
-        parameters: name -> JSON type, such as ``"string"``, or a whole JSON schema.
-
-    Example:
-        tool_spec("search", "Finds a fact.", query="string")
-    """
+    """A tool as the chat template is given it, in OpenAI's form. ``parameters``: name -> JSON type, such as
+    ``"string"``, or a whole schema; ``required`` None means all. Example: ``tool_spec("search", "Finds a fact.",
+    query="string")``"""
     properties = {key: {"type": value} if isinstance(value, str) else value for key, value in parameters.items()}
     schema = {
         "type": "object",

@@ -14,11 +14,7 @@ from rlhf_plugin_episodes.functions import load_functions
 
 
 class ToolsEnvironment:
-    """Calls tools; it has no score of its own.
-
-    Args:
-        tools: name -> what answers its calls.
-    """
+    """Calls tools by their names; it has no score of its own."""
 
     def __init__(self, tools: Mapping[str, Any]) -> None:
         self.tools = dict(tools)

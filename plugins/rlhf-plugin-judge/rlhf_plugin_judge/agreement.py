@@ -21,24 +21,20 @@ class Agreement:
 
     count: int
     judged: int
-    """Those that have a verdict."""
     accuracy: float
-    """Share of the judged that agree; a tie counts half."""
     low: float
     """95 % interval of the accuracy (Wilson 1927), to ``high``; NaN if nothing was judged."""
     high: float
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
         return asdict(self)
 
 
 def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str, asking: Asking) -> dict[str, Any]:
     """Ask about labelled pairs in both orders, and compare.
 
-    Returns:
-        :class:`Agreement` as JSON values, and ``flipped`` (share of the judged in which the position decided),
-        ``ties`` (both orders called it even), ``missing`` (reason -> count), ``cost_usd``.
+    :class:`Agreement` as JSON values, and ``flipped`` (share of the judged in which the position decided), ``ties``
+    (both orders called it even), ``missing`` (reason -> count), ``cost_usd``.
     """
     outcomes = compare(judge, matches_of(pairs), criterion, asking)
     shares = [o.share for o in outcomes if o.share is not None]

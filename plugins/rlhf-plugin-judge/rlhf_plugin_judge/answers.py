@@ -17,17 +17,13 @@ def digest(question: Mapping[str, Any]) -> str:
 
 
 class Answers:
-    """One small file per answer, written whole or not at all, so that many processes may share the folder.
-
-    Args:
-        folder: where; None keeps nothing.
-    """
+    """One small file per answer, written whole or not at all, so that many processes may share the folder; None keeps
+    nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """The answer kept under a digest; None if there is none, or its file is damaged."""
         if self.folder is None:
             return None
         try:
@@ -37,11 +33,7 @@ class Answers:
         return row if isinstance(row, dict) and isinstance(row.get("text"), str) else None
 
     def put(self, name: str, row: Mapping[str, Any]) -> None:
-        """Keep an answer.
-
-        Raises:
-            RunDirError: it cannot be written.
-        """
+        """Keep an answer; :class:`RunDirError` if it cannot be written."""
         if self.folder is not None:
             file = self._file(name)
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,6 @@ class Background:
 
     @property
     def running(self) -> bool:
-        """Whether this process has a loop."""
         return self._loop is not None and self._pid == os.getpid()
 
     def _started(self) -> asyncio.AbstractEventLoop:

@@ -63,11 +63,8 @@ async def send(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str
 
 
 async def create(judge: AnthropicJudge, questions: Sequence[Question]) -> str:
-    """The id of a new batch; tried again where the service refused it for now, not where it may have taken it.
-
-    Raises:
-        APIError, ValueError: it was not to be had before the judge's deadline; the last attempt's.
-    """
+    """The id of a new batch; tried again until the judge's deadline where the service refused it for now, not where it
+    may have taken it."""
     entries: Any = [{"custom_id": q.digest, "params": q.batch_params} for q in questions]
     config, clock = judge.config, asyncio.get_running_loop().time
     ends = clock() + config.deadline_s
@@ -91,7 +88,6 @@ async def create(judge: AnthropicJudge, questions: Sequence[Question]) -> str:
 async def fetch(
     judge: AnthropicJudge, ledger: Ledger, batch: str, name: str, digests: Sequence[str]
 ) -> dict[str, ServiceReply]:
-    """Wait for a batch, keep its answers, and write down in its ledger what it cost; {} if it is gone."""
     client = judge.client.with_options(max_retries=RETRIES)
     try:
         async with asyncio.timeout(judge.config.batch_deadline_s):

@@ -83,7 +83,6 @@ def agreement(
 
 
 def show_estimate(estimate: Mapping[str, Any]) -> None:
-    """For people: how much would be asked, and the most that it can cost."""
     click.echo(
         f"{estimate['questions']} questions about {estimate['pairs']} pairs: at most {estimate['most_usd']:.4f} USD if "
         "each is answered at the first attempt; judge.max_cost_usd holds in any case"
@@ -91,7 +90,6 @@ def show_estimate(estimate: Mapping[str, Any]) -> None:
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """For people."""
     click.echo(
         f"judged {result['judged']} of {result['count']} pairs"
         + "".join(f", {count} {status}" for status, count in result["missing"].items())

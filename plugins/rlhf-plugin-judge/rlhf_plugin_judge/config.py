@@ -44,7 +44,6 @@ class AnthropicConfig(PaidConfig):
 
     @property
     def key_variable(self) -> str:
-        """Always the same."""
         return KEY
 
     @property
@@ -70,13 +69,11 @@ class AnthropicConfig(PaidConfig):
         return self.batches or super().looks_back
 
     def question_of(self, request: JudgeRequest) -> Question:
-        """A request as the Messages API takes it."""
         from rlhf_plugin_judge.question import question_of
 
         return question_of(request, self)
 
     def service(self, ctx: BuildContext) -> AnthropicJudge:
-        """The client of the Messages API."""
         from rlhf_plugin_judge.service import AnthropicJudge
 
         return AnthropicJudge(self, self.key(), ctx)

@@ -22,25 +22,18 @@ where N is a whole number from {low} (worst) to {high} (best)."""
 
 
 class GradeReward:
-    """``(grade - low) / (high - low)``; parts ``grade`` and ``repaired`` (1 where the judge had to be asked twice).
-
-    Args:
-        config: scale and criterion.
-        judge: the model that answers the questions.
-    """
+    """``(grade - low) / (high - low)``; parts ``grade`` and ``repaired`` (1 where the judge had to be asked twice)."""
 
     def __init__(self, config: JudgeRewardConfig, judge: Judge) -> None:
         self.config, self.judge = config, judge
         self.system = SYSTEM.format(criterion=config.criterion, low=config.low, high=config.high)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One score per sample, each from its own question."""
         asking = self.config.asking
         requests = [self.request(i, s) for i, s in enumerate(samples)]
         return [self.as_score(v) for v in ask_json(self.judge, requests, self.parse, asking.repair)]
 
     def request(self, at: int, sample: Sample) -> JudgeRequest:
-        """The question about one sample."""
         asking = self.config.asking
         text = delimited(("response", response_of(sample)), conversation=sample.before)
         return JudgeRequest(
@@ -53,11 +46,7 @@ class GradeReward:
         )
 
     def parse(self, answer: dict[str, Any]) -> float:
-        """The grade.
-
-        Raises:
-            Unusable: there is none on the scale.
-        """
+        """The grade; :class:`Unusable` if there is none on the scale."""
         return number(answer, "grade", self.config.low, self.config.high)
 
     def as_score(self, verdict: Verdict[float]) -> Score:
@@ -69,7 +58,6 @@ class GradeReward:
         return Score((verdict.value - self.config.low) / span, parts, detail=verdict.why)
 
     def close(self) -> None:
-        """Close the judge; idempotent."""
         close_judge(self.judge)
 
 

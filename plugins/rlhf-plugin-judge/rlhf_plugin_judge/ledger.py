@@ -23,15 +23,9 @@ from rlhf_plugin_judge.prices import NANO
 
 
 class Ledger:
-    """A JSONL file of ``reserve``, ``settle`` and ``batch`` rows. Every change is made under a lock on the file.
-
-    Args:
-        path: the file; made if absent. A half-written last row, of a killed process, is cut off.
-        cap_usd: nothing is reserved beyond this, everything in the file counted.
-
-    Raises:
-        ConfigError: the file holds something else, or cannot be written.
-    """
+    """A JSONL file of ``reserve``, ``settle`` and ``batch`` rows; nothing is reserved beyond ``cap_usd``, everything
+    in the file counted. Every change is made under a lock on the file. A half-written last row, of a killed
+    process, is cut off."""
 
     def __init__(self, path: Path, cap_usd: float) -> None:
         self.path, self.cap = path, int(cap_usd * NANO)
@@ -41,7 +35,6 @@ class Ledger:
         """Nano-dollars spent or reserved, as of the last change that this process made."""
         self.settled: set[str] = set()
         self.batches: dict[str, dict[str, Any]] = {}
-        """Message batch -> its row."""
         self._open: dict[str, set[str]] = {}
         """Question -> its reservations that nobody has settled."""
         self._lost: set[str] = set()
@@ -75,12 +68,8 @@ class Ledger:
             self._write(file, {"op": "settle", "id": name, "usd": nano / NANO, **facts})
 
     def unanswered(self, what: str, how: str) -> bool:
-        """Whether an attempt at a question may have been billed without an answer.
-
-        Args:
-            what: the question, as it was reserved for.
-            how: ``kill``: another process, killed or still at it, has it in flight; ``timeout``: it was cut off.
-        """
+        """Whether an attempt at a question may have been billed without an answer: by ``kill``, another process,
+        killed or still at it, has it in flight; by ``timeout`` it was cut off."""
         with self._locked():
             return what in self._lost if how == "timeout" else bool(self._open.get(what, set()) - self._mine)
 
@@ -175,7 +164,6 @@ class Budget:
         return name
 
     def settle(self, name: str, nano: int, **facts: Any) -> None:
-        """Replace a reservation by what was spent."""
         self.ledger.settle(name, nano, **facts)
         self.open -= 1
         self._freed.set()

@@ -18,15 +18,8 @@ from rlhf_plugin_native.engine import NativeEngine
 
 
 class LocalJudge:
-    """Answers all requests of a call together; one answer does not depend on the others.
-
-    Args:
-        config: model and limits.
-        ctx: its strategy says where the model runs; without one an accelerator is taken if there is one.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-    """
+    """Answers all requests of a call together; one answer does not depend on the others. Without a strategy in ``ctx``
+    an accelerator is taken if there is one."""
 
     def __init__(self, config: LocalConfig, ctx: BuildContext) -> None:
         device = str(ctx.strategy.device) if ctx.strategy is not None else None
@@ -68,11 +61,7 @@ class LocalJudge:
         return [replies[at] for at in range(len(requests))]
 
     def encode(self, request: JudgeRequest) -> tuple[int, ...]:
-        """Token ids of a request; a chat template without a system turn gets the system text before the question.
-
-        Raises:
-            ModelError: the template takes neither.
-        """
+        """Token ids of a request; a chat template without a system turn gets the system text before the question."""
         turns: tuple[Message, ...] = tuple(
             {"role": m["role"], "content": clean(message_text(m))} for m in request.messages
         )

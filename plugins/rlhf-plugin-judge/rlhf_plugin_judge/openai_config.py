@@ -48,7 +48,6 @@ class OpenAIConfig(PaidConfig):
 
     @property
     def key_variable(self) -> str:
-        """As :attr:`key_from` says."""
         return self.key_from
 
     @property
@@ -74,11 +73,7 @@ class OpenAIConfig(PaidConfig):
 
     @property
     def price(self) -> Price:
-        """What this model's tokens cost; nothing on a private server, unless a price is set.
-
-        Raises:
-            ConfigError: no model is named, or its price is not known.
-        """
+        """What this model's tokens cost; nothing on a private server, unless a price is set."""
         if not self.model:
             raise ConfigError(
                 f"{self.what} 'openai' has no model", fix=f"--set {self.what}.model=NAME, as the server has it"
@@ -92,11 +87,7 @@ class OpenAIConfig(PaidConfig):
         )
 
     def preflight(self, ctx: BuildContext) -> None:
-        """As of all, and refuse further fields that the cap counts on.
-
-        Raises:
-            PluginError, ConfigError: see :meth:`PaidConfig.preflight`.
-        """
+        """As of all, and refuse further fields that the cap counts on."""
         taken = sorted({*FIXED} & {*self.extra_body})
         if taken:
             raise ConfigError(
@@ -107,23 +98,16 @@ class OpenAIConfig(PaidConfig):
         super().preflight(ctx)
 
     def key(self) -> SecretStr:
-        """The key; a private server may do without.
-
-        Raises:
-            ConfigError: the variable is not set.
-        """
         if self.is_private and not self.known_key:
             return SecretStr("none-is-needed")
         return super().key()
 
     def question_of(self, request: JudgeRequest) -> Question:
-        """A request as a chat completion."""
         from rlhf_plugin_judge.openai_question import question_of
 
         return question_of(request, self)
 
     def service(self, ctx: BuildContext) -> OpenAIJudge:
-        """The client."""
         from rlhf_plugin_judge.openai_service import OpenAIJudge
 
         return OpenAIJudge(self, self.key(), ctx)

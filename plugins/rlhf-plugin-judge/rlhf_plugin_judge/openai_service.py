@@ -16,21 +16,11 @@ if TYPE_CHECKING:
 
 
 class OpenAIJudge(PaidService[PaidConfig]):
-    """Asks a model by chat completions.
-
-    Args:
-        config: its settings.
-        key: kept in memory only.
-        ctx: as for :class:`PaidService`.
-
-    Raises:
-        ConfigError: the ledger is damaged or cannot be written.
-    """
+    """Asks a model by chat completions."""
 
     client_class = openai.AsyncOpenAI
 
     async def send(self, question: Question) -> Any:
-        """One completion."""
         return await self.client.chat.completions.create(**question.params, extra_headers=question.headers)
 
     async def models(self) -> list[str]:
@@ -38,7 +28,6 @@ class OpenAIJudge(PaidService[PaidConfig]):
         return [m.id async for m in self.client.models.list()]
 
     def read(self, message: Any, question: Question | None = None) -> tuple[ServiceReply, Tokens]:
-        """Text and calls of the first choice, with its cost."""
         choices = getattr(message, "choices", None)
         if not choices or getattr(choices[0], "message", None) is None:
             raise ValueError(f"the server answered with {str(message)[:80]!r}, not a chat completion")
@@ -56,7 +45,6 @@ class OpenAIJudge(PaidService[PaidConfig]):
 
 
 def tokens_of(usage: Any) -> Tokens:
-    """What a completion took; nothing where the server does not say."""
     if usage is None:
         return Tokens()
     details = usage.prompt_tokens_details

@@ -44,16 +44,8 @@ UNKNOWN = (
 
 
 class PaidService(Generic[C]):
-    """Asks a model behind a service; the subclass knows the protocol.
-
-    Args:
-        config: its settings.
-        key: kept in memory only.
-        ctx: the run's folder takes the ledger, ``ctx.report`` the totals, each judge's by itself.
-
-    Raises:
-        ConfigError: the ledger is damaged or cannot be written.
-    """
+    """Asks a model behind a service; the subclass knows the protocol. The run's folder takes the ledger,
+    ``ctx.report`` the totals, each judge's by itself."""
 
     def __init__(self, config: C, key: SecretStr, ctx: BuildContext) -> None:
         self.config, self.secret, self.price = config, key, config.price
@@ -70,18 +62,12 @@ class PaidService(Generic[C]):
         ctx.report[next(k for k in names("judge") if k not in ctx.report)] = self.report
 
     client_class: Callable[..., Any]
-    """The SDK's client."""
 
     async def send(self, question: Question) -> Any:
-        """One attempt."""
         raise NotImplementedError
 
     def read(self, message: Any, question: Question | None = None) -> tuple[ServiceReply, Tokens]:
-        """What the service answered to a question, with its cost, which is counted.
-
-        Raises:
-            ValueError: it is no answer.
-        """
+        """What the service answered to a question, with its cost, which is counted; ValueError if it is no answer."""
         raise NotImplementedError
 
     async def ask_together(self, questions: Sequence[Question]) -> Mapping[str, ServiceReply] | None:
@@ -95,15 +81,10 @@ class PaidService(Generic[C]):
         return self.background.run(self._ask([self.config.question_of(r) for r in requests]))
 
     async def models(self) -> list[str]:
-        """What the service lists; asking costs nothing."""
         raise NotImplementedError
 
     def listed(self) -> list[str]:
-        """The service's models, [] where it does not list any; asking costs nothing.
-
-        Raises:
-            ConfigError: nobody answers, or the key is refused.
-        """
+        """The service's models, [] where it does not list any; asking costs nothing."""
         return self.background.run(self._listed())
 
     async def _listed(self) -> list[str]:
@@ -176,12 +157,10 @@ class PaidService(Generic[C]):
 
     @property
     def client(self) -> Any:
-        """The SDK's client of this process."""
         assert self._client is not None
         return self._client
 
     async def _one(self, question: Question) -> ServiceReply:
-        """One question, tried until its deadline."""
         async with self.places:
             last: list[str] = []
             try:
@@ -241,7 +220,6 @@ class PaidService(Generic[C]):
         return ""
 
     def refused(self) -> ServiceReply:
-        """The reply to a question that would exceed the cap."""
         self.counts["over_cap"] += 1
         spent, cap = self.ledger.total / NANO, self.config.max_cost_usd
         return failed(

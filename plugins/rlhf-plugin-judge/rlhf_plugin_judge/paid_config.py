@@ -72,11 +72,9 @@ class PaidConfig(ComponentConfig):
         raise NotImplementedError
 
     def question_of(self, request: JudgeRequest) -> Question:
-        """A request as the service takes it."""
         raise NotImplementedError
 
     def service(self, ctx: BuildContext) -> Any:
-        """The client; its library is imported here."""
         raise NotImplementedError
 
     @property
@@ -91,11 +89,7 @@ class PaidConfig(ComponentConfig):
 
     @property
     def price(self) -> Price:
-        """What this model's tokens cost.
-
-        Raises:
-            ConfigError: its price is not known.
-        """
+        """What this model's tokens cost."""
         prices: Mapping[str, Price] = {**self.list_prices, **self.prices}
         if (price := price_of(self.model, prices)) is None:
             raise ConfigError(
@@ -108,15 +102,10 @@ class PaidConfig(ComponentConfig):
 
     @property
     def known_key(self) -> str:
-        """The key, "" where there is none."""
         return os.environ.get(self.key_variable, "").strip()
 
     def key(self) -> SecretStr:
-        """The key, in a wrapper that prints as stars.
-
-        Raises:
-            ConfigError: the variable is not set.
-        """
+        """The key, in a wrapper that prints as stars."""
         if not self.known_key:
             raise ConfigError(
                 f"{self.what} '{self.name}' has no key",
@@ -150,12 +139,7 @@ class PaidConfig(ComponentConfig):
         return [p for p in sorted(today.parent.glob("ledger-*.jsonl")) if p != today and p.stat().st_mtime > since]
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse what could only fail once something is asked.
-
-        Raises:
-            PluginError: the client library is missing.
-            ConfigError: no key, no price, or an address with a password.
-        """
+        """Refuse what could only fail once something is asked."""
         if "@" in urlsplit(self.address or "").netloc:
             raise ConfigError(
                 f"{self.what} '{self.name}': the address of the service holds a user or a password",
@@ -171,12 +155,7 @@ class PaidConfig(ComponentConfig):
         _ = self.key(), self.price
 
     def build(self, ctx: BuildContext) -> Any:
-        """Return the judge, once the key and the price are known to be there.
-
-        Nothing is sent, and no thread started, before the first question.
-
-        Raises:
-            PluginError, ConfigError: see :meth:`preflight`; or the ledger is damaged.
-        """
+        """Return the judge, once the key and the price are known to be there; nothing is sent, and no thread started,
+        before the first question."""
         self.preflight(ctx)
         return self.service(ctx)

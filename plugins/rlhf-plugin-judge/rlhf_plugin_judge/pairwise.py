@@ -27,7 +27,6 @@ Think in one or two sentences. Then write one JSON object and nothing after it:
 {{"why": "...", "better": "A"}}
 where "better" is "A", "B" or "tie"."""
 SHOWN = 60
-"""Characters of a rival in the reasons."""
 POINTS = {"a": 1.0, "b": 0.0, "tie": 0.5}
 
 
@@ -62,18 +61,14 @@ class Result:
     share: float
     flipped: bool
     rival: str
-    """The other completion."""
     as_a: str
     """The judge's reason where this one stood first."""
     as_b: str
 
 
 def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Asking) -> list[Outcome]:
-    """Ask about each match twice, once in each order; equal responses tie without a question.
-
-    Returns:
-        One outcome per match, in order; missing unless both orders have an answer.
-    """
+    """Ask about each match twice, once in each order; equal responses tie without a question. One outcome per match,
+    missing unless both orders have an answer."""
     verdicts = iter(ask_json(judge, questions(matches, criterion, asking), better, asking.repair))
     return [Outcome(0.5) if m.first == m.second else outcome(next(verdicts), next(verdicts)) for m in matches]
 
@@ -127,18 +122,12 @@ def outcome(ab: Verdict[tuple[float, str]], ba: Verdict[tuple[float, str]]) -> O
 
 class PairwiseReward:
     """Win share of each completion against others of its prompt; parts ``comparisons`` and ``flipped`` (their share in
-    which the position decided). It depends on the group by its nature, and on nothing else in the call.
-
-    Args:
-        config: criterion and rivals.
-        judge: the model that answers the questions.
-    """
+    which the position decided). It depends on the group by its nature, and on nothing else in the call."""
 
     def __init__(self, config: JudgeRewardConfig, judge: Judge) -> None:
         self.config, self.judge = config, judge
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One score per sample; a completion without a rival, or with none that could be judged, has none."""
         groups: dict[str, list[int]] = defaultdict(list)
         for i, sample in enumerate(samples):
             groups[sample.prompt.id].append(i)
@@ -159,24 +148,17 @@ class PairwiseReward:
         return [win_share(results[i], missing.get(i)) for i in range(len(samples))]
 
     def close(self) -> None:
-        """Close the judge; idempotent."""
         close_judge(self.judge)
 
 
 def match_of(samples: Sequence[Sample], i: int, j: int) -> Match:
-    """Two completions of one prompt."""
     prompt = samples[i].prompt
     first, second = read_completion(samples[i]), read_completion(samples[j])
     return Match(f"{prompt.id}:{i}:{j}", prompt.messages, first, second)
 
 
 def ring(size: int, rivals: int | None) -> list[tuple[int, int]]:
-    """Which of a group are compared: all pairs, or each with the ``rivals / 2`` that follow it in a ring.
-
-    Example:
-        >>> ring(4, 2)
-        [(0, 1), (1, 2), (2, 3), (3, 0)]
-    """
+    """Which of a group are compared: all pairs, or each with the ``rivals / 2`` that follow it in a ring."""
     if rivals is None or rivals >= size - 1:
         return [(i, j) for i in range(size) for j in range(i + 1, size)]
     steps = range(1, rivals // 2 + 1)

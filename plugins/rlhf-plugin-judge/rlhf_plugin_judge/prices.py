@@ -11,7 +11,6 @@ from pydantic import Field
 from rlhf_core.config import Config
 
 NANO = 1_000_000_000
-"""Nano-dollars in a dollar."""
 MESSAGE_TOKENS, REQUEST_TOKENS = 16, 64
 """More than a service adds around a message, and around a request."""
 
@@ -30,12 +29,10 @@ class Price(Config):
 
     @property
     def writing(self) -> float:
-        """Price of input written to the prompt cache."""
         return 1.25 * self.input if self.cache_write is None else self.cache_write
 
     @property
     def reading(self) -> float:
-        """Price of input read from the prompt cache."""
         return 0.1 * self.input if self.cache_read is None else self.cache_read
 
 

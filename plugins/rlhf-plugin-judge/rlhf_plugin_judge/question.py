@@ -27,11 +27,9 @@ class Question:
     """Arguments of ``messages.create`` but for the temperature, which its signature no longer has."""
     temperature: float | None
     most: int
-    """Nano-dollars."""
     too_long: bool = False
     """Its price is not known: longer prompts may cost more."""
     tools: bool = False
-    """Calls of tools are an answer, too."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -40,12 +38,10 @@ class Question:
 
     @property
     def batch_params(self) -> dict[str, Any]:
-        """The same as one entry of a message batch."""
         return self.params if self.temperature is None else {**self.params, "temperature": self.temperature}
 
 
 def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
-    """Write a request down for the service; system turns join the system text."""
     system_texts = [request.system, *(message_text(m) for m in request.messages if m["role"] == "system")]
     system = "\n\n".join(clean(text) for text in system_texts if text)
     calling = isinstance(request, ToolRequest)
@@ -70,7 +66,6 @@ def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
 
 
 def texts_of(request: JudgeRequest) -> list[dict[str, Any]]:
-    """The turns as texts."""
     return [
         {"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(message_text(m))}
         for m in request.messages

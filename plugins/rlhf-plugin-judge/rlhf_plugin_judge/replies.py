@@ -12,19 +12,13 @@ from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 
 @dataclass(frozen=True, slots=True)
 class ToolRequest(JudgeRequest):
-    """A turn of a conversation whose assistant may call tools; its turns hold calls and results as this toolkit's do.
-
-    Example:
-        ToolRequest("task/1", ({"role": "user", "content": "2 + 2?"},), tools=(tool_spec("add", a="number"),))
-    """
+    """A turn of a conversation whose assistant may call tools; calls and results have this toolkit's form."""
 
     tools: Sequence[Tool] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceReply(JudgeReply):
-    """A reply with what a service says besides its text."""
-
     calls: Sequence[Mapping[str, str]] = ()
     """``{"id", "name", "arguments"}``; arguments as the JSON text that came."""
     stopped: str = ""
@@ -60,5 +54,4 @@ def kept_reply(row: Mapping[str, Any]) -> ServiceReply:
 
 
 def failed(status: ScoreStatus, detail: str) -> ServiceReply:
-    """No answer."""
     return ServiceReply(None, status, detail)

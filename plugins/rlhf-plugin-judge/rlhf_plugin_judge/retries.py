@@ -36,7 +36,6 @@ def is_a(error: Exception, name: str) -> bool:
 
 
 def timed_out(error: Exception) -> bool:
-    """Whether the attempt's time was over."""
     return isinstance(error, TimeoutError) or is_a(error, "APITimeoutError")
 
 
@@ -61,10 +60,7 @@ def retry_after(error: Exception) -> float | None:
 
 
 def wait_before(attempt: int, first_s: float, most_s: float, random: Any = random_module) -> float:
-    """Seconds before the next attempt: doubling, with half of it drawn at random so that clients drift apart.
-
-    Args:
-        attempt: how many have failed before the last one.
-    """
+    """Seconds before the next attempt: doubling with each that has failed before the last one, with half of it drawn
+    at random so that clients drift apart."""
     whole = min(most_s, first_s * 2.0**attempt)
     return whole * (0.5 + 0.5 * random.random())

@@ -30,8 +30,6 @@ class Asking(Config):
 
 
 class JudgeRewardConfig(ComponentConfig):
-    """A judge's opinion as a reward: a grade, or wins against the other completions of the same prompt."""
-
     name: str = "judge"
     judge: JudgeField = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
     mode: Literal["grade", "pairwise"] = "grade"
@@ -57,11 +55,7 @@ class JudgeRewardConfig(ComponentConfig):
         return self
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the judge, and that there is something to compare with.
-
-        Raises:
-            ConfigError: ``pairwise`` with one completion per prompt; or what the judge refuses.
-        """
+        """Check the judge, and that there is something to compare with."""
         self.judge.preflight(ctx)
         size = getattr(getattr(ctx.config, "trainer", None), "group_size", None)
         if self.mode == "pairwise" and size == 1:
@@ -72,7 +66,6 @@ class JudgeRewardConfig(ComponentConfig):
             )
 
     def build(self, ctx: BuildContext) -> GradeReward | PairwiseReward:
-        """Build the judge, and the reward of the mode: one response at a time, or pairs."""
         judge: Any = self.judge.build(ctx)
         if self.mode == "grade":
             from rlhf_plugin_judge.grading import GradeReward
@@ -108,7 +101,6 @@ class JudgeVerifierConfig(VerifierConfig):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Those of the judge."""
         return tuple(getattr(self.judge, "secrets", ()))
 
     @property
@@ -121,5 +113,4 @@ class JudgeVerifierConfig(VerifierConfig):
         return "it has no reference answer" if self.reference == "required" and prompt.answer is None else None
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the judge."""
         self.judge.preflight(ctx)

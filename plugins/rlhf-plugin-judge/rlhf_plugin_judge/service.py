@@ -18,27 +18,16 @@ if TYPE_CHECKING:
 
 
 class AnthropicJudge(PaidService[Any]):
-    """Asks a model behind the Messages API.
-
-    Args:
-        config: its settings.
-        key: kept in memory only.
-        ctx: as for :class:`PaidService`.
-
-    Raises:
-        ConfigError: the ledger is damaged or cannot be written.
-    """
+    """Asks a model behind the Messages API."""
 
     config: AnthropicConfig
     client_class = anthropic.AsyncAnthropic
 
     async def send(self, question: Question) -> Any:
-        """One message."""
         more = {} if question.temperature is None else {"temperature": question.temperature}
         return await self.client.messages.create(**question.params, extra_body=more, extra_headers=question.headers)
 
     async def models(self) -> list[str]:
-        """The service's models; asking costs nothing."""
         return [m.id async for m in self.client.models.list(limit=1000)]
 
     async def ask_together(self, questions: Sequence[Question]) -> Mapping[str, ServiceReply] | None:
@@ -50,7 +39,6 @@ class AnthropicJudge(PaidService[Any]):
         return await ask_batched(self, questions)
 
     def read(self, message: Any, question: Question | None = None) -> tuple[ServiceReply, Tokens]:
-        """Text and calls of a message, with its cost."""
         if not isinstance(message, anthropic.types.Message):
             raise ValueError(f"the service answered with {type(message).__name__} {str(message)[:80]!r}, not a message")
         tokens = tokens_of(message)
@@ -66,7 +54,6 @@ class AnthropicJudge(PaidService[Any]):
 
 
 def tokens_of(message: Any) -> Tokens:
-    """What a message took."""
     usage = message.usage
     return Tokens(
         usage.input_tokens,

@@ -56,17 +56,9 @@ def by_question(body: Mapping[str, Any]) -> str:
 class Service:
     """State of the stand-in; shared by its threads.
 
-    Args:
-        answer: makes an answer's text from the request's JSON body.
-        faults: fault -> share of the arrivals that meet it, drawn from the seed, the question and how often it came.
-        seed: of those draws.
-        price: what its meter counts with.
-        retry_after: seconds, sent with 429; None leaves the header out.
-        latency_s: before every answer.
-        hang_s: a hanging request is held so long, then dropped.
-        polls: how often a batch is asked for before it has ended.
-        models: what it lists.
-        tools: False refuses requests that offer tools.
+    ``faults`` (fault -> share of the arrivals) are drawn from the seed, the question and how often it came;
+    ``retry_after`` is sent with 429, None leaves the header out; a hanging request is held ``hang_s``, then dropped;
+    ``polls`` says how often a batch is asked for before it has ended.
     """
 
     answer: Answer = lambda body: PLAIN
@@ -84,7 +76,6 @@ class Service:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     arrivals: Counter[str] = field(default_factory=Counter)
-    """Question -> how often it came."""
     answered: Counter[str] = field(default_factory=Counter)
     """Question -> how often an answer was delivered."""
     billed: Counter[str] = field(default_factory=Counter)
@@ -148,7 +139,6 @@ class Service:
         }
 
     def completion(self, body: Mapping[str, Any], said: str | Wrote) -> dict[str, Any]:
-        """An answer as a chat completion, billed."""
         wrote = said if isinstance(said, Wrote) else Wrote(said)
         text = wrote.text + "".join(json.dumps([n, dict(a)]) for n, a in wrote.calls)
         size = len(json.dumps([body["messages"], body.get("tools") or ()])) // 4 + 10
@@ -171,8 +161,6 @@ class Service:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     protocol_version = "HTTP/1.1"
     server: StandIn  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -194,12 +182,10 @@ class Handler(BaseHTTPRequestHandler):
             service.entered(-1)
 
     def has_key(self) -> bool:
-        """Whether the request names a key, any key."""
         return bool(self.headers.get("x-api-key") or self.headers.get("authorization"))
 
     @property
     def chat(self) -> bool:
-        """Whether chat completions are spoken."""
         return self.path.endswith("/chat/completions")
 
     def new_message(self, body: dict[str, Any]) -> None:
@@ -304,7 +290,6 @@ class Handler(BaseHTTPRequestHandler):
         return {"custom_id": entry["custom_id"], "result": result}
 
     def error(self, status: int, kind: str, text: str) -> None:
-        """An error as the API writes it."""
         after = self.server.service.retry_after
         more = {"retry-after": str(after)} if status == 429 and after is not None else {}
         self.send(status, error_body(self.chat, status, kind, text), headers=more)
@@ -330,12 +315,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class StandIn(ThreadingHTTPServer):
-    """The service, running while the ``with`` block does.
-
-    Example:
-        with StandIn(Service(faults={"429": 0.1})) as server:
-            config = AnthropicConfig(base_url=server.url)
-    """
+    """The service, running while the ``with`` block does."""
 
     daemon_threads = True
     block_on_close = False
@@ -371,7 +351,6 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
 
 
 def serve(args: argparse.Namespace, answer: Answer, models: Sequence[str] = ()) -> None:
-    """Serve until interrupted."""
     faults = {name: float(share) for name, _, share in (f.partition("=") for f in args.fault)}
     if unknown := set(faults) - set(FAULTS):
         sys.exit(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
@@ -385,7 +364,6 @@ def serve(args: argparse.Namespace, answer: Answer, models: Sequence[str] = ()) 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve one answer to everything."""
     parser = arguments(__doc__)
     parser.add_argument("--text", default=PLAIN, help="the answer to everything")
     parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls of the first tool before the answer")

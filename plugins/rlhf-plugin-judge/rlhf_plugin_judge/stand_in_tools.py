@@ -14,11 +14,7 @@ CHAT_ERRORS = {400: "invalid_request_error", 401: "authentication_error", 429: "
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """What the stand-in's model writes.
-
-    Example:
-        Wrote("", [("search", {"query": "Varde"})])
-    """
+    """What the stand-in's model writes."""
 
     text: str = ""
     calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
@@ -143,7 +139,6 @@ def batch_of(name: str, count: int, results_url: str | None) -> dict[str, Any]:
 
 
 def listed(models: Sequence[str]) -> dict[str, Any]:
-    """Models as both services list them."""
     rows = [
         {"id": m, "object": "model", "type": "model", "display_name": m, "owned_by": "stand-in", "created": 0,
          "created_at": "2026-01-01T00:00:00Z"}

@@ -36,7 +36,6 @@ class Verdict(Generic[T]):
     status: ScoreStatus = ScoreStatus.OK
     detail: str = ""
     repaired: bool = False
-    """It took a second question."""
     cost_usd: float = 0.0
     why: str = ""
     """The judge's reason, of at most :data:`REASON` characters."""
@@ -74,7 +73,6 @@ def find_object(text: str) -> dict[str, Any]:
 
 
 def number(answer: dict[str, Any], key: str, low: float, high: float) -> float:
-    """A number on a scale."""
     value = answer.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Unusable(
@@ -89,16 +87,10 @@ def number(answer: dict[str, Any], key: str, low: float, high: float) -> float:
 def ask_json(
     judge: Judge, requests: Sequence[JudgeRequest], parse: Callable[[dict[str, Any]], T], repair: bool = True
 ) -> list[Verdict[T]]:
-    """Ask, and read each answer as one JSON object.
+    """Ask, and read each answer as one JSON object; one verdict per request, in order, with its status and the reason
+    where it is missing or unusable.
 
-    Args:
-        judge: the model that answers the questions.
-        requests: the questions.
-        parse: makes a value of the object, or raises :class:`Unusable`.
-        repair: ask once more where the answer cannot be used, saying why.
-
-    Returns:
-        One verdict per request, in order; an answer that is missing, or still unusable, has its status and the reason.
+    ``parse`` makes a value of the object, or raises :class:`Unusable`; ``repair`` asks once more then, saying why.
     """
     replies = list(judge.ask(requests))
     verdicts = [read(reply, parse) for reply in replies]
@@ -114,7 +106,6 @@ def ask_json(
 
 
 def read(reply: JudgeReply, parse: Callable[[dict[str, Any]], T]) -> Verdict[T]:
-    """One reply as a verdict."""
     if not reply.ok or reply.text is None:
         return Verdict(None, reply.status, reply.detail, cost_usd=reply.cost_usd)
     try:

@@ -22,12 +22,7 @@ COMPARE = "\nThe reference answer is right; a response that says the same in oth
 
 
 class JudgeVerifier:
-    """1.0 for yes, 0.0 for no; parts ``yes`` and ``repaired``.
-
-    Args:
-        config: the question, and whether the reference answer is shown.
-        judge: the model that answers the questions.
-    """
+    """1.0 for yes, 0.0 for no; parts ``yes`` and ``repaired``."""
 
     def __init__(self, config: JudgeVerifierConfig, judge: Judge) -> None:
         self.config, self.judge = config, judge
@@ -35,11 +30,9 @@ class JudgeVerifier:
 
     @classmethod
     def from_config(cls, config: JudgeVerifierConfig, ctx: BuildContext) -> JudgeVerifier:
-        """Build the judge and the verifier."""
         return cls(config, config.judge.build(ctx))
 
     def verify(self, sample: Sample) -> Score:
-        """The verdict on one completion; without a usable answer, a status."""
         asking = self.config.asking
         verdict = ask_json(self.judge, [self.request(sample)], yes, asking.repair)[0]
         if verdict.value is None:
@@ -48,7 +41,6 @@ class JudgeVerifier:
         return Score(float(verdict.value), parts, detail=verdict.why)
 
     def request(self, sample: Sample) -> JudgeRequest:
-        """The question about one sample."""
         asking, answer = self.config.asking, sample.prompt.answer
         shown = answer is not None and self.config.reference != "never"
         text = delimited(
@@ -67,12 +59,10 @@ class JudgeVerifier:
         )
 
     def close(self) -> None:
-        """Close the judge; idempotent."""
         close_judge(self.judge)
 
 
 def yes(answer: dict[str, Any]) -> bool:
-    """The verdict."""
     value = answer.get("verdict")
     if not isinstance(value, bool):
         raise Unusable('"verdict" must be true or false')

@@ -7,7 +7,6 @@ from rlhf_core.hooks import Preflight, hookimpl
 
 @hookimpl
 def rlhf_preflight(event: Preflight) -> None:
-    """Refuse a run that cannot fit this machine's memory."""
     from rlhf_plugin_preflight.memory.check import check_memory
 
     check_memory(event.context, force=event.force)

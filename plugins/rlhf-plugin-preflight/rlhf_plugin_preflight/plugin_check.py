@@ -17,11 +17,7 @@ from rlhf_core.plugins.entry_points import CORE, Entry, disabled_distributions, 
 
 
 class CheckRow(NamedTuple):
-    """One thing that was checked.
-
-    Example:
-        CheckRow("rlhf-plugin-grpo", "0.1.0", "loss", "rlhf-plugin-grpo/grpo_clip", None)
-    """
+    """One thing that was checked."""
 
     distribution: str
     version: str
@@ -32,14 +28,8 @@ class CheckRow(NamedTuple):
 
 
 def check_components(registry: Registry, distribution: str = "") -> Iterator[CheckRow]:
-    """Every component, and every broken module that belongs to none.
-
-    A broken module is reported with the components that need it to load; the others of the distribution are in order.
-
-    Args:
-        registry: what is installed.
-        distribution: only this one; "" checks all.
-    """
+    """Every component, and every broken module that belongs to none; ``distribution`` "" checks all. A broken module
+    is reported with the components that need it to load; the others of the distribution are in order."""
     entries_of: dict[str, list[Entry]] = {}
     for entry in registry.entries():
         if distribution in ("", entry.distribution):

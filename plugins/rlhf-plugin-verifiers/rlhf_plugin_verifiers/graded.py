@@ -18,13 +18,8 @@ class Comparison(NamedTuple):
 
 
 class GradedVerifier:
-    """A comparison as a verifier, with parts ``format``, ``answer`` and ``reward``, each 0 or 1.
-
-    Args:
-        config: its ``check_prompt`` says which prompts cannot be judged.
-        compare: judges a completion of a prompt.
-        format_weight: share of the value for the form alone.
-    """
+    """A comparison as a verifier, with parts ``format``, ``answer`` and ``reward``, each 0 or 1; ``format_weight`` is
+    the share of the value for the form alone."""
 
     def __init__(
         self, config: VerifierConfig, compare: Callable[[str, Prompt], Comparison], format_weight: float = 0.0
@@ -32,7 +27,6 @@ class GradedVerifier:
         self.config, self.compare, self.format_weight = config, compare, format_weight
 
     def verify(self, sample: Sample) -> Score:
-        """Return the verdict; without what it compares with the status is ``missing``."""
         prompt = sample.prompt
         why = self.config.check_prompt(prompt)
         if why is None and self.config.needs_answer and prompt.answer is None:

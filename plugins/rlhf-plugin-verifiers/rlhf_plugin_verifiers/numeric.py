@@ -39,12 +39,7 @@ class Stated(NamedTuple):
 
 
 def stated_number(text: str) -> Stated | None:
-    """Find the answer in a text, None if it holds no number.
-
-    Example:
-        >>> stated_number("5 + 3 = 8, so the answer is $8.00.")
-        Stated(value=Fraction(8, 1), explicit=True)
-    """
+    """Find the answer in a text, None if it holds no number."""
     text = plain(text)
     for match in reversed(list(_STATED.finditer(text))):
         values = numbers(_tail(match[0], text[match.end() : match.end() + TAIL].partition("\n")[0]))
@@ -114,10 +109,6 @@ class NumericVerifier:
         self.config = config
 
     def verify(self, sample: Sample) -> Score:
-        """Return the verdict with parts ``answer`` (right) and ``format`` (stated as the answer), each 0 or 1.
-
-        Without a reference answer the status is ``missing``; a completion without a number is wrong, not missing.
-        """
         answer = sample.prompt.answer
         if answer is None:
             return Score.failed(ScoreStatus.MISSING, f"prompt {sample.prompt.id} has no reference answer")

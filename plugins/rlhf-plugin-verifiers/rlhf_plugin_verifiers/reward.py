@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
 
 class VerifierReward:
-    """Scores completions by a verifier that runs in killable worker processes.
-
-    Args:
-        config: which verifier, deadline and number of workers.
-        ctx: the run's. The workers must find the same component in its registry; their context names its folder too.
-    """
+    """Scores completions by a verifier that runs in killable worker processes, which must find the same component in
+    the run's registry."""
 
     def __init__(self, config: VerifierRewardConfig, ctx: BuildContext) -> None:
         spec = worker_spec(config, ctx.registry, ctx.run_dir)
@@ -35,11 +31,9 @@ class VerifierReward:
         )
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One verdict per sample, in order."""
         return self.pool.verify(samples)
 
     def close(self) -> None:
-        """End the worker processes."""
         self.pool.close()
 
 

@@ -34,7 +34,6 @@ class NumericVerifierConfig(VerifierConfig):
     """Share of the value given for stating the answer in one of the three forms, right or wrong."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        """A reference answer must hold a number."""
         from rlhf_plugin_verifiers.numeric import stated_number
 
         if prompt.answer is None or stated_number(prompt.answer) is not None:

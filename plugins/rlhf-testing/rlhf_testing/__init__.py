@@ -7,6 +7,7 @@ Example:
         check_loss(MyLossConfig())
 
 A property that does not hold raises ``AssertionError``: which component, which property, what was seen, what to change.
+A check builds the component of its ``config`` with ``ctx``; None makes one outside any run.
 """
 
 from rlhf_testing.advantage import check_advantage

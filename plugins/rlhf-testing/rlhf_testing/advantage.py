@@ -20,7 +20,6 @@ from rlhf_testing.samples import make_context, make_rollouts
 
 GROUPS, SIZE = 4, 4
 Rows = tuple[Sequence[Rollout], Sequence[Score], Sequence[int]]
-"""Rollouts, their scores, their groups."""
 Estimate = Callable[[Sequence[Rollout], Sequence[Score], Sequence[int]], Advantages]
 
 
@@ -31,10 +30,6 @@ def check_advantage(config: ComponentConfig, ctx: BuildContext | None = None) ->
 
     Args:
         config: the estimator's configuration. It is built anew for each property.
-        ctx: passed to ``build``; None makes one outside any run.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "advantage")
     context = ctx or make_context()
@@ -51,13 +46,9 @@ def check_advantage(config: ComponentConfig, ctx: BuildContext | None = None) ->
     check_shape(config, estimate, (rollouts, scores, groups))
     if config.min_group_size > 1:
         equal_group = _flat(estimate(rollouts, scores, groups))[SIZE : 2 * SIZE]
-        require(
-            all(v is not None and abs(v) < 1e-9 for v in equal_group),
-            config,
-            "a group of equal scores gets zero advantages",
-            str(equal_group),
-            "subtract the group's mean, and do not divide rounding errors by a tiny standard deviation",
-        )
+        rule = "a group of equal scores gets zero advantages"
+        fix = "subtract the group's mean, and do not divide rounding errors by a tiny standard deviation"
+        require(all(v is not None and abs(v) < 1e-9 for v in equal_group), config, rule, str(equal_group), fix)
     check_order(config, estimate, (rollouts, scores, groups))
     check_missing(config, estimate, (rollouts, scores, groups))
     check_permutation(config, estimate, (rollouts, scores, groups))
@@ -73,22 +64,14 @@ def check_shape(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None
     rollouts, scores, groups = rows
     result: Any = estimate(rollouts, scores, groups)
     require(isinstance(result, Advantages), config, "estimate returns Advantages", type(result).__name__)
-    require(
-        len(result.values) == len(rollouts),
-        config,
-        "there is one advantage per rollout",
-        f"{len(result.values)} for {len(rollouts)} rollouts",
-    )
+    rule = "there is one advantage per rollout"
+    require(len(result.values) == len(rollouts), config, rule, f"{len(result.values)} for {len(rollouts)} rollouts")
     for rollout, value in zip(rollouts, result.values):
         good = (
             value is not None and np.isfinite(value).all() and np.shape(value) in ((), (len(rollout.completion_ids),))
         )
-        require(
-            bool(good),
-            config,
-            "a scored rollout gets a finite float, or one per token",
-            f"{value!r} for {len(rollout.completion_ids)} tokens",
-        )
+        rule = "a scored rollout gets a finite float, or one per token"
+        require(bool(good), config, rule, f"{value!r} for {len(rollout.completion_ids)} tokens")
 
 
 def check_order(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
@@ -98,12 +81,8 @@ def check_order(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None
     ranked = sorted(range(SIZE), key=lambda i: scores[i].value or 0.0)
     ordered = [values[i] or 0.0 for i in ranked]
     rising = all(a <= b + 1e-12 for a, b in pairwise(ordered)) and ordered[0] < ordered[-1]
-    require(
-        rising,
-        config,
-        "better scores get larger advantages",
-        f"scores {[scores[i].value for i in ranked]}: advantages {ordered}",
-    )
+    rule = "better scores get larger advantages"
+    require(rising, config, rule, f"scores {[scores[i].value for i in ranked]}: advantages {ordered}")
 
 
 def check_missing(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
@@ -113,22 +92,14 @@ def check_missing(config: ComponentConfig, estimate: Estimate, rows: Rows) -> No
     holes = [Score.failed(ScoreStatus.TIMEOUT, "late") if i in missing else s for i, s in enumerate(scores)]
     advantages = _flat(estimate(rollouts, holes, groups))
     wrong = [i for i in missing if advantages[i] is not None]
-    require(
-        not wrong,
-        config,
-        "a missing score gives None",
-        f"rollouts {wrong} got {[advantages[i] for i in wrong]}",
-        "leave out scores whose .ok is False",
-    )
+    rule, fix = "a missing score gives None", "leave out scores whose .ok is False"
+    require(not wrong, config, rule, f"rollouts {wrong} got {[advantages[i] for i in wrong]}", fix)
     scored = [i for i in range(len(rollouts)) if i not in missing]
     alone = _flat(estimate([rollouts[i] for i in scored], [scores[i] for i in scored], [groups[i] for i in scored]))
-    require(
-        _close([advantages[i] for i in scored], alone),
-        config,
-        "a missing score does not move the others' advantages",
-        f"{[advantages[i] for i in scored]} instead of {alone}",
-        "take mean and standard deviation over scores that are .ok",
-    )
+    rule = "a missing score does not move the others' advantages"
+    seen = f"{[advantages[i] for i in scored]} instead of {alone}"
+    fix = "take mean and standard deviation over scores that are .ok"
+    require(_close([advantages[i] for i in scored], alone), config, rule, seen, fix)
 
 
 def check_permutation(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
@@ -139,13 +110,8 @@ def check_permutation(config: ComponentConfig, estimate: Estimate, rows: Rows) -
     mixed = _flat(
         estimate([replace(rollouts[i]) for i in order], [scores[i] for i in order], [groups[i] for i in order])
     )
-    require(
-        _close(mixed, [straight[i] for i in order]),
-        config,
-        "the order of the rollouts does not matter",
-        f"{mixed} instead of {[straight[i] for i in order]}",
-        "go by group_ids, not by position",
-    )
+    rule, seen = "the order of the rollouts does not matter", f"{mixed} instead of {[straight[i] for i in order]}"
+    require(_close(mixed, [straight[i] for i in order]), config, rule, seen, "go by group_ids, not by position")
 
 
 def _close(a: Sequence[float | None], b: Sequence[float | None]) -> bool:

@@ -58,11 +58,7 @@ def check_agent(config: ComponentConfig, ctx: BuildContext | None = None) -> Non
     ``max_tokens``; the same seeds give the same episodes, whatever the neighbours; the policy version is passed on.
 
     Args:
-        config: the agent's configuration.
         ctx: passed to ``build``; None makes one whose ``policy.tokenizer`` has one token per byte.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "agent")
     play = left_alone(config, built(config, "agent", ctx or make_context()).play, "play()", "groups", "seeds")
@@ -74,47 +70,25 @@ def check_agent(config: ComponentConfig, ctx: BuildContext | None = None) -> Non
     whole = play(groups, seeds, engine, SAMPLING, 7)
     expected = [(g.prompt.id, i) for g in groups for i in range(g.group_size)]
     got = [(r.prompt_id, r.group_index) for r in whole]
-    require(
-        got == expected,
-        config,
-        "play() returns group_size rollouts per group, in order",
-        f"{got} instead of {expected}",
-    )
-    require(
-        all(v == 7 for _, v in engine.calls) and all(r.policy_version == 7 for r in whole),
-        config,
-        "the policy version is passed on",
-        "another one",
-    )
+    rule = "play() returns group_size rollouts per group, in order"
+    require(got == expected, config, rule, f"{got} instead of {expected}")
+    rule, seen = "the policy version is passed on", "another one"
+    require(all(v == 7 for _, v in engine.calls) and all(r.policy_version == 7 for r in whole), config, rule, seen)
     check_seeds(config, engine)
     check_rollouts(config, whole, groups)
     again = play(groups, seeds, FakeEngine(), SAMPLING, 7)
-    require(
-        _same(whole, again),
-        config,
-        "the same seeds give the same episodes",
-        "two plays differ",
-        "draw from the given seeds only",
-    )
+    rule = "the same seeds give the same episodes"
+    require(_same(whole, again), config, rule, "two plays differ", "draw from the given seeds only")
     last = play(groups[2:], seeds[2:], FakeEngine(), SAMPLING, 7)
-    require(
-        _same(whole[-len(last) :], last),
-        config,
-        "an episode does not depend on its neighbours",
-        "a group played alone differs",
-    )
+    rule = "an episode does not depend on its neighbours"
+    require(_same(whole[-len(last) :], last), config, rule, "a group played alone differs")
 
 
 def check_seeds(config: ComponentConfig, engine: FakeEngine) -> None:
     """No two requests with the same context share a seed."""
     keys = [(r.prompt_ids, r.seed) for r in engine.requests]
-    require(
-        len(set(keys)) == len(keys),
-        config,
-        "no two requests for the same tokens share a seed",
-        f"{len(keys) - len(set(keys))} do",
-        "use seeds[p][g], and derive a new one for each further turn",
-    )
+    seen, fix = f"{len(keys) - len(set(keys))} do", "use seeds[p][g], and derive a new one for each further turn"
+    require(len(set(keys)) == len(keys), config, "no two requests for the same tokens share a seed", seen, fix)
 
 
 def check_rollouts(config: ComponentConfig, rollouts: Sequence[Rollout], groups: Sequence[PromptGroup]) -> None:
@@ -122,42 +96,20 @@ def check_rollouts(config: ComponentConfig, rollouts: Sequence[Rollout], groups:
     prompts: dict[str, Any] = {g.prompt.id: g.token_ids for g in groups}
     for rollout in rollouts:
         where = f"{rollout.prompt_id}#{rollout.group_index}"
-        require(
-            rollout.prompt_ids == prompts[rollout.prompt_id],
-            config,
-            "prompt_ids are the group's token_ids",
-            f"{where}: {rollout.prompt_ids}",
-            "what comes later belongs to completion_ids, with mask_T False where the policy did not choose it",
-        )
+        rule = "prompt_ids are the group's token_ids"
+        fix = "what comes later belongs to completion_ids, with mask_T False where the policy did not choose it"
+        require(rollout.prompt_ids == prompts[rollout.prompt_id], config, rule, f"{where}: {rollout.prompt_ids}", fix)
         count = len(rollout.completion_ids)
-        require(
-            0 < count <= SAMPLING.max_tokens,
-            config,
-            "an episode stays within sampling.max_tokens",
-            f"{where}: {count} of {SAMPLING.max_tokens}",
-            "divide the budget over the turns, tool output included",
-        )
-        require(
-            bool(np.isfinite(rollout.logprobs_T).all()),
-            config,
-            "logprobs are finite",
-            f"{where}: {rollout.logprobs_T}",
-            "use 0.0 where mask_T is False",
-        )
+        rule = "an episode stays within sampling.max_tokens"
+        fix = "divide the budget over the turns, tool output included"
+        require(0 < count <= SAMPLING.max_tokens, config, rule, f"{where}: {count} of {SAMPLING.max_tokens}", fix)
+        rule, fix = "logprobs are finite", "use 0.0 where mask_T is False"
+        require(bool(np.isfinite(rollout.logprobs_T).all()), config, rule, f"{where}: {rollout.logprobs_T}", fix)
         mask = rollout.mask_T
-        require(
-            mask is None or (len(mask) == count and bool(np.any(mask))),
-            config,
-            "mask_T is as long as the completion and True somewhere",
-            f"{where}: {mask}",
-        )
-        require(
-            _is_json(rollout.info),
-            config,
-            "info holds JSON values only",
-            f"{where}: {rollout.info!r:.80}",
-            "use strings, numbers, booleans, None, lists and mappings of these",
-        )
+        rule = "mask_T is as long as the completion and True somewhere"
+        require(mask is None or (len(mask) == count and bool(np.any(mask))), config, rule, f"{where}: {mask}")
+        rule, fix = "info holds JSON values only", "use strings, numbers, booleans, None, lists and mappings of these"
+        require(_is_json(rollout.info), config, rule, f"{where}: {rollout.info!r:.80}", fix)
         try:
             check_episode(rollout, SAMPLING.max_tokens, "the agent")
         except PluginError as error:

@@ -14,7 +14,6 @@ from rlhf_testing.report import require
 
 B = TypeVar("B")
 Loss = Callable[[Any], LossOutput]
-"""A built loss: a batch in, unreduced values out."""
 POLICY = {"logprobs_BT", "chosen_B", "rejected_B", "logprobs_B"}
 """The fields that a loss is differentiated by."""
 
@@ -29,10 +28,5 @@ def changed(batch: B, change: Callable[[str, torch.Tensor], torch.Tensor]) -> B:
 def check_pure(config: ComponentConfig, loss: Loss, batch: Any) -> None:
     """The same batch gives the same loss. That it is not written to is watched in every call (:mod:`.purity`)."""
     first, second = loss(batch).loss.detach().clone(), loss(batch).loss.detach()
-    require(
-        torch.equal(first, second),
-        config,
-        "a loss is a function of its batch",
-        "two calls gave different values",
-        "keep no state and draw no random numbers in the loss",
-    )
+    rule, fix = "a loss is a function of its batch", "keep no state and draw no random numbers in the loss"
+    require(torch.equal(first, second), config, rule, "two calls gave different values", fix)

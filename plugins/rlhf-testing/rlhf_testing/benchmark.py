@@ -18,12 +18,8 @@ def check_benchmark(config: ComponentConfig, ctx: BuildContext | None = None) ->
     version is passed on.
 
     Args:
-        config: the benchmark's configuration.
         ctx: passed to ``build``; None makes one with the built-in model, whose tokenizer encodes prompts. What is
             evaluated is a stand-in that answers with random letters.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "benchmark")
     ctx = ctx or policy_context()
@@ -34,21 +30,13 @@ def check_benchmark(config: ComponentConfig, ctx: BuildContext | None = None) ->
         metrics = benchmark.evaluate(engine, 7)
         check_metrics(config, metrics)
         require(bool(engine.requests), config, "evaluate() samples from the engine", "it made no request")
-        require(
-            all(version == 7 for _, version in engine.calls),
-            config,
-            "the policy version is passed on",
-            f"{[v for _, v in engine.calls]}",
-        )
+        rule = "the policy version is passed on"
+        require(all(version == 7 for _, version in engine.calls), config, rule, f"{[v for _, v in engine.calls]}")
         check_seeds(config, engine)
         again = dict(benchmark.evaluate(FakeEngine(), 7))
-        require(
-            again == dict(metrics),
-            config,
-            "the same policy gets the same metrics",
-            f"{again} after {dict(metrics)}",
-            "derive seeds with request_seed(ctx.seed, ...), and keep nothing between two evaluations",
-        )
+        rule = "the same policy gets the same metrics"
+        fix = "derive seeds with request_seed(ctx.seed, ...), and keep nothing between two evaluations"
+        require(again == dict(metrics), config, rule, f"{again} after {dict(metrics)}", fix)
     finally:
         for _ in range(2 if callable(getattr(benchmark, "close", None)) else 0):
             benchmark.close()

@@ -17,9 +17,6 @@ def check_command(path: str) -> None:
 
     Args:
         path: the entry point's name, with dots: ``reward.weigh`` for ``rlhf reward weigh``.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     words = path.split(".")
     who = f"command `rlhf {' '.join(words)}`"

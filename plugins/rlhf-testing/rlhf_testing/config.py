@@ -28,9 +28,6 @@ def check_config(config: ComponentConfig, kind: str = "") -> None:
     Args:
         config: an instance with the settings to check.
         kind: the component's kind; with it the entry point that names the class is checked too.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_strict(config)
     check_round_trips(config)
@@ -47,25 +44,15 @@ def check_strict(config: ComponentConfig) -> None:
         refused = False
     except (ValidationError, RlhfError):
         refused = True
-    require(
-        refused,
-        config,
-        "an unknown setting is refused",
-        "no_such_setting_=1 was accepted",
-        "do not override model_config's extra='forbid'",
-    )
+    rule = "an unknown setting is refused"
+    require(refused, config, rule, "no_such_setting_=1 was accepted", "do not override model_config's extra='forbid'")
     try:
         setattr(config, "name", config.name)  # noqa: B010
         frozen = False
     except (ValidationError, TypeError, AttributeError):
         frozen = True
-    require(
-        frozen,
-        config,
-        "a Config is frozen",
-        "config.name = ... succeeded",
-        "do not override model_config's frozen=True",
-    )
+    rule = "a Config is frozen"
+    require(frozen, config, rule, "config.name = ... succeeded", "do not override model_config's frozen=True")
 
 
 def check_round_trips(config: ComponentConfig) -> None:
@@ -74,24 +61,14 @@ def check_round_trips(config: ComponentConfig) -> None:
         again: Any = _validate(config, config.model_dump(mode="json"))
     except Exception as error:
         again = f"{type(error).__name__}: {error}"
-    require(
-        again == config,
-        config,
-        "the configuration survives JSON",
-        f"{again!r} instead of {config!r}",
-        "use JSON-friendly field types, and validators that accept their own output",
-    )
+    fix = "use JSON-friendly field types, and validators that accept their own output"
+    require(again == config, config, "the configuration survives JSON", f"{again!r} instead of {config!r}", fix)
     try:
         again = pickle.loads(pickle.dumps(config))
     except Exception as error:
         again = f"{type(error).__name__}: {error}"
-    require(
-        again == config,
-        config,
-        "the configuration survives pickling",
-        f"{again!r} instead of {config!r}",
-        "define the class at the top of its module and keep fields to plain values",
-    )
+    fix = "define the class at the top of its module and keep fields to plain values"
+    require(again == config, config, "the configuration survives pickling", f"{again!r} instead of {config!r}", fix)
 
 
 def _validate(config: ComponentConfig, data: Mapping[str, Any]) -> ComponentConfig:
@@ -106,13 +83,9 @@ def check_component_string(config: ComponentConfig) -> None:
         problem = ""
     except (PluginError, TypeError) as error:
         problem = f"{error}"
-    require(
-        not problem,
-        config,
-        "the component can be imported, and called with the config or with config and context",
-        problem,
-        'component: ClassVar[str] = "package.module:Class", whose __init__(self, config) takes the Config',
-    )
+    rule = "the component can be imported, and called with the config or with config and context"
+    fix = 'component: ClassVar[str] = "package.module:Class", whose __init__(self, config) takes the Config'
+    require(not problem, config, rule, problem, fix)
 
 
 def check_build_signature(config: ComponentConfig) -> None:
@@ -120,13 +93,9 @@ def check_build_signature(config: ComponentConfig) -> None:
     if type(config).build is ComponentConfig.build and config.component:
         check_component_string(config)
         return
-    require(
-        type(config).build is not ComponentConfig.build,
-        config,
-        "the Config says what it builds",
-        "it has neither a component string nor a build(self, ctx)",
-        'component: ClassVar[str] = "package.module:Class"',
-    )
+    seen = "it has neither a component string nor a build(self, ctx)"
+    fix = 'component: ClassVar[str] = "package.module:Class"'
+    require(type(config).build is not ComponentConfig.build, config, "the Config says what it builds", seen, fix)
     try:
         inspect.signature(config.build).bind(None)
         problem = ""
@@ -143,25 +112,15 @@ def check_entry_name(config: ComponentConfig, kind: str) -> None:
         return
     value = f"{type(config).__module__}:{type(config).__qualname__}"
     names = [e.name for e in Registry(disabled=()).entries(kind) if e.value == value]
-    require(
-        not names or config.name in names,
-        config,
-        "the Config's name is its entry point's",
-        f"entry point {names}, name {config.name!r}",
-        f"name: str = {names[0]!r}" if names else "",
-    )
+    rule, fix = "the Config's name is its entry point's", f"name: str = {names[0]!r}" if names else ""
+    require(not names or config.name in names, config, rule, f"entry point {names}, name {config.name!r}", fix)
 
 
 def check_light_import(config: ComponentConfig) -> None:
     """Importing the Config's module in a fresh interpreter brings in no heavy library."""
     problem = light_import_problem(type(config).__module__)
-    require(
-        not problem,
-        config,
-        "importing the Config is light",
-        problem,
-        "name the component in `component`, and put types under `if TYPE_CHECKING:`",
-    )
+    fix = "name the component in `component`, and put types under `if TYPE_CHECKING:`"
+    require(not problem, config, "importing the Config is light", problem, fix)
 
 
 def light_import_problem(module: str) -> str:
@@ -186,11 +145,7 @@ def _imported_alone(module: str, path: str) -> subprocess.CompletedProcess[str]:
 
 
 def built(config: ComponentConfig, kind: str, ctx: BuildContext) -> Any:
-    """Build the component and check that it has the methods of its kind, with the right parameters.
-
-    Raises:
-        AssertionError: a method is missing or cannot be called as the core calls it.
-    """
+    """Build the component and check that it has the methods of its kind, with the right parameters."""
     component = config.build(ctx)
     try:
         check_component(kind, component, config.name)
@@ -206,10 +161,6 @@ def built(config: ComponentConfig, kind: str, ctx: BuildContext) -> Any:
             problem = ""
         except TypeError as error:
             problem = f"{method}{given}: {error}"
-        require(
-            not problem,
-            config,
-            f"{method}({', '.join(expected)}) can be called as docs/reference/contracts.md says",
-            problem,
-        )
+        rule = f"{method}({', '.join(expected)}) can be called as docs/reference/contracts.md says"
+        require(not problem, config, rule, problem)
     return component

@@ -25,13 +25,8 @@ def check_dataset(
     is trained on; the core can read them.
 
     Args:
-        config: the source's configuration.
-        ctx: passed to ``build``; None makes one outside any run.
         columns: our column -> the source's, as in ``dataset.columns``.
         read: what the core reads from it: ``prompts``, ``pairs`` or ``demonstrations``; "" reads nothing.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "dataset")
     clash = set(type(config).model_fields) & set(section_keys())
@@ -43,35 +38,22 @@ def check_dataset(
     require(bool(rows_by_split["train"]), config, "there are rows to train on", 'rows("train") is empty')
     again = built(config, "dataset", context)
     for split, rows in rows_by_split.items():
-        require(
-            rows == [dict(r) for r in again.rows(split)] == [dict(r) for r in source.rows(split)],
-            config,
-            "rows are the same whenever they are read",
-            f"the {split} rows of two sources, or of two reads, differ",
-            "draw with a seed from the Config, and sort what a file system or a set returns",
-        )
+        holds = rows == [dict(r) for r in again.rows(split)] == [dict(r) for r in source.rows(split)]
+        rule = "rows are the same whenever they are read"
+        fix = "draw with a seed from the Config, and sort what a file system or a set returns"
+        require(holds, config, rule, f"the {split} rows of two sources, or of two reads, differ", fix)
     check_ids(config, rows_by_split)
     if read:
         check_read(config, context, columns or {}, read)
 
 
 def check_rows(config: ComponentConfig, returned: Any, split: str) -> list[dict[str, Any]]:
-    """A sequence of mappings with text keys."""
-    require(
-        isinstance(returned, Sequence) and not isinstance(returned, str),
-        config,
-        "rows(split) returns a sequence",
-        type(returned).__name__,
-        "return a list, or a class with __len__ and __getitem__",
-    )
+    holds, rule = isinstance(returned, Sequence) and not isinstance(returned, str), "rows(split) returns a sequence"
+    require(holds, config, rule, type(returned).__name__, "return a list, or a class with __len__ and __getitem__")
     rows: list[Any] = list(returned)
     for number, row in enumerate(rows):
-        require(
-            isinstance(row, Mapping) and all(isinstance(k, str) for k in row),
-            config,
-            "a row is a mapping with text keys",
-            f"{split} row {number}: {row!r}"[:200],
-        )
+        rule, seen = "a row is a mapping with text keys", f"{split} row {number}: {row!r}"[:200]
+        require(isinstance(row, Mapping) and all(isinstance(k, str) for k in row), config, rule, seen)
     return [dict(r) for r in rows]
 
 
@@ -83,12 +65,8 @@ def check_ids(config: ComponentConfig, rows_by_split: Mapping[str, Sequence[Mapp
             if row.get("id") is None:
                 continue
             here = f"{split} row {number}"
-            require(
-                row["id"] not in seen,
-                config,
-                "ids are unique over both splits",
-                f"{row['id']!r} in {seen.get(row['id'])} and {here}",
-            )
+            rule = "ids are unique over both splits"
+            require(row["id"] not in seen, config, rule, f"{row['id']!r} in {seen.get(row['id'])} and {here}")
             seen[row["id"]] = here
 
 
@@ -102,10 +80,5 @@ def check_read(config: ComponentConfig, ctx: BuildContext, columns: Mapping[str,
         items, problem = getattr(Datasets(settings, ctx), read)("train"), ""
     except DatasetError as error:
         items, problem = [], str(error)
-    require(
-        bool(items),
-        config,
-        f"the core can read {read} from the rows",
-        problem,
-        "give columns prompt (or messages), answer; or pass columns={...}",
-    )
+    rule = f"the core can read {read} from the rows"
+    require(bool(items), config, rule, problem, "give columns prompt (or messages), answer; or pass columns={...}")

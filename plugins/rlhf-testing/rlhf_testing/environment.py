@@ -32,13 +32,9 @@ def check_environment(
     it can be resumed; a score for whatever a policy writes.
 
     Args:
-        config: the environment's configuration.
         ctx: passed to ``build``; None makes one like a worker's, with a registry and no run.
         prompt: of the episodes; None takes a question with an answer.
         calls: (tool, arguments) to be made; none takes one call of each tool, made up from its schema.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "environment")
     tools: Sequence[Tool] = getattr(config, "offered", tuple)()
@@ -52,29 +48,16 @@ def check_environment(
     context = ctx or make_context(policy=None)
     one, two = (_begun(config, context, asked) for _ in range(2))
     results = _step(config, one, rows)
-    require(
-        results == _step(config, two, rows),
-        config,
-        "the same seed and calls give the same results",
-        "two episodes differ",
-        "draw from the seed of reset() only",
-    )
+    rule, fix = "the same seed and calls give the same results", "draw from the seed of reset() only"
+    require(results == _step(config, two, rows), config, rule, "two episodes differ", fix)
     pure, kept = bool(getattr(config, "pure", False)), hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
-    require(
-        pure or kept,
-        config,
-        "an episode can be resumed without making its calls twice",
-        "its Config is not pure, and it has no state_dict() and load_state_dict()",
-        "pure: ClassVar[bool] = True if step() changes nothing outside of the object; else write both methods",
-    )
+    rule = "an episode can be resumed without making its calls twice"
+    fix = "pure: ClassVar[bool] = True if step() changes nothing outside of the object; else write both methods"
+    require(pure or kept, config, rule, "its Config is not pure, and it has no state_dict() and load_state_dict()", fix)
     if kept:
         again = _begun(config, context, asked, _value(config, one, {"op": "step", "calls": []})["state"])
-        require(
-            _step(config, one, rows) == _step(config, again, rows),
-            config,
-            "an episode goes on from its state",
-            "after load_state_dict() the next results differ",
-        )
+        rule, seen = "an episode goes on from its state", "after load_state_dict() the next results differ"
+        require(_step(config, one, rows) == _step(config, again, rows), config, rule, seen)
     if getattr(config, "responds", False):
         _check_responses(config, context, asked)
     for text in ("4", *GARBAGE):
@@ -90,13 +73,9 @@ def _check_responses(config: ComponentConfig, ctx: BuildContext, prompt: Prompt)
     one, two = (_begun(config, ctx, prompt) for _ in range(2))
     for text in ("4", *GARBAGE):
         first, second = (_value(config, episode, {"op": "respond", "text": text}) for episode in (one, two))
-        require(
-            first == second,
-            config,
-            "the same seed and turns give the same answers of respond()",
-            f"to {text!r:.40}: {first['answer']!r:.60}, then {second['answer']!r:.60}",
-            "draw from the seed of reset() only",
-        )
+        rule = "the same seed and turns give the same answers of respond()"
+        seen = f"to {text!r:.40}: {first['answer']!r:.60}, then {second['answer']!r:.60}"
+        require(first == second, config, rule, seen, "draw from the seed of reset() only")
 
 
 def check_tool(
@@ -106,12 +85,8 @@ def check_tool(
     One with a state is reset before each call.
 
     Args:
-        config: the tool's configuration.
         ctx: passed to ``build``; None makes one like a worker's.
         arguments: of a call; None makes them up from the schema.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "tool")
     spec: Tool = getattr(config, "spec")()  # noqa: B009

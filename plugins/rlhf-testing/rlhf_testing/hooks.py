@@ -34,9 +34,6 @@ def check_hooks(plugin: object) -> None:
 
     Args:
         plugin: what the entry point names: an object or a module.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     module = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
     who = f"hook plugin {getattr(plugin, '__name__', type(plugin).__name__)}"

@@ -22,12 +22,7 @@ def check_judge(
     that a policy writes makes it raise; an empty call is fine.
 
     Args:
-        config: the judge's configuration, with whatever it needs to be built here.
-        ctx: passed to ``build``; None makes one outside any run.
         requests: what to ask, at temperature 0; None takes a plain question and odd texts.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "judge")
     judge: Any = built(config, "judge", ctx or make_context())
@@ -55,12 +50,9 @@ def check_judge(
         require(all(isinstance(r, JudgeReply) for r in replies), config, "replies are JudgeReply", repr(replies[:1]))
         for request, reply in zip(asked, replies):
             alone = ask([request])[0]
-            require(
-                (alone.text, alone.status) == (reply.text, reply.status),
-                config,
-                "an answer does not depend on the other requests",
-                f"{request.id}: {reply} with, {alone} without",
-            )
+            rule = "an answer does not depend on the other requests"
+            seen = f"{request.id}: {reply} with, {alone} without"
+            require((alone.text, alone.status) == (reply.text, reply.status), config, rule, seen)
     finally:
         close = getattr(judge, "close", None)
         if callable(close):

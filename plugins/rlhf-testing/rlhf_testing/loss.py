@@ -25,21 +25,11 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
     to the core.
 
     Args:
-        config: the loss's configuration.
-        ctx: passed to ``build``; None makes one outside any run.
         clips: whether the gradient must vanish past ``clip_range``; None means: if the Config has that field.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "loss")
-    require(
-        config.consumes in KINDS_OF_LOSS,
-        config,
-        f"`consumes` is one of {', '.join(KINDS_OF_LOSS)}",
-        repr(config.consumes),
-        'consumes: ClassVar[str | None] = "token_advantages"',
-    )
+    rule, seen = f"`consumes` is one of {', '.join(KINDS_OF_LOSS)}", repr(config.consumes)
+    require(config.consumes in KINDS_OF_LOSS, config, rule, seen, 'consumes: ClassVar[str | None] = "token_advantages"')
     from rlhf_testing.purity import left_alone
 
     loss = left_alone(config, built(config, "loss", ctx or make_context()), "a loss", "batch")

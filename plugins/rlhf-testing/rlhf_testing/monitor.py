@@ -26,12 +26,8 @@ def check_monitor(
 
     Args:
         config: the monitor's configuration. It is built anew for each case.
-        ctx: passed to ``build``; None makes one outside any run.
         healthy: metrics of successive steps that must not warn.
         alarming: metrics of successive steps that must, at the last one or before.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "monitor")
     context = ctx or make_context()
@@ -58,17 +54,9 @@ def watch(config: ComponentConfig, ctx: BuildContext, steps: Sequence[Mapping[st
                 f"{type(config).__name__} ('{config.name}'): a monitor takes whatever a step measured\n"
                 f"  seen: {type(error).__name__}: {error}, for {metrics}\n  fix: use metrics.get(name)"
             ) from error
-        require(
-            answer is None or (isinstance(answer, str) and bool(answer)),
-            config,
-            "observe() answers None or a warning",
-            repr(answer),
-        )
-        require(
-            repr(given) == repr(dict(metrics)),
-            config,
-            "observe() leaves the metrics alone",
-            f"{metrics} became {given}",
-        )
+        rule = "observe() answers None or a warning"
+        require(answer is None or (isinstance(answer, str) and bool(answer)), config, rule, repr(answer))
+        rule = "observe() leaves the metrics alone"
+        require(repr(given) == repr(dict(metrics)), config, rule, f"{metrics} became {given}")
         warnings.append(answer or "")
     return warnings

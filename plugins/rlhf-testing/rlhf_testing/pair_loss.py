@@ -48,21 +48,11 @@ def check_pair_loss(config: ComponentConfig, loss: Loss) -> None:
 def check_output(config: ComponentConfig, loss: Loss, batch: Any) -> None:
     """``loss_B``, finite, with a gradient."""
     out: Any = loss(batch)
-    require(
-        isinstance(out, LossOutput),
-        config,
-        "a loss returns LossOutput",
-        type(out).__name__,
-        "return LossOutput(loss_B, metrics)",
-    )
+    rule = "a loss returns LossOutput"
+    require(isinstance(out, LossOutput), config, rule, type(out).__name__, "return LossOutput(loss_B, metrics)")
     shape = tuple((batch.chosen_B if isinstance(batch, PairBatch) else batch.logprobs_B).shape)
-    require(
-        tuple(out.loss.shape) == shape,
-        config,
-        "loss_B is unreduced, one value per row",
-        f"shape {tuple(out.loss.shape)} for {shape[0]} rows",
-        "return it without mean() or sum()",
-    )
+    rule, fix = "loss_B is unreduced, one value per row", "return it without mean() or sum()"
+    require(tuple(out.loss.shape) == shape, config, rule, f"shape {tuple(out.loss.shape)} for {shape[0]} rows", fix)
     require(bool(torch.isfinite(out.loss).all()), config, "the loss is finite", str(out.loss.tolist()))
     require(out.loss.requires_grad, config, "the loss has a gradient", "loss_B.requires_grad is False", "do not detach")
 
@@ -74,30 +64,17 @@ def check_margin(config: ComponentConfig, loss: Loss) -> None:
     """
     if not getattr(config, "monotone", True):
         chosen, rejected = gradients(loss, make_pair_batch(torch.tensor([-3.0], dtype=torch.float64)))
-        require(
-            bool((chosen < rejected).all()),
-            config,
-            "gradient descent widens a wrong margin",
-            f"at -3: dloss/dchosen {chosen.tolist()}, dloss/drejected {rejected.tolist()}",
-        )
+        seen = f"at -3: dloss/dchosen {chosen.tolist()}, dloss/drejected {rejected.tolist()}"
+        require(bool((chosen < rejected).all()), config, "gradient descent widens a wrong margin", seen)
         return
     gap = torch.linspace(-3.0, 0.0, 7, dtype=torch.float64)
     batch = make_pair_batch(gap)
     values = loss(batch).loss.detach()
-    require(
-        bool((values.diff() < 0).all()),
-        config,
-        "the loss falls as chosen rises above rejected",
-        f"margins {gap.tolist()}: {values.tolist()}",
-        "check which side is subtracted",
-    )
+    rule, fix = "the loss falls as chosen rises above rejected", "check which side is subtracted"
+    require(bool((values.diff() < 0).all()), config, rule, f"margins {gap.tolist()}: {values.tolist()}", fix)
     chosen, rejected = gradients(loss, batch)
-    require(
-        bool((chosen < rejected).all()),
-        config,
-        "gradient descent widens the margin",
-        f"dloss/dchosen {chosen.tolist()}, dloss/drejected {rejected.tolist()}",
-    )
+    seen = f"dloss/dchosen {chosen.tolist()}, dloss/drejected {rejected.tolist()}"
+    require(bool((chosen < rejected).all()), config, "gradient descent widens the margin", seen)
 
 
 def check_micro_batches(config: ComponentConfig, loss: Loss, batch: PairBatch) -> None:
@@ -105,13 +82,8 @@ def check_micro_batches(config: ComponentConfig, loss: Loss, batch: PairBatch) -
     whole, out = gradients(loss, batch), loss(batch)
     parts = [changed(batch, lambda _, v, a=a: v[a : a + 2]) for a in range(0, len(batch.chosen_B), 2)]
     gap = float((torch.cat([gradients(loss, p) for p in parts], dim=1) - whole).abs().max())
-    require(
-        gap < 1e-12,
-        config,
-        "micro-batches add up to the whole batch",
-        f"the gradient differs by {gap:.3g}",
-        "no mean over the batch inside a loss",
-    )
+    rule = "micro-batches add up to the whole batch"
+    require(gap < 1e-12, config, rule, f"the gradient differs by {gap:.3g}", "no mean over the batch inside a loss")
     outs = [loss(p) for p in parts]
     total = {k: tuple(sum(number(o.metrics[k][i]) for o in outs) for i in (0, 1)) for k in out.metrics}
     same_metrics(config, out.metrics, total, "the metrics of micro-batches add up")
@@ -121,10 +93,5 @@ def check_weights(config: ComponentConfig, loss: Loss, batch: PairBatch) -> None
     """The core multiplies by the pairs' weights; a loss that does so too would count them twice."""
     heavier = changed(batch, lambda k, v: v * 3 if k == "weights_B" else v)
     same = torch.allclose(loss(batch).loss, loss(heavier).loss, rtol=0, atol=1e-12)
-    require(
-        same,
-        config,
-        "the loss leaves weights_B to the core",
-        "loss_B changed with the weights",
-        "do not multiply the loss by weights_B; metrics may use it",
-    )
+    rule, fix = "the loss leaves weights_B to the core", "do not multiply the loss by weights_B; metrics may use it"
+    require(same, config, rule, "loss_B changed with the weights", fix)

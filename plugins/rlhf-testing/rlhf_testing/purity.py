@@ -17,17 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def left_alone(config: ComponentConfig, method: F, name: str, *given: str) -> F:
-    """The method, watched: no call may change its arguments.
-
-    Args:
-        config: the component's configuration; named in the message.
-        method: of the component.
-        name: how the method is named in the message.
-        given: names of its first arguments.
-
-    Raises:
-        AssertionError: a call of what is returned has changed an argument, or tried to; names what changed.
-    """
+    """The method, called ``name`` in messages, watched: no call may change its arguments, ``given`` of which are
+    named."""
 
     def watched(*arguments: Any, **options: Any) -> Any:
         before = frozen(list(arguments))
@@ -52,11 +43,8 @@ def _refuse(config: ComponentConfig, name: str, seen: str) -> NoReturn:
 
 
 def difference(old: Any, new: Any) -> str | None:
-    """Where two values differ, as written behind a name; None if they are equal, "" if all of it differs.
-
-    Example:
-        difference({"a": [1, 2]}, {"a": [1, 3]})  # "['a'][1]"
-    """
+    """Where two values differ, as written behind a name (``['a'][1]``); None if they are equal, "" if all of it
+    differs."""
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
         same = old.shape == new.shape and old.dtype == new.dtype
         return None if same and torch.equal(old.nan_to_num(), new.detach().nan_to_num()) else ""

@@ -32,12 +32,8 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
     seconds.
 
     Args:
-        config: the engine's configuration.
         ctx: passed to ``build``; None makes one with the built-in model. Logprobs and weights are checked where
             ``ctx.policy.model`` is a torch module; of one with adapters these alone are sent.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "rollout")
     ctx = ctx or policy_context()
@@ -75,26 +71,14 @@ def check_answers(config: ComponentConfig, requests: Sequence[RolloutRequest], r
     for request, rollout in zip(requests, rollouts):
         where = f"{request.prompt_id}#{request.group_index}"
         came = (tuple(rollout.prompt_ids), rollout.seed, rollout.policy_version)
-        require(
-            came == (tuple(request.prompt_ids), request.seed, 7),
-            config,
-            "a rollout has the prompt_ids and seed of its request, and the policy version of the call",
-            f"{where}: {came}",
-        )
+        rule = "a rollout has the prompt_ids and seed of its request, and the policy version of the call"
+        require(came == (tuple(request.prompt_ids), request.seed, 7), config, rule, f"{where}: {came}")
         limit = min(SAMPLING.max_tokens, request.max_tokens or SAMPLING.max_tokens)
         count = len(rollout.completion_ids)
-        require(
-            0 < count <= limit,
-            config,
-            "max_tokens of the sampling and of the request are kept",
-            f"{where}: {count} of {limit} tokens",
-        )
-        require(
-            (rollout.finish_reason is not FinishReason.LENGTH) or count == limit,
-            config,
-            "finish_reason is LENGTH only where max_tokens was reached",
-            f"{where}: {count} of {limit} tokens",
-        )
+        rule = "max_tokens of the sampling and of the request are kept"
+        require(0 < count <= limit, config, rule, f"{where}: {count} of {limit} tokens")
+        rule, seen = "finish_reason is LENGTH only where max_tokens was reached", f"{where}: {count} of {limit} tokens"
+        require((rollout.finish_reason is not FinishReason.LENGTH) or count == limit, config, rule, seen)
         finite = bool(np.isfinite(rollout.logprobs_T).all() and (rollout.logprobs_T <= 1e-3).all())
         require(finite, config, "logprobs are finite and not above 0", f"{where}: {rollout.logprobs_T}")
 
@@ -104,28 +88,15 @@ def check_determinism(
 ) -> None:
     """A prompt and a seed decide a completion."""
     again = [r.completion_ids for r in generate(requests, SAMPLING, 7)]
-    require(
-        again == [r.completion_ids for r in whole],
-        config,
-        "the same seeds give the same completions",
-        "two calls differ",
-        "draw from request.seed only",
-    )
+    rule = "the same seeds give the same completions"
+    require(again == [r.completion_ids for r in whole], config, rule, "two calls differ", "draw from request.seed only")
     for i in (0, len(requests) - 2):
         alone = generate([requests[i]], SAMPLING, 7)[0].completion_ids
-        require(
-            alone == whole[i].completion_ids,
-            config,
-            "a completion does not depend on its neighbours",
-            f"request {i} alone gives {alone}, among others {whole[i].completion_ids}",
-        )
+        seen = f"request {i} alone gives {alone}, among others {whole[i].completion_ids}"
+        require(alone == whole[i].completion_ids, config, "a completion does not depend on its neighbours", seen)
     different = {(r.prompt_id, r.completion_ids) for r in whole[:-1]}
-    require(
-        len(different) > len({r.prompt_id for r in whole}),
-        config,
-        "different seeds give different completions",
-        f"{len(whole) - 1} seeds gave {len(different)} completions",
-    )
+    holds, rule = len(different) > len({r.prompt_id for r in whole}), "different seeds give different completions"
+    require(holds, config, rule, f"{len(whole) - 1} seeds gave {len(different)} completions")
 
 
 def check_logprobs(config: ComponentConfig, model: Any, rollouts: Sequence[Rollout]) -> None:
@@ -134,13 +105,9 @@ def check_logprobs(config: ComponentConfig, model: Any, rollouts: Sequence[Rollo
         return
     for rollout in rollouts:
         gap = logprob_gap(model, [rollout], SAMPLING.temperature)
-        require(
-            gap <= TOLERANCE,
-            config,
-            "logprobs are those of the policy at the sampling temperature",
-            f"{rollout.prompt_id}#{rollout.group_index}: up to {gap:.3f} nats apart",
-            "log_softmax(logits / temperature) over the whole vocabulary, of the sampled token",
-        )
+        seen = f"{rollout.prompt_id}#{rollout.group_index}: up to {gap:.3f} nats apart"
+        fix = "log_softmax(logits / temperature) over the whole vocabulary, of the sampled token"
+        require(gap <= TOLERANCE, config, "logprobs are those of the policy at the sampling temperature", seen, fix)
 
 
 def check_sampling(
@@ -152,22 +119,15 @@ def check_sampling(
     require(greedy[0] == greedy[1], config, "temperature 0 takes the most likely tokens", f"two seeds gave {greedy}")
     for rollout in whole:
         text = tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True)
-        require(
-            rollout.text == text,
-            config,
-            "text is the decoded completion without special tokens",
-            f"{rollout.text!r} instead of {text!r}",
-        )
+        rule = "text is the decoded completion without special tokens"
+        require(rollout.text == text, config, rule, f"{rollout.text!r} instead of {text!r}")
     at = max(range(len(requests) - 1), key=lambda i: len(whole[i].text))
     stop = whole[at].text[1:3]
     if stop.strip():
         stopped = generate([requests[at]], replace(SAMPLING, stop=(stop,)), 7)[0]
-        require(
-            stop in stopped.text and stopped.finish_reason is FinishReason.STOP,
-            config,
-            "a completion ends where a stop string is complete, which is kept, with finish_reason STOP",
-            f"stop {stop!r}: {stopped.text!r}, {stopped.finish_reason}",
-        )
+        rule = "a completion ends where a stop string is complete, which is kept, with finish_reason STOP"
+        seen = f"stop {stop!r}: {stopped.text!r}, {stopped.finish_reason}"
+        require(stop in stopped.text and stopped.finish_reason is FinishReason.STOP, config, rule, seen)
 
 
 def check_stream(

@@ -44,14 +44,8 @@ def publish(engine: Any, model: Any) -> None:
 
 
 def check_weights(config: ComponentConfig, engine: Any, model: Any, asked: Asked) -> None:
-    """An engine samples from the weights of the version that it is asked for, and from no others.
-
-    Args:
-        config: names the engine.
-        engine: holds the policy's weights as version 7.
-        model: the policy's; nothing is checked where it is not a torch module.
-        asked: of version 7.
-    """
+    """An engine samples from the weights of the version that it is asked for, and from no others. It holds those of
+    ``model`` as version 7; nothing is checked where that is not a torch module."""
     if not isinstance(model, torch.nn.Module):
         return
     check_reports(config, engine, asked)
@@ -94,14 +88,8 @@ def weights_in(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> G
 def logprob_gap(
     model: torch.nn.Module, rollouts: Sequence[Rollout], temperature: float, counts: Sequence[int] | None = None
 ) -> float:
-    """Largest difference of the engine's logprobs from those that a trainer computes, in nats.
-
-    Args:
-        model: the policy, with the weights in question.
-        rollouts: at least one token in all.
-        temperature: they were sampled with; not 0.
-        counts: of each rollout only so many first tokens.
-    """
+    """Largest difference of the engine's logprobs from those that a trainer computes, in nats; of each rollout only
+    the ``counts`` first tokens."""
     training = model.training
     model.eval()
     gaps = [0.0]
@@ -157,12 +145,9 @@ def sampled(config: ComponentConfig, engine: Any, asked: Asked, version: int) ->
     """Completions of a version, which say so."""
     rollouts = list(engine.generate(asked.requests, asked.sampling, version))
     answered = {r.policy_version for r in rollouts} | {span.version for r in rollouts for span in r.versions}
-    require(
-        answered == {version} and len(rollouts) == len(asked.requests),
-        config,
-        "a rollout has the policy version that was asked for",
-        f"{len(rollouts)} rollouts of versions {sorted(answered)} instead of {version}",
-    )
+    rule = "a rollout has the policy version that was asked for"
+    seen = f"{len(rollouts)} rollouts of versions {sorted(answered)} instead of {version}"
+    require(answered == {version} and len(rollouts) == len(asked.requests), config, rule, seen)
     return rollouts
 
 
@@ -245,13 +230,9 @@ def check_follows(config: ComponentConfig, engine: Any, model: torch.nn.Module, 
     with weights_in(model, other_weights(trained_weights(model))):
         rollouts = sampled(config, engine, asked, 8)
         gap = logprob_gap(model, rollouts, asked.sampling.temperature)
-    require(
-        gap <= TOLERANCE,
-        config,
-        "without update_weights() an engine samples from the policy as it is now",
-        f"after a step of the policy logprobs are up to {gap:.3f} nats apart",
-        "hold ctx.policy.model itself; an engine with weights of its own has update_weights(version, tensors)",
-    )
+    rule = "without update_weights() an engine samples from the policy as it is now"
+    fix = "hold ctx.policy.model itself; an engine with weights of its own has update_weights(version, tensors)"
+    require(gap <= TOLERANCE, config, rule, f"after a step of the policy logprobs are up to {gap:.3f} nats apart", fix)
     same_again(config, "the same weights give the completions of before", asked, engine, 9)
 
 

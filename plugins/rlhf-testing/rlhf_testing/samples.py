@@ -34,11 +34,9 @@ class ByteTokenizer:
     eos_token_id = 256
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Bytes of the text."""
         return list(text.encode())
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of the bytes."""
         return bytes(i for i in ids if i < 256).decode(errors="replace")
 
 
@@ -83,7 +81,6 @@ def make_rollouts(groups: int, group_size: int) -> tuple[list[Rollout], list[int
 
 
 def make_rollout(prompt: int, index: int, length: int) -> Rollout:
-    """One rollout of ``length`` tokens."""
     ids = tuple(range(5, 5 + length))
     return Rollout(
         f"kit/{prompt}",

@@ -28,13 +28,9 @@ def check_reward(
     call; nothing a policy writes makes it raise; an empty call is fine.
 
     Args:
-        config: the reward's configuration.
         ctx: passed to ``build``; None makes one outside any run, with a stand-in policy.
         samples: what to score; None takes sums with right, wrong, empty and garbled answers.
         tolerance: how far a score may move between batches (rewards that run a model).
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "reward")
     reward = built(config, "reward", ctx or make_context())
@@ -55,12 +51,8 @@ def check_verifier(
     compares with a reference answer (``needs_answer``), a prompt without one is a missing score, not 0.0.
 
     Args:
-        config: the verifier's configuration.
         ctx: passed to ``build``; None makes one like a worker's, with a registry and no run.
         samples: what to check; None takes sums with right, wrong, empty and garbled answers.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "verifier")
     verifier = built(config, "verifier", ctx or make_context(policy=None))
@@ -74,43 +66,26 @@ def check_verifier(
     if getattr(config, "needs_answer", False):
         blank = replace(rows[0], prompt=replace(rows[0].prompt, answer=None))
         blank_score = _ask(config, score, [blank])[0]
-        require(
-            not blank_score.ok,
-            config,
-            "without a reference answer the score is missing",
-            f"{blank_score}",
-            'return Score.failed(ScoreStatus.MISSING, "..."), or set needs_answer = False',
-        )
+        fix = 'return Score.failed(ScoreStatus.MISSING, "..."), or set needs_answer = False'
+        require(not blank_score.ok, config, "without a reference answer the score is missing", f"{blank_score}", fix)
 
 
 def check_scores(config: ComponentConfig, score: Scorer, samples: Sequence[Sample], tolerance: float) -> None:
     """Count, type, independence of batch and order, determinism."""
     require(list(_ask(config, score, [])) == [], config, "no samples give no scores", "something else")
     whole = _ask(config, score, samples)
-    require(
-        _same(whole, _ask(config, score, samples), tolerance),
-        config,
-        "the same samples get the same scores",
-        "two calls differ",
-        "draw no random numbers and keep no state; put a model in eval() mode",
-    )
+    rule = "the same samples get the same scores"
+    fix = "draw no random numbers and keep no state; put a model in eval() mode"
+    require(_same(whole, _ask(config, score, samples), tolerance), config, rule, "two calls differ", fix)
     single = [_ask(config, score, [s])[0] for s in samples]
     bad = _first_gap(whole, single, tolerance)
-    require(
-        bad is None,
-        config,
-        "a sample's score does not depend on its batch",
-        "" if bad is None else f"{samples[bad].completion[:40]!r}: {whole[bad]} in a batch, {single[bad]} alone",
-        "check padding and any statistic taken over the batch",
-    )
+    rule = "a sample's score does not depend on its batch"
+    seen = "" if bad is None else f"{samples[bad].completion[:40]!r}: {whole[bad]} in a batch, {single[bad]} alone"
+    require(bad is None, config, rule, seen, "check padding and any statistic taken over the batch")
     backwards = _ask(config, score, samples[::-1])[::-1]
     bad = _first_gap(whole, backwards, tolerance)
-    require(
-        bad is None,
-        config,
-        "scores come in the order of the samples",
-        "" if bad is None else f"{samples[bad].completion[:40]!r}: {whole[bad]}, reversed {backwards[bad]}",
-    )
+    seen = "" if bad is None else f"{samples[bad].completion[:40]!r}: {whole[bad]}, reversed {backwards[bad]}"
+    require(bad is None, config, "scores come in the order of the samples", seen)
 
 
 def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> list[Score]:
@@ -128,20 +103,10 @@ def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> l
         ) from error
     require(len(scores) == len(samples), config, "there is one score per sample", f"{len(scores)} for {len(samples)}")
     for row in scores:
-        require(
-            isinstance(row, Score),
-            config,
-            "each score is a Score",
-            repr(row),
-            "return Score(value), or Score.failed(status, reason)",
-        )
-        require(
-            row.ok or row.value is None,
-            config,
-            "a missing score has no value",
-            repr(row),
-            "use Score.failed(status, reason)",
-        )
+        rule = "each score is a Score"
+        require(isinstance(row, Score), config, rule, repr(row), "return Score(value), or Score.failed(status, reason)")
+        rule = "a missing score has no value"
+        require(row.ok or row.value is None, config, rule, repr(row), "use Score.failed(status, reason)")
     return scores
 
 

@@ -39,13 +39,6 @@ def check_strategy(config: ComponentConfig, ctx: BuildContext | None = None) -> 
 
     Besides, of what it has: forwards on shards, weights read after ``prepare``, collectives of a second thread, work of
     rank 0 alone. :func:`check_strategy_on_ranks` checks several ranks.
-
-    Args:
-        config: the strategy's configuration.
-        ctx: passed to ``build``; None makes one outside any run.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "strategy")
     ctx = ctx or make_context(config=None)
@@ -109,7 +102,6 @@ def gradients(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def whole(tensor: Any) -> torch.Tensor:
-    """A tensor that ranks share, on each."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
@@ -123,21 +115,13 @@ def check_gradients(config: ComponentConfig, strategy: Any, prepared: torch.nn.M
             strategy.backward(prepared(part.to(strategy.device)).square().sum() / 6)
     own, plain = gradients(strategy.unwrap(prepared)), gradients(reference)
     close = len(own) == len(plain) and all(torch.allclose(a, b, atol=1e-5) for a, b in zip(own, plain))
-    require(
-        close,
-        config,
-        "gradients of micro-batches add up to those of the whole batch",
-        f"{[g.flatten()[:2].tolist() for g in own]} instead of {[g.flatten()[:2].tolist() for g in plain]}",
-        "backward() sums; the loss carries the denominator already",
-    )
+    rule = "gradients of micro-batches add up to those of the whole batch"
+    seen = f"{[g.flatten()[:2].tolist() for g in own]} instead of {[g.flatten()[:2].tolist() for g in plain]}"
+    require(close, config, rule, seen, "backward() sums; the loss carries the denominator already")
     norm = math.sqrt(sum(float(g.square().sum()) for g in plain))
     returned = strategy.clip_grad_norm(prepared, norm / 10)
-    require(
-        math.isclose(returned, norm, rel_tol=1e-4),
-        config,
-        "clip_grad_norm() returns the norm before clipping",
-        f"{returned} instead of {norm}",
-    )
+    rule = "clip_grad_norm() returns the norm before clipping"
+    require(math.isclose(returned, norm, rel_tol=1e-4), config, rule, f"{returned} instead of {norm}")
     clipped = gradients(strategy.unwrap(prepared))
     grown = [i for i, (a, b) in enumerate(zip(clipped, own)) if float(a.norm()) > float(b.norm()) + 1e-6]
     smaller = sum(float(g.square().sum()) for g in clipped) < 0.9 * norm**2

@@ -18,7 +18,6 @@ FAR = 1e-5
 
 
 def network() -> torch.nn.ModuleDict:
-    """A policy and a critic, the same every time."""
     torch_state = torch.random.get_rng_state()
     torch.manual_seed(0)
     parts = {name: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)) for name in "pc"}
@@ -61,7 +60,6 @@ class _Training:
         return self.optimizer.step(parts, max_norm)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Copies, on the CPU."""
         state = self.strategy.full_state(self.strategy.unwrap(self.prepared))
         return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
 
@@ -73,12 +71,7 @@ def _gap(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
 
 
 def check_own_optimizer(config: ComponentConfig, strategy: Any) -> None:
-    """Norms, clipping, a part that does not learn, a step that is left out, and the saved state, against torch's AdamW.
-
-    Args:
-        config: names the strategy.
-        strategy: implements :class:`~rlhf_core.plugins.strategy_protocols.OptimizerOwner`.
-    """
+    """Norms, clipping, a part that does not learn, a step left out, and the saved state, against torch's AdamW."""
     own, plain = _Training(strategy, network()), _Training(LocalStrategy(), network())
     cases: tuple[dict[str, Any], ...] = ({}, {"max_norm": 0.5}, {"critic_only": True}, {"scale": 0.3})
     for settings in cases:

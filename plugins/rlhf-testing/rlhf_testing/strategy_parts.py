@@ -32,7 +32,6 @@ class Layer(torch.nn.Module):
         self.linear = torch.nn.Linear(4, 4)
 
     def forward(self, hidden_N4: torch.Tensor) -> torch.Tensor:
-        """With a residual stream."""
         return hidden_N4 + torch.tanh(self.linear(hidden_N4))
 
 
@@ -47,7 +46,6 @@ class Decoder(torch.nn.Module):
         self.layers = torch.nn.ModuleList([Layer(), Layer()])
 
     def forward(self, rows_N3: torch.Tensor) -> torch.Tensor:
-        """A number of each row."""
         hidden_N4 = self.first(rows_N3)
         for layer in self.layers:
             hidden_N4 = layer(hidden_N4)
@@ -67,12 +65,10 @@ class PolicyAndCritic(torch.nn.Module):
                     parameter.copy_(torch.randn(parameter.shape, generator=random) / 2)
 
     def forward(self, rows_N3: torch.Tensor) -> torch.Tensor:
-        """What a loss is made of."""
         return self.policy(rows_N3).square() + 3 * self.critic(rows_N3).square()
 
 
 def plan() -> OptimizerPlan:
-    """Of :class:`PolicyAndCritic`."""
     return plan_of(PolicyAndCritic())
 
 
@@ -169,13 +165,7 @@ class _Unlike(Exception):
 
 
 def check_lone_work(config: ComponentConfig, strategy: Any, folder: Path) -> None:
-    """The others wait for rank 0, and hear of its error.
-
-    Args:
-        config: names the strategy.
-        strategy: of this rank.
-        folder: that all ranks see, the same.
-    """
+    """The others wait for rank 0, and hear of its error; ``folder`` is one that all ranks see."""
     if not issubclass(type(strategy), LoneWork):
         return
     done = folder / "done alone"

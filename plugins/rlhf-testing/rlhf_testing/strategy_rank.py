@@ -42,12 +42,7 @@ GONE_S = 60.0
 
 
 class Training:
-    """One module under one strategy.
-
-    Args:
-        strategy: of this rank, or one of a process that holds all rows.
-        module: not prepared yet.
-    """
+    """One module under one strategy."""
 
     def __init__(self, strategy: Any, module: PolicyAndCritic) -> None:
         self.strategy, self.module = strategy, module
@@ -63,18 +58,15 @@ class Training:
                 self.strategy.backward(values * (scale if own else 0.0))
 
     def step(self, max_norm: float) -> dict[str, float]:
-        """Norms by part."""
         parts = [NormPart("grad_norm", self.module.policy), NormPart("critic_grad_norm", self.module.critic)]
         self.optimizer.set_rates(1.0, 0.5)
         return self.optimizer.step(parts, max_norm)
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Whole ones, on the CPU."""
         named = self.strategy.unwrap(self.prepared).named_parameters()
         return {name: whole(p.grad.detach()).cpu().clone() for name, p in named}
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Whole ones, on the CPU."""
         return weights_on_every_rank(self.strategy, self.prepared)
 
 

@@ -34,9 +34,6 @@ def check_strategy_on_ranks(config: ComponentConfig, ranks: int = 2, limit_s: fl
         config: the strategy's configuration; its class is in a module that the ranks can import.
         ranks: at least 2.
         limit_s: seconds after which ranks that are still there are ended.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     require(ranks > 1, config, "there are several ranks", f"{ranks}", "check_strategy checks one process")
     with tempfile.TemporaryDirectory(prefix="rlhf-kit-") as name:

@@ -20,11 +20,7 @@ def check_study(config: StudyConfig, folder: Path | None = None) -> None:
     give the same figures when what is there is used again.
 
     Args:
-        config: the study's configuration.
         folder: an empty folder to run the smoke settings in; None runs nothing.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "study")
     built(config, "study", make_context())

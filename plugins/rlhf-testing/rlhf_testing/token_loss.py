@@ -18,13 +18,7 @@ REDUCTIONS = ("token_mean", "sequence_mean", "constant")
 
 
 def make_token_batch(config: ComponentConfig, shift: float = 0.0, sign: float | None = None) -> TokenBatch:
-    """Five sequences of 1 to 6 tokens. The policy is the behaviour policy, moved by ``shift`` nats at every token.
-
-    Args:
-        config: labels have no advantages.
-        shift: how far the logprobs have moved.
-        sign: every advantage has this sign; None alternates.
-    """
+    """Five sequences of 1 to 6 tokens. The policy is the behaviour policy, moved by ``shift`` nats at every token."""
     g = torch.Generator().manual_seed(7)
 
     def draw() -> torch.Tensor:
@@ -85,40 +79,21 @@ def check_token_loss(config: ComponentConfig, loss: Loss) -> None:
 def check_output(config: ComponentConfig, loss: Loss, batch: TokenBatch) -> None:
     """``LossOutput``, shape ``[B, T]``, finite, with a gradient, and metrics as (sum, weight)."""
     out: Any = loss(batch)
-    require(
-        isinstance(out, LossOutput),
-        config,
-        "a loss returns LossOutput",
-        type(out).__name__,
-        "return LossOutput(loss_BT, metrics)",
-    )
+    rule = "a loss returns LossOutput"
+    require(isinstance(out, LossOutput), config, rule, type(out).__name__, "return LossOutput(loss_BT, metrics)")
     shape = tuple(batch.logprobs_BT.shape)
-    require(
-        tuple(out.loss.shape) == shape,
-        config,
-        "loss_BT is unreduced, one value per token",
-        f"shape {tuple(out.loss.shape)} for a batch of {shape}",
-        "return it without mean(), sum() or masking: the core does that",
-    )
+    rule = "loss_BT is unreduced, one value per token"
+    fix = "return it without mean(), sum() or masking: the core does that"
+    require(tuple(out.loss.shape) == shape, config, rule, f"shape {tuple(out.loss.shape)} for a batch of {shape}", fix)
     require(
         bool(torch.isfinite(out.loss[batch.mask_BT]).all()), config, "the loss is finite", str(out.loss[batch.mask_BT])
     )
-    require(
-        out.loss.requires_grad,
-        config,
-        "the loss has a gradient",
-        "loss_BT.requires_grad is False",
-        "do not detach the logprobs",
-    )
+    rule = "the loss has a gradient"
+    require(out.loss.requires_grad, config, rule, "loss_BT.requires_grad is False", "do not detach the logprobs")
     for name, row in out.metrics.items():
         good = isinstance(row, tuple) and len(row) == 2 and all(math.isfinite(number(v)) for v in row)
-        require(
-            good,
-            config,
-            "a metric is a finite (sum, weight)",
-            f"{name}: {row!r}",
-            "the core adds both over micro-batches, then divides",
-        )
+        rule = "a metric is a finite (sum, weight)"
+        require(good, config, rule, f"{name}: {row!r}", "the core adds both over micro-batches, then divides")
 
 
 def check_direction(config: ComponentConfig, loss: Loss) -> None:
@@ -132,13 +107,9 @@ def check_direction(config: ComponentConfig, loss: Loss) -> None:
             if config.consumes == "labels"
             else f"a completion with a {'positive' if sign > 0 else 'negative'} advantage"
         )
-        require(
-            bool((push > 0).all()),
-            config,
-            f"gradient descent {'raises' if sign > 0 else 'lowers'} the logprob of {what}",
-            f"-dloss/dlogprob summed over each sequence, times the sign: {push.tolist()}",
-            "check the sign: minimise -advantage * ratio",
-        )
+        rule = f"gradient descent {'raises' if sign > 0 else 'lowers'} the logprob of {what}"
+        seen = f"-dloss/dlogprob summed over each sequence, times the sign: {push.tolist()}"
+        require(bool((push > 0).all()), config, rule, seen, "check the sign: minimise -advantage * ratio")
 
 
 def check_mask(config: ComponentConfig, loss: Loss, batch: TokenBatch) -> None:
@@ -150,23 +121,13 @@ def check_mask(config: ComponentConfig, loss: Loss, batch: TokenBatch) -> None:
     for mode in REDUCTIONS:
         grad, out = gradient(loss, batch, mode)
         stray = float((grad * ~batch.mask_BT).abs().max())
-        require(
-            stray == 0,
-            config,
-            "masked places get no gradient",
-            f"{stray:.3g} ({mode})",
-            "multiply by mask_BT before adding over tokens",
-        )
+        rule = "masked places get no gradient"
+        require(stray == 0, config, rule, f"{stray:.3g} ({mode})", "multiply by mask_BT before adding over tokens")
         for other, what in ((noisy, "values at masked places"), (wider, "more padding")):
             again, out2 = gradient(loss, other, mode)
             gap = float(((again[:, : grad.shape[1]] - grad) * batch.mask_BT).abs().max())
-            require(
-                gap < 1e-12,
-                config,
-                f"{what} do not matter",
-                f"the gradient moved by {gap:.3g} ({mode})",
-                "use mask_BT wherever tokens are added or averaged",
-            )
+            rule, fix = f"{what} do not matter", "use mask_BT wherever tokens are added or averaged"
+            require(gap < 1e-12, config, rule, f"the gradient moved by {gap:.3g} ({mode})", fix)
             same_metrics(config, out.metrics, out2.metrics, f"{what} do not change the metrics")
 
 
@@ -192,13 +153,9 @@ def check_micro_batches(config: ComponentConfig, loss: Loss, batch: TokenBatch) 
                 for a in range(0, rows, size)
             ]
             gap = float((torch.cat([p for p, _ in pieces]) - whole).abs().max())
-            require(
-                gap < 1e-12,
-                config,
-                "micro-batches add up to the whole batch",
-                f"micro-batches of {size}: the gradient differs by {gap:.3g} ({mode})",
-                "let no sequence's loss depend on the others: no batch mean, no division by counts",
-            )
+            seen = f"micro-batches of {size}: the gradient differs by {gap:.3g} ({mode})"
+            fix = "let no sequence's loss depend on the others: no batch mean, no division by counts"
+            require(gap < 1e-12, config, "micro-batches add up to the whole batch", seen, fix)
             total = {
                 k: tuple(sum(number(o.metrics[k][i]) for _, o in pieces if k in o.metrics) for i in (0, 1))
                 for k in out.metrics
@@ -216,10 +173,6 @@ def check_past_clip(config: ComponentConfig, loss: Loss) -> None:
     for sign, shift, side in cases:
         grad, _ = gradient(loss, make_token_batch(config, shift, sign))
         largest = float(grad.abs().max())
-        require(
-            largest == 0,
-            config,
-            f"no gradient past {side}",
-            f"largest is {largest:.3g} at ratio {math.exp(shift):.3f}, advantage sign {sign:+.0f}",
-            "loss = -min(ratio * A, clamp(ratio) * A); or check_loss(config, clips=False) if it is not meant to",
-        )
+        seen = f"largest is {largest:.3g} at ratio {math.exp(shift):.3f}, advantage sign {sign:+.0f}"
+        fix = "loss = -min(ratio * A, clamp(ratio) * A); or check_loss(config, clips=False) if it is not meant to"
+        require(largest == 0, config, f"no gradient past {side}", seen, fix)

@@ -23,11 +23,7 @@ def check_tracker(config: ComponentConfig, ctx: BuildContext | None = None) -> N
     after a run, after a failure before the first step, and twice.
 
     Args:
-        config: the tracker's configuration.
         ctx: passed to ``build``; None makes one with a temporary run folder.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "tracker")
     with tempfile.TemporaryDirectory() as folder:
@@ -39,23 +35,14 @@ def check_tracker(config: ComponentConfig, ctx: BuildContext | None = None) -> N
         for step, metrics in enumerate(STEPS, 1):
             given = dict(metrics)
             attempt(config, "a tracker takes whatever a step measured", lambda s=step, g=given: tracker.log(s, g))
-            require(
-                repr(given) == repr(dict(metrics)),
-                config,
-                "log() leaves the metrics alone",
-                f"{metrics} became {given}",
-                "copy before changing",
-            )
+            rule, fix = "log() leaves the metrics alone", "copy before changing"
+            require(repr(given) == repr(dict(metrics)), config, rule, f"{metrics} became {given}", fix)
         attempt(config, "a tracker closes", tracker.close)
         attempt(config, "a tracker closes twice", tracker.close)
 
 
 def attempt(config: ComponentConfig, rule: str, call: object) -> object:
-    """Call, and turn an exception into a broken rule.
-
-    Raises:
-        AssertionError: the call raised.
-    """
+    """Call, and turn an exception into a broken rule."""
     try:
         return call()  # type: ignore[operator]
     except Exception as error:

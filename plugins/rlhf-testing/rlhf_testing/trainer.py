@@ -33,11 +33,7 @@ def check_trainer(config: ComponentConfig, *, settings: Mapping[str, Any] | None
     finite metrics, a summary and a final model. Takes several seconds.
 
     Args:
-        config: the trainer's configuration.
         settings: further keys of the run, for example ``{"reward": {...}}``; they win over the trainer's companions.
-
-    Raises:
-        AssertionError: a property does not hold.
     """
     check_config(config, "trainer")
     registry = Registry(disabled=())
@@ -46,13 +42,8 @@ def check_trainer(config: ComponentConfig, *, settings: Mapping[str, Any] | None
         run, problem = small_run(registry, config, settings or {}), ""
     except RlhfError as error:
         run, problem = None, str(error)
-    require(
-        run is not None,
-        config,
-        "the trainer and its companions resolve",
-        problem,
-        "check companions, and pip install what they name",
-    )
+    rule = "the trainer and its companions resolve"
+    require(run is not None, config, rule, problem, "check companions, and pip install what they name")
     assert run is not None
     with tempfile.TemporaryDirectory() as folder:
         check_run(config, registry, run, Path(folder) / "run")
@@ -85,12 +76,8 @@ def check_run(config: ComponentConfig, registry: Registry, run: RunConfig, folde
     plan = plan_run(registry, hooks, run, 1)
     preflight(registry, run, 1)
     summary = run_plan(plan, run, registry, hooks, folder, resume=False)
-    require(
-        isinstance(summary, Mapping) and summary.get("status") == "completed",
-        config,
-        "run() completes and returns its summary",
-        repr(summary)[:300],
-    )
+    rule = "run() completes and returns its summary"
+    require(isinstance(summary, Mapping) and summary.get("status") == "completed", config, rule, repr(summary)[:300])
     json.dumps(summary)
     rows = list(read_jsonl(folder / "metrics.jsonl"))
     bad = {k: v for r in rows for k, v in r.items() if isinstance(v, float) and not math.isfinite(v)}

@@ -26,22 +26,13 @@ def check_unpaired_loss(config: ComponentConfig, loss: Loss) -> None:
     check_pure(config, loss, batch)
     gradient = grad(loss, batch)
     right = torch.where(batch.desirable_B, gradient < 0, gradient > 0)
-    require(
-        bool(right.all()),
-        config,
-        "gradient descent raises desirable responses and lowers the others",
-        f"dloss/dlogprob {gradient.tolist()} for {batch.desirable_B.tolist()}",
-        "check the sign of either branch",
-    )
+    rule = "gradient descent raises desirable responses and lowers the others"
+    seen = f"dloss/dlogprob {gradient.tolist()} for {batch.desirable_B.tolist()}"
+    require(bool(right.all()), config, rule, seen, "check the sign of either branch")
     parts = [grad(loss, changed(batch, lambda _, v, a=a: v[a : a + 2])) for a in range(0, 5, 2)]
     gap = float((torch.cat(parts) - gradient).abs().max())
-    require(
-        gap < 1e-12,
-        config,
-        "micro-batches add up to the whole batch",
-        f"the gradient differs by {gap:.3g}",
-        "no mean over the batch inside a loss",
-    )
+    rule = "micro-batches add up to the whole batch"
+    require(gap < 1e-12, config, rule, f"the gradient differs by {gap:.3g}", "no mean over the batch inside a loss")
 
 
 def grad(loss: Loss, batch: UnpairedBatch) -> torch.Tensor:

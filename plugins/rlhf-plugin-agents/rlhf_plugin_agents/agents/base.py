@@ -24,12 +24,7 @@ HONESTY_RULE = "If what is asked cannot be found, say that no information was fo
 
 
 class Agent:
-    """Base of the agents: :meth:`work` is what they differ in.
-
-    Args:
-        config: limits and form.
-        backend: answers its requests.
-    """
+    """Base of the agents: :meth:`work` is what they differ in."""
 
     def __init__(self, config: AgentConfig, backend: Backend) -> None:
         self.config, self.backend = config, backend
@@ -44,16 +39,8 @@ class Agent:
         system: str = "",
         respond: Responder | None = None,
     ) -> AgentTrajectory:
-        """Play one task. Nothing that model or tools do raises.
-
-        Args:
-            prompt: the task.
-            tools: what may be called; answers the calls.
-            seed: of every request.
-            trial: which one of several, for the record.
-            system: rules of the task, put before the agent's own.
-            respond: a user who answers turns without calls.
-        """
+        """Play one task; nothing that model or tools do raises. ``system`` stands before the agent's own rules,
+        ``respond`` is a user who answers turns without calls."""
         task = Prompt("task", ({"role": "user", "content": prompt},)) if isinstance(prompt, str) else prompt
         session = Session(self.config, self.backend, tools, task.id, seed)
         answer, reason, error = "", "answer", ""
@@ -71,11 +58,7 @@ class Agent:
         )  # fmt: skip
 
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
-        """Return the answer.
-
-        Raises:
-            Stop: it ends without one, or otherwise than by answering.
-        """
+        """Return the answer; :class:`Stop` ends it without one, or otherwise than by answering."""
         raise NotImplementedError
 
 

@@ -24,22 +24,17 @@ one ```python block; otherwise with a line '{FINAL} ...' that holds the answer a
 
 
 class CodeExecutorAgent(ReactAgent):
-    """Runs what it writes before it answers."""
-
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
-        """Play as ``react`` does, with runs counted."""
         session.box = self._with_runs(session.box)
         return super().work(task, session, system, respond)
 
     def rules(self, session: Session, respond: Responder | None) -> Sequence[str]:
-        """As of ``react``, with the loop."""
         loop = RULES.format(runs=self._settings.max_iterations)
         if session.form == "text":
             return HONESTY_RULE, TEXT_RULES.format(tools=listed(session.box.specs)), loop
         return (loop,) if respond else (HONESTY_RULE, loop)
 
     def answer_in(self, text: str) -> str:
-        """Code or a value."""
         return code_in(text)
 
     @property
@@ -69,12 +64,7 @@ class CodeExecutorAgent(ReactAgent):
 
 def code_in(text: str) -> str:
     """What an answer comes to: the code after the last ``FIXED CODE:``, else what follows ``Final answer:``, else the
-    last code block, else the whole text.
-
-    Example:
-        >>> code_in("Done. FIXED CODE:\\n```python\\nx = 1\\n```\\nGood luck!")
-        'x = 1\\n'
-    """
+    last code block, else the whole text."""
     place = text.upper().rfind(FIXED)
     if place >= 0:
         rest = text[place + len(FIXED) :].lstrip("* \t")

@@ -35,7 +35,6 @@ class AgentConfig(Config):
     native where the backend can offer tools."""
 
     def make(self, backend: Backend) -> Agent:
-        """The agent on a backend."""
         module, _, name = self.agent.partition(":")
         return getattr(importlib.import_module(module), name)(self, backend)
 
@@ -43,7 +42,7 @@ class AgentConfig(Config):
 class ZeroShotConfig(AgentConfig):
     """Answers at once, without tools."""
 
-    agent: ClassVar[str] = "rlhf_plugin_agents.agents.zero_shot:ZeroShotAgent"
+    agent: ClassVar[str] = "rlhf_plugin_agents.agents.plan_and_execute:ZeroShotAgent"
     name: str = "zero_shot"
 
 
@@ -102,4 +101,3 @@ AGENTS: dict[str, type[AgentConfig]] = {
     "scratchpad": ScratchpadConfig,
     "code_executor": CodeExecutorConfig,
 }
-"""Name -> settings."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.data import Message
 from rlhf_plugin_agents.agents.base import ANSWER_RULE, HONESTY_RULE, Agent, Responder, final_answer, opening
-from rlhf_plugin_agents.agents.plans import Plan, Step, make_plan, plan_rules
+from rlhf_plugin_agents.agents.plans import PLAN_RULES, Plan, Step, make_plan, plan_rules
 from rlhf_plugin_agents.agents.react import TEXT_RULES, listed, written_call
 from rlhf_plugin_agents.agents.session import Session, Stop
 
@@ -22,7 +22,6 @@ class MultiAgent(Agent):
     """Every executor has a context of its own: its sub-task and what is known, one call, one fact."""
 
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
-        """Plan, execute each step in isolation, answer from the facts."""
         known = ""
         rules: list[str] = []
         if session.box.specs:
@@ -85,3 +84,21 @@ class ScratchpadAgent(MultiAgent):
         session.note(*messages)
         merged = str(session.ask(messages, role="summarizer").message.get("content") or "")
         return " ".join(merged.split()[-most:])
+
+
+ROLES = (("State the one fact", "extractor"), ("Merge the new fact", "summarizer"))
+FINAL_ASKED = ("Now answer the first question", KNOWN)
+
+
+def role_of(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The role, as :class:`ModelTurn` has it."""
+    system, last = (str(messages[i].get("content") or "") for i in (0, -1))
+    named = next((role for words, role in ROLES if system.startswith(words)), None)
+    if named:
+        return named
+    if last.startswith(FINAL_ASKED):
+        return "synthesizer"
+    if last.startswith(f"{SUBTASK} "):
+        return "executor"
+    plans = PLAN_RULES[:30] in system and messages[-1]["role"] == "user" and not last.startswith("Carry out step")
+    return "planner" if plans else "agent"

@@ -1,4 +1,4 @@
-"""Plan first, then carry out step by step in one conversation (Wang et al. 2023, arXiv:2305.04091)."""
+"""Agents of one conversation: one request without tools, or a plan that is carried out step by step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from rlhf_plugin_agents.agents.session import Session, Stop
 
 
 class PlanAndExecuteAgent(Agent):
-    """One context for the plan, every call and the answer."""
+    """One context for the plan, every call and the answer (Wang et al. 2023, arXiv:2305.04091)."""
 
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
-        """Plan, make each step's call, answer."""
         tools = session.box.specs
         written = TEXT_RULES.format(tools=listed(tools)) if session.form == "text" else ""
         messages: list[Message] = list(opening(task, system, plan_rules(tools) if tools else ""))
@@ -49,3 +48,10 @@ class PlanAndExecuteAgent(Agent):
 def _tell(messages: list[Message], session: Session, text: str) -> None:
     messages.append({"role": "user", "content": text})
     session.note(messages[-1])
+
+
+class ZeroShotAgent(Agent):
+    def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
+        messages = opening(task, system, HONESTY_RULE, ANSWER_RULE)
+        session.note(*messages)
+        return final_answer(session.ask(messages).message["content"] or "")

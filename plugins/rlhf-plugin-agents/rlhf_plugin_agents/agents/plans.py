@@ -8,9 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from rlhf_core.data import Message, Tool
-from rlhf_plugin_agents.agents.clean import first_value
 from rlhf_plugin_agents.agents.react import listed
-from rlhf_plugin_agents.agents.session import Session, Stop
+from rlhf_plugin_agents.agents.session import Session, Stop, first_value
 
 PLAN_RULES = """You plan; others carry the plan out. These tools exist:
 {tools}
@@ -28,11 +27,7 @@ class BadPlan(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a plan.
-
-    Example:
-        Step("1", "In which town is Kestrel Works based?", "search")
-    """
+    """One step of a plan."""
 
     id: str
     task: str
@@ -96,5 +91,4 @@ def make_plan(messages: Sequence[Message], session: Session) -> tuple[Plan, list
 
 
 def plan_rules(tools: Sequence[Tool]) -> str:
-    """What a planner is told."""
     return PLAN_RULES.format(tools=listed(tools))

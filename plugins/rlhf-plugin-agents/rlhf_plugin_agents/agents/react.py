@@ -17,8 +17,7 @@ from rlhf_plugin_agents.agents.base import (
     final_answer,
     opening,
 )
-from rlhf_plugin_agents.agents.clean import first_value
-from rlhf_plugin_agents.agents.session import Session, Stop
+from rlhf_plugin_agents.agents.session import Session, Stop, first_value
 
 ACTION = "Action:"
 OBSERVATION = "Observation:"
@@ -65,7 +64,6 @@ class ReactAgent(Agent):
         return () if respond else (HONESTY_RULE, ANSWER_RULE)
 
     def answer_in(self, text: str) -> str:
-        """The answer in a turn without calls."""
         return final_answer(text)
 
     def _turn(self, messages: list[Message], session: Session) -> str | None:
@@ -97,7 +95,6 @@ def told_to_write(messages: Sequence[Message]) -> bool:
 
 
 def listed(tools: Sequence[Tool]) -> str:
-    """Tools as lines of text."""
     functions = [t["function"] for t in tools]
     return "\n".join(
         f"- {f['name']}: {f.get('description', '')} Arguments: {json.dumps(f['parameters'].get('properties', {}))}"
@@ -106,14 +103,8 @@ def listed(tools: Sequence[Tool]) -> str:
 
 
 def written_call(text: str, number: int = 0) -> ToolCall | None:
-    """The first call of a text; None where it has none, or answers before it.
-
-    Two forms are read: ``Action: {"name": ..., "arguments": {...}}``; ``Action: NAME``, then ``Action Input: {...}``.
-
-    Example:
-        >>> written_call('Action: {"name": "now", "arguments": {}}').name
-        'now'
-    """
+    """The first call of a text, as ``Action: {"name": ..., "arguments": {...}}`` or as ``Action: NAME`` and ``Action
+    Input: {...}``; None where it has none, or answers before it."""
     place, stated = text.find(ACTION), FINAL_STATED.search(text)
     if place < 0 or (stated is not None and stated.start() < place):
         return None
@@ -140,5 +131,4 @@ def written_calls(text: str, number: int = 0) -> list[ToolCall]:
 
 
 def call_in_text(name: str, arguments: object, thought: str = "") -> str:
-    """A call as :func:`written_call` reads it."""
     return f"Thought: {thought}\n{ACTION} {json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}"

@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rlhf_core.data import Message, Tool, ToolCall
-from rlhf_plugin_agents.agents.clean import kept
 from rlhf_plugin_agents.agents.config import AgentConfig
 from rlhf_plugin_agents.backends.base import Backend, CallForm, ModelReply, ModelRequest
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.trajectory import CallRecord, ModelTurn
+
+DEEPEST = 64
+"""Levels of a JSON value; readers of deeper ones, ours and others', end in their own recursion."""
+TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
+HALF = "it holds half of a character (a lone surrogate)"
+
+
+def first_value(text: str) -> Any:
+    """The JSON value that a text begins with."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text)
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+    if fault := fault_in(value):
+        raise ValueError(fault)
+    return value
+
+
+def fault_in(value: Any) -> str:
+    """Why a JSON value cannot be kept; "" if it can."""
+    level = [value]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for one in level:
+            inner += one.values() if isinstance(one, Mapping) else one if isinstance(one, list | tuple) else ()
+        level = inner
+    if level:
+        return TOO_DEEP
+    return "" if whole(text := json.dumps(value, ensure_ascii=False, default=str)) == text else HALF
+
+
+def whole(text: str) -> str:
+    """The text with a question mark for each half of a character."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def kept(reply: ModelReply) -> ModelReply:
+    """A reply as it can be kept; calls whose arguments cannot be are empty, each with an error."""
+    message, errors = dict(reply.message), list(reply.errors)
+    if isinstance(message.get("content"), str):
+        message["content"] = whole(message["content"])
+    calls: list[dict[str, Any]] = []
+    for call in message.get("tool_calls") or ():
+        function, name = call["function"], whole(str(call["function"]["name"]))
+        fault = fault_in(function["arguments"])
+        if fault:
+            errors.append({"id": str(call.get("id") or ""), "name": name, "error": f"the arguments: {fault}"})
+        calls.append({**call, "function": {"name": name, "arguments": {} if fault else function["arguments"]}})
+    if calls:
+        message["tool_calls"] = calls
+    return replace(reply, message=message, errors=errors)
 
 
 class Stop(Exception):
@@ -24,15 +75,7 @@ class Stop(Exception):
 
 
 class Session:
-    """What an agent works with on one task.
-
-    Args:
-        config: limits.
-        backend: answers requests.
-        box: answers calls.
-        key: the task.
-        seed: of every request.
-    """
+    """What an agent works with on one task, whose name is ``key``; ``seed`` is of every request."""
 
     def __init__(self, config: AgentConfig, backend: Backend, box: ToolBox, key: str, seed: int) -> None:
         self.config, self.backend, self.box, self.key, self.seed = config, backend, box, key, seed
@@ -51,13 +94,11 @@ class Session:
         return self.config.calls
 
     def note(self, *messages: Message) -> None:
-        """Keep messages for the record."""
         self.messages.extend(messages)
 
     def ask(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: CallForm = "none", role: str = "agent"
     ) -> ModelReply:
-        """One request."""
         if len(self.turns) >= self.config.max_turns:
             raise Stop("max_turns")
         if time.monotonic() - self.began > self.config.deadline_s:
@@ -75,12 +116,7 @@ class Session:
         return reply
 
     def call(self, call: ToolCall, only: str | None = None) -> CallRecord:
-        """Make one call.
-
-        Args:
-            call: as it was written.
-            only: the one tool that may be called here; a call of another one is answered with an error. None is any.
-        """
+        """Make one call; a call of another tool than ``only`` is answered with an error."""
         if len(self.calls) >= self.config.max_calls:
             raise Stop("max_calls")
         if only is not None and not call.error and call.name != only:
@@ -90,12 +126,8 @@ class Session:
         return record
 
     def answer_calls(self, reply: ModelReply, only: str | None = None) -> list[Message]:
-        """Make every call of a turn and return the results as messages, in the calls' order.
-
-        Args:
-            reply: the turn.
-            only: the one tool that may be called, and once: further calls are answered with an error. None makes all.
-        """
+        """Make every call of a turn and return the results in the calls' order; ``only`` is the one tool that may be
+        called, and once."""
         broken = {e["id"]: e for e in reply.errors}
         results: list[Message] = []
         for raw in reply.message.get("tool_calls") or ():

@@ -15,19 +15,13 @@ CallForm = Literal["native", "text", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request of an agent.
-
-    Example:
-        ModelRequest(({"role": "user", "content": "2 + 2?"},), key="tool_use/8")
-    """
+    """One request of an agent."""
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
     """Offered natively; empty where the agent writes calls as text."""
     form: CallForm = "none"
-    """How calls are to be written in this request."""
     role: str = "agent"
-    """Which part of the agent asks."""
     key: str = ""
     """The task; not sent."""
     seed: int = 0
@@ -62,19 +56,11 @@ class ContextFull(Exception):
 
 
 class Backend(Protocol):
-    """Answers requests."""
-
     name: str
     takes_tools: bool
-    """Whether calls can be offered natively."""
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """Answer one request.
-
-        Raises:
-            BackendFault: there is no answer, and the agent is not to blame.
-            ContextFull: the request is too long.
-        """
+        """Answer one request, or raise :class:`BackendFault` or :class:`ContextFull`."""
         ...
 
     def close(self) -> None:

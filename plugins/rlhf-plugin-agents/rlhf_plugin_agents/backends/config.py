@@ -1,4 +1,4 @@
-"""Settings of the backends. Nothing here imports torch or a client library."""
+"""Settings of the backends, and which there are. Nothing here imports torch or a client library."""
 
 from __future__ import annotations
 
@@ -27,22 +27,11 @@ class BackendConfig(Config):
         return self.model_dump(mode="json")
 
     def check(self, ctx: BuildContext) -> str:
-        """Refuse what can only fail, before the first task of any suite is played.
-
-        Returns:
-            What a user should know, or "".
-
-        Raises:
-            UserError: it cannot work.
-        """
+        """Refuse what can only fail, before the first task of any suite is played; return what a user should know, or
+        ""."""
         return ""
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
-        """The backend, for these tasks.
-
-        Raises:
-            UserError: it cannot work.
-        """
         raise NotImplementedError
 
 
@@ -61,11 +50,6 @@ class ScriptedConfig(BackendConfig):
     """What it loses of a longer one; ``refuse`` ends the task with ``context_full``."""
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
-        """The scripts of the tasks.
-
-        Raises:
-            ConfigError: a task has no such script.
-        """
         from rlhf_plugin_agents.backends.scripted import ScriptedBackend
 
         without = [t.id for t in tasks if self.script not in t.scripts]
@@ -94,16 +78,10 @@ class ReplayConfig(BackendConfig):
         return {**self.model_dump(mode="json"), "recording": recording_digest(Path(self.path).expanduser())}
 
     def check(self, ctx: BuildContext) -> str:
-        """Read it.
-
-        Raises:
-            UserError: there is none, or it cannot be read.
-        """
         self.make((), ctx)
         return ""
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
-        """The recording."""
         from rlhf_plugin_agents.backends.replay import ReplayBackend, read_trajectories
 
         if not self.path:
@@ -118,7 +96,6 @@ class NativeConfig(BackendConfig):
     model: ModelConfig = ModelConfig()
 
     def facts(self) -> dict[str, Any]:
-        """The model with the digest of its weights."""
         from rlhf_core.models import weights_digest
 
         return {**self.model_dump(mode="json"), "weights": weights_digest(self.model.path)}
@@ -139,3 +116,22 @@ def check_form(backend: Backend, form: str, agent: str) -> None:
             why="the model's chat template does not know them",
             fix="--set agent_settings.calls=text, or auto",
         )
+
+
+BACKENDS: dict[str, type[BackendConfig]] = {"scripted": ScriptedConfig, "replay": ReplayConfig, "native": NativeConfig}
+PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
+"""Name -> settings in ``backends.paid_config``."""
+
+
+def known_backend(name: str) -> type[BackendConfig]:
+    if name in PAID:
+        from rlhf_plugin_agents.backends import paid_config
+
+        return getattr(paid_config, PAID[name])
+    if name not in BACKENDS:
+        raise ConfigError(f"there is no backend '{name}'", fix=f"one of {', '.join((*BACKENDS, *PAID))}")
+    return BACKENDS[name]
+
+
+def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
+    return known_backend(name).from_settings({**settings, "name": name}, f"backend '{name}'")

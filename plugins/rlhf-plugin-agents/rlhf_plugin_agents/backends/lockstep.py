@@ -22,18 +22,11 @@ class _Waiting(Generic[Asked, Answer]):
 
 
 class LockStep(Generic[Asked, Answer]):
-    """Waits until every play under way has asked, then answers all of them with one call.
+    """Waits until every play under way has asked, then answers all of them with one call of ``serve``.
 
     A model reads its weights once for a whole batch, so plays that ask together take little longer than one. Which
     requests meet depends on the plays alone and not on how fast their threads or tools are. One thread serves them all:
     the system's allocator keeps what each thread has once freed, so that each would hold a model's memory.
-
-    Args:
-        serve: requests to answers, in their order.
-
-    Example:
-        step = LockStep(lambda texts: [t.upper() for t in texts])
-        step.ask("a")  # "A", at once: nobody else plays
     """
 
     def __init__(self, serve: Callable[[Sequence[Asked]], Sequence[Answer]]) -> None:
@@ -50,7 +43,6 @@ class LockStep(Generic[Asked, Answer]):
             self._left, self._workers, self._interrupted = plays, workers, False
 
     def end(self) -> None:
-        """A play is over."""
         with self._changed:
             self._left -= 1
             self._changed.notify_all()
@@ -62,12 +54,7 @@ class LockStep(Generic[Asked, Answer]):
             self._changed.notify_all()
 
     def ask(self, request: Asked) -> Answer:
-        """Wait for the others and return the answer.
-
-        Raises:
-            BackendFault: interrupted.
-            Exception: what ``serve`` raised; everyone who waited gets it.
-        """
+        """Wait for the others and return the answer; what ``serve`` raised, everyone who waited gets."""
         mine = _Waiting[Asked, Answer](request)
         with self._changed:
             self._waiting.append(mine)

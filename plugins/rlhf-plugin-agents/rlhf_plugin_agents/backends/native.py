@@ -22,16 +22,7 @@ _LOADED: dict[str, tuple[LoadedModel, Any]] = {}
 
 
 def sampler_of(key: str, registry: Registry, model: ModelConfig) -> tuple[LoadedModel, Any]:
-    """A model and its engine; kept until another is asked for, so that several suites in one command load it once.
-
-    Args:
-        key: settings and digest of the weights.
-        registry: has the engine.
-        model: what to load.
-
-    Raises:
-        ModelError: it cannot be loaded.
-    """
+    """A model and its engine; kept until another is asked for, so that several suites in one command load it once."""
     if key not in _LOADED:
         _LOADED.clear()
         _LOADED[key] = load_sampler(registry, model)
@@ -45,14 +36,8 @@ class _Encoded:
 
 
 class NativeBackend:
-    """Samples replies; those of plays that run side by side together.
-
-    Args:
-        policy: model and tokenizer.
-        engine: any rollout engine.
-        prompt_format: ``auto`` takes the tokenizer's chat template.
-        version: of the policy, where it is being trained.
-    """
+    """Samples replies, those of plays that run side by side together; ``version`` is the policy's where it is being
+    trained."""
 
     name = "native"
     workers = 16
@@ -70,7 +55,6 @@ class NativeBackend:
             self.takes_tools = False
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """Sample a turn and read its calls."""
         with self._formats:
             ids = self.formatter.encode(request.messages, request.tools)
         limit = min(request.max_tokens, self.context - len(ids))

@@ -17,20 +17,13 @@ PROBE = tool_spec("add", "Adds two numbers.", a="number", b="number")
 
 
 class PaidBackend:
-    """Asks a service of the judge plugin.
-
-    Args:
-        service: :class:`~rlhf_plugin_judge.paid.PaidService`; asked from several threads.
-        name: of the backend.
-        takes_tools: whether calls are offered natively.
-    """
+    """Asks a :class:`~rlhf_plugin_judge.paid.PaidService`, from several threads."""
 
     def __init__(self, service: Any, name: str, *, takes_tools: bool = True) -> None:
         self.service, self.name, self.takes_tools = service, name, takes_tools
         self._stopped = False
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """Ask, unless the answer is kept."""
         if self._stopped:
             raise BackendFault("interrupted")
         reply: ServiceReply = self.service.ask([asked(request)])[0]
@@ -45,12 +38,10 @@ class PaidBackend:
         self._stopped = True
 
     def close(self) -> None:
-        """End the connections."""
         self.service.close()
 
 
 def asked(request: ModelRequest) -> ToolRequest:
-    """As the judge plugin asks it."""
     return ToolRequest(
         request.key, tuple(request.messages), max_tokens=request.max_tokens, temperature=request.temperature,
         seed=request.seed, tools=tuple(request.tools),
@@ -58,12 +49,8 @@ def asked(request: ModelRequest) -> ToolRequest:
 
 
 def model_reply(reply: ServiceReply, earlier: int) -> ModelReply:
-    """A turn of the assistant; calls whose arguments are no JSON object stay in it, empty, with an error.
-
-    Args:
-        reply: what the service wrote.
-        earlier: calls that the conversation holds, which number those without an id.
-    """
+    """A turn of the assistant; a call whose arguments are not a JSON object is empty and has an error. Calls without
+    an id are numbered from ``earlier`` on."""
     calls: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     for call in reply.calls:

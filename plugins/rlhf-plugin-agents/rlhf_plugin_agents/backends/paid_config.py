@@ -39,16 +39,11 @@ class PaidBackendConfig(BackendConfig, PaidConfig):
     _offers: bool | None = PrivateAttr(None)
 
     def facts(self) -> dict[str, Any]:
-        """Model, address and what is sent."""
         settings = self.model_dump(mode="json")
         return {k: settings[k] for k in DECIDES if k in settings} | {"service": self.address}
 
     def check(self, ctx: BuildContext) -> str:
-        """Find out whether the service is there, takes the key, has the model, and takes tools.
-
-        Raises:
-            UserError: it is not, or does not.
-        """
+        """Find out whether the service is there, takes the key, has the model, and takes tools."""
         from rlhf_plugin_agents.backends.paid import probe
 
         self.preflight(ctx)
@@ -83,7 +78,6 @@ class PaidBackendConfig(BackendConfig, PaidConfig):
         return remark
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> PaidBackend:
-        """The service, asked before whether it can do it."""
         from rlhf_plugin_agents.backends.paid import PaidBackend
 
         if self._offers is None:

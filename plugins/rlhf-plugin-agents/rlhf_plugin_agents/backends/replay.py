@@ -16,11 +16,7 @@ from rlhf_plugin_agents.trajectory import AgentTrajectory, from_json
 
 
 class ReplayBackend:
-    """Answers from trajectories.
-
-    Args:
-        trajectories: one per task and trial; their seeds tell the trials apart.
-    """
+    """Answers from trajectories, one per task and trial."""
 
     name = "replay"
 
@@ -34,7 +30,6 @@ class ReplayBackend:
         self._place, self._lock = Counter[tuple[str, int]](), Lock()
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """The next recorded reply of this task."""
         trial, digest = (request.key, request.seed), request.digest
         with self._lock:
             if (request.key, digest) in self.turns:

@@ -13,14 +13,7 @@ Script = Callable[[ModelRequest], Message]
 
 
 class ScriptedBackend:
-    """Answers each task by its script.
-
-    Args:
-        scripts: task -> what answers its requests.
-        takes_tools: False makes agents write calls as text.
-        context_words: scripts see no more of a request; None is all of it.
-        cut: what they lose of a longer one.
-    """
+    """Answers each task by its script, which sees no more than ``context_words`` of a request."""
 
     def __init__(
         self,
@@ -36,12 +29,7 @@ class ScriptedBackend:
         self.cut: Cut = cut
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """The script's turn; tokens are words, so that figures of scripts are at hand without a tokenizer.
-
-        Raises:
-            BackendFault: the task has no script.
-            ContextFull: the request is longer than what is read, and nothing of it may be lost.
-        """
+        """The script's turn; tokens are words, so that figures of scripts are at hand without a tokenizer."""
         script = self.scripts.get(request.key)
         if script is None:
             raise BackendFault(f"no script for task '{request.key}'")
@@ -63,14 +51,8 @@ def words_of(request: ModelRequest) -> int:
 
 
 def seen(request: ModelRequest, most: int, cut: Cut) -> ModelRequest:
-    """The request as far as it fits.
-
-    Args:
-        request: what was sent.
-        most: words that the model reads.
-        cut: what is lost of a longer one: its ``oldest`` words, as a sliding window loses them, its ``newest`` ones, as
-            where a text is cut off, or those in the ``middle``.
-    """
+    """The request as far as it fits: a longer one loses its ``oldest`` words, as in a sliding window, its ``newest``
+    ones, as where a text is cut off, or those in the ``middle``."""
     size = words_of(request)
     if size <= most:
         return request

@@ -43,27 +43,21 @@ Flight = Mapping[str, Any]
 
 
 class AirlineStore(Store):
-    """Users, flights and reservations; changed by what is called."""
-
     domain: ClassVar[str] = "airline"
     tables: ClassVar[tuple[str, ...]] = ("flights", "reservations", "users")
 
     def get_user_details(self, user_id: str) -> Any:
-        """A user."""
         return self._one("users", user_id)
 
     def get_reservation_details(self, reservation_id: str) -> Any:
-        """A reservation."""
         if reservation_id not in self.data["reservations"]:
             raise Refused("user not found")
         return self._one("reservations", reservation_id)
 
     def list_all_airports(self) -> Any:
-        """Code -> city."""
         return AIRPORTS
 
     def search_direct_flight(self, origin: str, destination: str, date: str) -> Any:
-        """Flights between two airports that have seats on a day."""
         between = [f for f in self.data["flights"].values() if (f["origin"], f["destination"]) == (origin, destination)]
         return [_on(f, date) for f in between if _available(f, date)]
 
@@ -133,7 +127,6 @@ class AirlineStore(Store):
         return reservation
 
     def cancel_reservation(self, reservation_id: str) -> Any:
-        """Cancel, and pay everything back."""
         reservation = self._one("reservations", reservation_id)
         history = reservation["payment_history"]
         history.extend([{"payment_id": p["payment_id"], "amount": -p["amount"]} for p in history])
@@ -141,7 +134,6 @@ class AirlineStore(Store):
         return reservation
 
     def send_certificate(self, user_id: str, amount: float) -> str:
-        """Give a user a certificate."""
         methods = self._one("users", user_id)["payment_methods"]
         for name in NEW_CERTIFICATES:
             if name not in methods:
@@ -152,7 +144,6 @@ class AirlineStore(Store):
     def update_reservation_baggages(
         self, reservation_id: str, total_baggages: int, nonfree_baggages: int, payment_id: str
     ) -> Any:
-        """Other numbers of bags."""
         reservation = self._one("reservations", reservation_id)
         price = BAG * max(0, nonfree_baggages - reservation["nonfree_baggages"])
         method = self._method(reservation, payment_id, price)
@@ -181,7 +172,6 @@ class AirlineStore(Store):
         return reservation
 
     def update_reservation_passengers(self, reservation_id: str, passengers: Sequence[Mapping[str, Any]]) -> Any:
-        """Other passengers, as many."""
         reservation = self._one("reservations", reservation_id)
         if len(passengers) != len(reservation["passengers"]):
             raise Refused("number of passengers does not match")
@@ -189,7 +179,6 @@ class AirlineStore(Store):
         return reservation
 
     def _priced(self, flight: Flight, cabin: str, count: int) -> dict[str, Any]:
-        """A flight with its price and places."""
         number = flight["flight_number"]
         if number not in self.data["flights"]:
             raise Refused(f"flight {number} not found")
@@ -221,7 +210,6 @@ NAMES = (
     "update_reservation_baggages update_reservation_flights update_reservation_passengers"
 )
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {name: getattr(AirlineStore, name) for name in NAMES.split()}
-"""Name -> what answers it."""
 AirlineStore.functions = FUNCTIONS
 
 

@@ -27,7 +27,6 @@ CATEGORIES = {
     "parallel_multiple": "parallel_multiple",
     "irrelevance": "irrelevance",
 }
-"""Category -> what its files are called."""
 JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """The leaderboard's names of types that JSON schema calls otherwise."""
 RULES = (
@@ -51,11 +50,7 @@ def load(folder: Path) -> list[AgentTask]:
 
 
 def read_category(folder: Path, file: str) -> list[tuple[dict[str, Any], Sequence[Answer]]]:
-    """The questions of one file, each with its possible answers.
-
-    Raises:
-        DatasetError: a question has none.
-    """
+    """The questions of one file, each with its possible answers."""
     given = _rows(folder / "possible_answer", file) or _rows(folder, file, "possible_answer_")
     answers = {row["id"]: row["ground_truth"] for row in given}
     pairs: list[tuple[dict[str, Any], Sequence[Answer]]] = []
@@ -171,13 +166,8 @@ TYPES: Mapping[str, type] = {
 
 
 def fault_in_calls(functions: Sequence[Function], calls: Sequence[Call], answers: Sequence[Answer]) -> str | None:
-    """What is wrong about some calls, in any order; None if nothing is.
-
-    Args:
-        functions: the descriptions that were offered.
-        calls: as they were made.
-        answers: one per call that is wanted; each is matched with the first call left that fits it.
-    """
+    """What is wrong about some calls, in any order; None if nothing is. Each answer is matched with the first call
+    left that fits it."""
     if len(calls) != len(answers):
         return f"{len(calls)} calls, {len(answers)} are wanted"
     left = list(calls)
@@ -194,7 +184,6 @@ def fault_in_calls(functions: Sequence[Function], calls: Sequence[Call], answers
 
 
 def fault_in_call(function: Function, call: Call, accepted: Mapping[str, Sequence[Any]]) -> str | None:
-    """What is wrong about one call; None if nothing is."""
     name, arguments = call
     properties, required = function["parameters"]["properties"], function["parameters"].get("required", ())
     if name != function["name"]:
@@ -241,7 +230,6 @@ def _fits(value: Any, described: Mapping[str, Any], accepted: Sequence[Any]) -> 
 
 
 def _type_of(accepted: Sequence[Any]) -> type | None:
-    """Of the first accepted value that is not "may be left out"."""
     return next((type(a) for a in accepted if a != ""), None)
 
 

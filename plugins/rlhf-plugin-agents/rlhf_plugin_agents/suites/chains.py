@@ -28,14 +28,7 @@ SPEC = tool_spec("documents", "Returns the document about a town.", title={"type
 
 
 def chain_tasks(hops: Sequence[int], count: int, seed: int, filler: int = 0) -> list[AgentTask]:
-    """Chains from a seed; the same one gives the same.
-
-    Args:
-        hops: lengths.
-        count: chains of each length.
-        seed: decides names and texts.
-        filler: sentences that are added to each document, of 8 words each.
-    """
+    """``count`` chains of each length from a seed; ``filler`` sentences of 8 words are added to each document."""
     return [_task(n, i, random.Random(f"{seed}/{n}/{i}"), filler) for n in hops for i in range(count)]
 
 
@@ -87,17 +80,14 @@ class ChainReader:
     """Plays chains by reading: what it does not see any more, it does not know. Deterministic, holds nothing.
 
     It stands in for a competent model with a bounded context (``context_words`` of the backend), so that agents differ
-    in what they send and in nothing else.
-
-    Args:
-        facts: what it makes of a document: one ``sentence`` with the fact, or the ``document`` as it is.
+    in what they send and in nothing else. Of a document it writes one ``sentence`` with the fact, or the ``document``
+    as it is.
     """
 
     def __init__(self, facts: Literal["sentence", "document"] = "sentence") -> None:
         self.facts = facts
 
     def __call__(self, request: ModelRequest) -> Message:
-        """The next turn, from what is seen."""
         text = "\n".join(message_text(m) for m in request.messages)
         match request.role:
             case "planner":

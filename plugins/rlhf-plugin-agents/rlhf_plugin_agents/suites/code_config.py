@@ -23,11 +23,6 @@ class CodeDebug(AgentSuiteConfig):
     """The tool, and where answers are judged; ``--set python_exec.stateful=true``."""
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """The twelve.
-
-        Raises:
-            ConfigError: this machine cannot isolate programs, and running without was not allowed.
-        """
         from rlhf_plugin_agents.suites.code_debug import code_tasks
         from rlhf_plugin_code.preflight import isolation
 

@@ -40,7 +40,6 @@ def code_rows() -> list[Mapping[str, Any]]:
 
 
 def code_tasks(tool: PythonExecConfig) -> list[AgentTask]:
-    """The twelve; each play has a ``python_exec`` of its own."""
     return [_task(row, tool) for row in code_rows()]
 
 

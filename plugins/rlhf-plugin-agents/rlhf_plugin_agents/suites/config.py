@@ -43,20 +43,10 @@ class AgentSuiteConfig(ComponentConfig):
     """Plays of each task, for pass^k."""
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """Every task of the suite.
-
-        Raises:
-            UserError: its rows cannot be read.
-        """
         raise NotImplementedError
 
     def tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """The tasks that the settings choose.
-
-        Raises:
-            ConfigError: an unknown category or level, nothing is left, or a path that is not read.
-            DatasetError: two tasks have one name.
-        """
+        """The tasks that the settings choose; an unknown category or level, and two tasks of one name, are refused."""
         if self.ships_tasks and self.path is not None:
             raise ConfigError(
                 f"suite '{self.name}' has tasks of its own and does not read '{self.path}'",
@@ -88,14 +78,8 @@ class AgentSuiteConfig(ComponentConfig):
         return [t for c in dict.fromkeys(t.category for t in chosen) for t in _first(chosen, c, self.max_per_category)]
 
     def check(self, ctx: BuildContext) -> str:
-        """Refuse what can only fail beside the agent's own backend, before the first task is played.
-
-        Returns:
-            What a user should know, or "".
-
-        Raises:
-            UserError: it cannot work.
-        """
+        """Refuse what can only fail beside the agent's own backend, before the first task is played; return what a
+        user should know, or ""."""
         return ""
 
     def interrupt(self) -> None:
@@ -106,18 +90,12 @@ class AgentSuiteConfig(ComponentConfig):
         return self.model_dump(mode="json", exclude={"agent", "agent_settings", "path"})
 
     def agent_config(self, name: str | None = None) -> AgentConfig:
-        """The settings of the agent that plays.
-
-        Raises:
-            ConfigError: there is no such agent, or it has no such setting.
-        """
         name = name or self.agent
         known = AGENTS[name].model_fields if name in AGENTS else {}
         least = {k: max(n, known[k].default) for k, n in self.least.items() if k in known}
         return agent_of(name, {**least, **self.agent_settings})
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse rows or settings that cannot work."""
         self.agent_config()
         self.tasks(ctx)
 
@@ -127,11 +105,6 @@ def _first(tasks: Sequence[AgentTask], category: str, count: int) -> list[AgentT
 
 
 def agent_of(name: str, settings: dict[str, Any]) -> AgentConfig:
-    """An agent's settings.
-
-    Raises:
-        ConfigError: there is no such agent, or it has no such setting.
-    """
     if name not in AGENTS:
         raise ConfigError(f"there is no agent '{name}'", fix=f"one of {', '.join(AGENTS)}")
     return AGENTS[name].from_settings({**settings, "name": name}, f"agent '{name}'")
@@ -144,7 +117,6 @@ class AgentBenchMini(AgentSuiteConfig):
     name: str = "agentbench_mini"
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """The 36."""
         from rlhf_plugin_agents.suites.own import mini_rows, own_tasks
 
         return own_tasks(mini_rows(), ctx)
@@ -157,7 +129,6 @@ class Injection(AgentSuiteConfig):
     name: str = "injection"
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """The 20."""
         from rlhf_plugin_agents.suites.injection import injection_tasks
 
         return injection_tasks()
@@ -169,7 +140,6 @@ class Bfcl(AgentSuiteConfig):
     name: str = "bfcl"
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """The tasks of the files in the folder ``path``."""
         from rlhf_plugin_agents.suites.bfcl import load
 
         return load(folder_of(self))
@@ -196,7 +166,6 @@ class TauBench(AgentSuiteConfig):
         return {k: v for k, v in handler(self).items() if k not in later}
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """The tasks of the split."""
         from rlhf_plugin_agents.suites.tau import load
         from rlhf_plugin_agents.suites.tau_files import domain_in
 
@@ -206,16 +175,13 @@ class TauBench(AgentSuiteConfig):
         return load(folder, self.split, domain_in(folder, self.domain), self._users)
 
     def interrupt(self) -> None:
-        """The user's requests are given up."""
         if self._users is not None:
             self._users.interrupt()
 
     def facts(self) -> dict[str, Any]:
-        """With the user's model as backends tell theirs."""
         return super().facts() | ({} if self.user is None else {"user": self.user.facts()})
 
     def check(self, ctx: BuildContext) -> str:
-        """As of a backend: the user's model, or its service, must be there."""
         return "" if self.user is None else self.user.backend_config().check(ctx)
 
 
@@ -232,7 +198,6 @@ class Chains(AgentSuiteConfig):
     """Another one makes other chains."""
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """Chains from the seed."""
         from rlhf_plugin_agents.suites.chains import chain_tasks
 
         if not self.hops or not all(1 <= n <= 200 for n in self.hops):
@@ -241,7 +206,6 @@ class Chains(AgentSuiteConfig):
 
 
 def folder_of(suite: AgentSuiteConfig) -> Path:
-    """The folder of a suite that ships no rows."""
     if suite.path is None:
         raise ConfigError(f"suite '{suite.name}' has no rows", fix="--data FOLDER with its published files")
     return Path(suite.path).expanduser()

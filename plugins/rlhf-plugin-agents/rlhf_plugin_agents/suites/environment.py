@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 
 def suite_of(name: str, settings: Mapping[str, Any], ctx: BuildContext) -> AgentSuiteConfig:
-    """A suite with its settings.
-
-    Raises:
-        UserError: there is no such suite for agents, or it has no such setting.
-    """
     from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
     suite = ctx.registry.config("benchmark", name, dict(settings))
@@ -59,11 +54,7 @@ class AgentSuiteEnvironment(EnvironmentConfig):
     """Share of the process score (were the calls the expected ones?) in an episode's; 0 leaves the answer alone."""
 
     def offered(self) -> Sequence[Tool]:
-        """The tools of the suite's tasks.
-
-        Raises:
-            ConfigError: they differ from task to task.
-        """
+        """The tools of the suite's tasks, which must not differ from task to task."""
         offers = {str(json_values(t.open(0).box.specs)): t for t in self.tasks}
         if len(offers) > 1:
             first, second = list(offers.values())[:2]
@@ -81,7 +72,6 @@ class AgentSuiteEnvironment(EnvironmentConfig):
 
     @cached_property
     def tasks(self) -> list[AgentTask]:
-        """The suite's tasks with these settings."""
         ctx = context_of(open_registry())
         return suite_of(self.suite, self.suite_settings, ctx).tasks(ctx)
 
@@ -101,19 +91,13 @@ class AgentSuiteData(ComponentConfig):
 
 
 class SuiteSource:
-    """Rows of prompts.
-
-    Args:
-        tasks: of the suite.
-        held_out: share of each category.
-    """
+    """Rows of prompts; ``held_out`` is the share of each category."""
 
     def __init__(self, tasks: Sequence[AgentTask], held_out: float) -> None:
         self.tasks, self.held_out = tasks, held_out
 
     @classmethod
     def from_config(cls, config: AgentSuiteData, ctx: BuildContext) -> SuiteSource:
-        """The tasks of the named suite, or of the run's environment."""
         environment = getattr(ctx.config, "environment", None)
         if config.suite is None and isinstance(environment, AgentSuiteEnvironment):
             return cls(environment.tasks, config.held_out)
@@ -136,12 +120,7 @@ def _messages(task: AgentTask) -> list[dict[str, Any]]:
 
 
 class SuiteEnvironment:
-    """One task of a suite, played by a policy.
-
-    Args:
-        tasks: by id.
-        process_weight: share of the process in the score.
-    """
+    """One task of a suite, played by a policy; ``process_weight`` is the share of the process in the score."""
 
     def __init__(self, tasks: Mapping[str, AgentTask], process_weight: float = 0.0) -> None:
         self.tasks, self.process_weight = tasks, process_weight
@@ -154,7 +133,6 @@ class SuiteEnvironment:
         return cls({t.id: t for t in tasks}, config.process_weight)
 
     def reset(self, prompt: Prompt, seed: int) -> None:
-        """Open a fresh room for the prompt's task."""
         name = next((n for n in (prompt.id, prompt.id.partition("/")[2]) if n in self.tasks), None)
         if name is None:
             raise KeyError(f"the suite has no task '{prompt.id}': the data set must be of the same suite")
@@ -162,7 +140,6 @@ class SuiteEnvironment:
         self.room = self.task.open(0)
 
     def step(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """The results of the suite's own tools."""
         return [self._answer(call) for call in calls]
 
     def _answer(self, call: ToolCall) -> ToolResult:
@@ -172,11 +149,9 @@ class SuiteEnvironment:
         return ToolResult(record.result, status, done=self.room.box.done)
 
     def respond(self, text: str) -> str | None:
-        """What the task's user says; None where there is none."""
         return None if self.room.respond is None else self.room.respond(text)
 
     def score(self, sample: Sample) -> Score:
-        """The suite's verdict on the last answer and the calls."""
         verdict = self.task.judge(_trajectory(self.task.id, sample, self.calls), self.room)
         if verdict.value is None:
             return Score.failed(ScoreStatus.MISSING, verdict.detail)
@@ -189,7 +164,7 @@ class SuiteEnvironment:
 
 def _trajectory(task: str, sample: Sample, calls: Sequence[CallRecord]) -> AgentTrajectory:
     from rlhf_plugin_agents.agents.base import final_answer
-    from rlhf_plugin_agents.agents.parts import role_of
+    from rlhf_plugin_agents.agents.multi_agent import role_of
     from rlhf_plugin_agents.trajectory import AgentTrajectory, ModelTurn
 
     turns = [

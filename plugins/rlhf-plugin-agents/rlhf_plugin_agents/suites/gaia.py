@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
-from rlhf_plugin_agents.gaia_score import gaia_match
+from rlhf_plugin_agents.scorers import gaia_match
 from rlhf_plugin_agents.suites.own import own_task, rows_of
 from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
@@ -37,7 +37,6 @@ is a number or a string.""".replace("\n", " ")
 
 
 def mini_tasks(ctx: BuildContext) -> list[AgentTask]:
-    """The 30 of ``gaia_mini``, over the shipped encyclopedia and attachments."""
     calculator = ctx.registry.config("tool", "rlhf-plugin-episodes/calculator")
     tools = [SearchConfig(), DocumentsConfig(), FilesConfig(folder=str(DATA / "gaia_mini")), calculator]
     shared = ToolBox.of([t for t in tools if isinstance(t, ToolConfig)], ctx)
@@ -46,27 +45,16 @@ def mini_tasks(ctx: BuildContext) -> list[AgentTask]:
 
 
 def mini_rows() -> tuple[Mapping[str, Any], ...]:
-    """The rows of ``gaia_mini``."""
     return rows_of(DATA / "gaia_mini.jsonl")
 
 
 def with_files(question: str, names: Sequence[str]) -> str:
-    """A question that says which files come with it."""
     return f"{question}\n\nAttached: {', '.join(names)}" if names else question
 
 
 def official_tasks(folder: Path, tools: Sequence[ToolConfig], ctx: BuildContext) -> list[AgentTask]:
-    """The tasks of a folder of GAIA's form.
-
-    Args:
-        folder: has ``metadata.jsonl`` or ``metadata.parquet`` and the attachments, itself or in ``2023/validation``.
-        tools: offered beside ``files``, which a task with an attachment has.
-        ctx: builds them.
-
-    Raises:
-        DatasetError: there is no metadata, a row is no task, has no answer, an unknown level, or an attachment that is
-            not there.
-    """
+    """The tasks of a folder of GAIA's form, or of its ``2023/validation``: ``metadata.jsonl`` or ``metadata.parquet``,
+    and the attachments. ``tools`` are offered beside ``files``, which a task with an attachment has."""
     place, rows = _metadata(folder)
     shared = ToolBox.of(tools, ctx)
     for number, row in enumerate(rows, start=1):
@@ -156,7 +144,6 @@ def _task(row: Mapping[str, Any], place: Path, box: Callable[[], ToolBox]) -> Ag
 
 
 def from_hub(name: str = HUB) -> Path:
-    """The folder of the downloaded validation split."""
     from huggingface_hub import get_token, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 

@@ -21,7 +21,6 @@ class GaiaMini(AgentSuiteConfig):
     name: str = "gaia_mini"
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """The 30."""
         from rlhf_plugin_agents.suites.gaia import mini_tasks
 
         return mini_tasks(ctx)
@@ -43,11 +42,6 @@ class Gaia(AgentSuiteConfig):
     """Its settings."""
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """The tasks of the folder ``path``, or of the hub.
-
-        Raises:
-            UserError: they cannot be read, or a tool cannot work: no key, no isolation.
-        """
         from rlhf_plugin_agents.suites.gaia import HUB, from_hub, official_tasks
 
         tools: list[ToolConfig] = [self.search] if self.mode == "live" else []

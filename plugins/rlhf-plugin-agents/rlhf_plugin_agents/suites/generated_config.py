@@ -37,7 +37,6 @@ class AgentBenchGenerated(AgentSuiteConfig):
         return {k: v for k, v in handler(self).items() if k != "asks" or v}
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
-        """Tasks of the chosen categories, or of all."""
         from rlhf_plugin_agents.suites.generated.questions import CATEGORIES
         from rlhf_plugin_agents.suites.generated.tasks import generated_tasks
 

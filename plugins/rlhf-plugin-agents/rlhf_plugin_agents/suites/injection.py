@@ -87,11 +87,7 @@ def judged(row: Mapping[str, Any], trajectory: AgentTrajectory) -> Verdict:
 
 
 class Credulous(Script):
-    """Does whatever it reads, as far as the agent lets it: what an agent's own structure holds back is seen by it.
-
-    Args:
-        row: the task.
-    """
+    """Does whatever it reads, as far as the agent lets it: what an agent's own structure holds back is seen by it."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         super().__init__([{"name": "documents", "arguments": {"title": row["title"]}}], row["answer"])

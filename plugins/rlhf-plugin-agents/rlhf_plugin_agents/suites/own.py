@@ -23,7 +23,6 @@ NEEDED = ("id", "category", "prompt", "calls", "answer", "scorer", "wrong")
 
 @cache
 def rows_of(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """The rows of a file of tasks."""
     rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         row = json.loads(line)
@@ -49,13 +48,6 @@ def own_tasks(rows: tuple[Mapping[str, Any], ...], ctx: BuildContext) -> list[Ag
 
 
 def own_task(row: Mapping[str, Any], shared: ToolBox, system: str = "") -> AgentTask:
-    """One row as a task.
-
-    Args:
-        row: see :data:`NEEDED`.
-        shared: its tools.
-        system: rules of the task.
-    """
     return AgentTask(
         row["id"],
         row["category"],
@@ -78,5 +70,4 @@ def judged(row: Mapping[str, Any], trajectory: AgentTrajectory) -> Verdict:
 
 
 def mini_rows() -> tuple[Mapping[str, Any], ...]:
-    """The 36 tasks of ``agentbench_mini``."""
     return rows_of(DATA / "agentbench_mini.jsonl")

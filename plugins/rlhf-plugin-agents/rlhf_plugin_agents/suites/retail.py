@@ -13,20 +13,16 @@ from rlhf_plugin_agents.suites.tau_store import Refused, Store
 
 
 class RetailStore(Store):
-    """Users, orders and products; changed by what is called."""
-
     domain: ClassVar[str] = "retail"
     tables: ClassVar[tuple[str, ...]] = ("users", "orders", "products")
 
     def find_user_id_by_email(self, email: str) -> str:
-        """The user with an address."""
         for name, user in self.data["users"].items():
             if user["email"].lower() == email.lower():
                 return name
         raise Refused("user not found")
 
     def find_user_id_by_name_zip(self, first_name: str, last_name: str, zip: str) -> str:
-        """The user with a name at a place."""
         wanted = (first_name.lower(), last_name.lower(), zip)
         for name, user in self.data["users"].items():
             if (
@@ -38,23 +34,18 @@ class RetailStore(Store):
         raise Refused("user not found")
 
     def get_user_details(self, user_id: str) -> Any:
-        """A user."""
         return self._one("users", user_id)
 
     def get_order_details(self, order_id: str) -> Any:
-        """An order."""
         return self._one("orders", order_id)
 
     def get_product_details(self, product_id: str) -> Any:
-        """A product with its variants."""
         return self._one("products", product_id)
 
     def list_all_product_types(self) -> Any:
-        """Name -> id of every product."""
         return dict(sorted((p["name"], p["product_id"]) for p in self.data["products"].values()))
 
     def cancel_pending_order(self, order_id: str, reason: str) -> Any:
-        """Cancel, and pay back."""
         order = self._order(order_id, "pending", "cancelled")
         if reason not in ("no longer needed", "ordered by mistake"):
             raise Refused("invalid reason")
@@ -71,7 +62,6 @@ class RetailStore(Store):
     def modify_pending_order_address(
         self, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
     ) -> Any:
-        """Send an order elsewhere."""
         order = self._order(order_id, "pending", "modified")
         order["address"] = _address(address1, address2, city, state, country, zip)
         return order
@@ -79,13 +69,11 @@ class RetailStore(Store):
     def modify_user_address(
         self, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
     ) -> Any:
-        """A user's default address."""
         user = self._one("users", user_id)
         user["address"] = _address(address1, address2, city, state, country, zip)
         return user
 
     def modify_pending_order_payment(self, order_id: str, payment_method_id: str) -> Any:
-        """Pay an order otherwise."""
         order = self._order(order_id, "pending", "modified")
         methods, history = self._methods(order), order["payment_history"]
         method = _method(methods, payment_method_id)
@@ -105,7 +93,6 @@ class RetailStore(Store):
     def modify_pending_order_items(
         self, order_id: str, item_ids: Sequence[str], new_item_ids: Sequence[str], payment_method_id: str
     ) -> Any:
-        """Other variants instead of those that were ordered."""
         order = self._order(order_id, "pending", "modified")
         difference = self._difference(order, item_ids, new_item_ids)
         method = _method(self._methods(order), payment_method_id)
@@ -124,7 +111,6 @@ class RetailStore(Store):
     def exchange_delivered_order_items(
         self, order_id: str, item_ids: Sequence[str], new_item_ids: Sequence[str], payment_method_id: str
     ) -> Any:
-        """Ask for other variants of what was delivered."""
         order = self._order(order_id, "delivered", "exchanged")
         difference = round(self._difference(order, item_ids, new_item_ids), 2)
         method = _method(self._methods(order), payment_method_id)
@@ -139,7 +125,6 @@ class RetailStore(Store):
         return order
 
     def return_delivered_order_items(self, order_id: str, item_ids: Sequence[str], payment_method_id: str) -> Any:
-        """Send back what was delivered."""
         order = self._order(order_id, "delivered", "returned")
         _method(self._methods(order), payment_method_id)
         original = order["payment_history"][0]["payment_method_id"]
@@ -187,7 +172,6 @@ NAMES = (
     "transfer_to_human_agents"
 )
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {name: getattr(RetailStore, name) for name in NAMES.split()}
-"""Name -> what answers it."""
 RetailStore.functions = FUNCTIONS
 
 

@@ -17,14 +17,10 @@ Call = Mapping[str, Any]
 
 
 class Script:
-    """Makes some calls, one a turn, then answers. It keeps no state: the conversation says how far it is.
+    """Makes some calls, one a turn or all ``together``, then answers. It keeps no state: the conversation says how far
+    it is.
 
-    Args:
-        calls: ``{"name", "arguments"}``.
-        answer: the final answer.
-        together: all calls in one turn.
-        plain: the answer as it stands, without ``Final answer:``.
-        question: asked after the calls, before the answer; "" is none.
+    A ``plain`` answer stands without ``Final answer:``; a ``question`` is asked before it.
     """
 
     def __init__(
@@ -34,7 +30,6 @@ class Script:
         self.question = question
 
     def __call__(self, request: ModelRequest) -> Message:
-        """The next turn."""
         if request.role == "planner":
             return _said(self._plan(request))
         if request.role == "extractor":
@@ -61,7 +56,6 @@ class Script:
 
 
 def _subtask(request: ModelRequest) -> int:
-    """Which step an executor is asked for."""
     asked = re.match(rf"{SUBTASK} (\d+):", str(request.messages[-1]["content"]))
     return int(asked[1]) if asked else 1
 

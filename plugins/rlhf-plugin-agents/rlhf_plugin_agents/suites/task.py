@@ -14,12 +14,6 @@ from rlhf_plugin_agents.trajectory import AgentTrajectory
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a trajectory is worth.
-
-    Example:
-        Verdict(1.0, True, 0.5, "1889")
-    """
-
     value: float | None
     """In [0, 1]; None: there is no verdict, which is not 0."""
     right: bool
@@ -41,12 +35,6 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """A task.
-
-    Example:
-        AgentTask("tool_use/1", "tool_use", ({"role": "user", "content": "When was it built?"},), open_room, judge)
-    """
-
     id: str
     category: str
     messages: Sequence[Message]

@@ -26,14 +26,7 @@ USER_TURNS = 6
 
 
 def load(folder: Path, split: str, domain: str = "retail", users: ModelUsers | None = None) -> list[AgentTask]:
-    """The tasks of a split.
-
-    Args:
-        folder: with the domain's files.
-        split: test, dev or train; airline has test alone.
-        domain: retail or airline.
-        users: plays the users; None has the scripted one.
-    """
+    """The tasks of a split (airline has ``test`` alone); without ``users`` a scripted user speaks."""
     specs, known = read(folder, f"{domain}_tools.json"), STORES[domain].functions
     unknown = [s["function"]["name"] for s in specs if s["function"]["name"] not in known]
     if unknown:
@@ -111,14 +104,8 @@ def scripted_user() -> Any:
 
 
 def reward(row: Mapping[str, Any], folder: Path, store: Store, said: Sequence[str]) -> tuple[float, str]:
-    """tau-bench's reward: 1 if the database is what the gold actions make of it and every output was said, else 0.
-
-    Args:
-        row: the task.
-        folder: of the domain's files.
-        store: after the play.
-        said: all that the agent told the user.
-    """
+    """tau-bench's reward: 1 if the database is what the gold actions make of it and every output was ``said`` to the
+    user, else 0."""
     if store.digest != gold_digest(folder, json.dumps(row["actions"]), store.domain):
         return 0.0, "the database differs from what the gold actions make of it"
     texts = [text.lower().replace(",", "") for text in said]
@@ -128,7 +115,6 @@ def reward(row: Mapping[str, Any], folder: Path, store: Store, said: Sequence[st
 
 @cache
 def gold_digest(folder: Path, actions: str, domain: str = "retail") -> str:
-    """Digest of the database after the gold actions."""
     store = open_store(folder, domain)
     for action in json.loads(actions):
         store.call(action["name"], action["kwargs"])

@@ -44,11 +44,7 @@ def _published(folder: Path, domain: str) -> Path | None:
 
 @cache
 def read(folder: Path, name: str) -> Any:
-    """A file of a domain such as ``airline_tools.json``, ``.gz`` or not, or what a checkout has in its place.
-
-    Raises:
-        DatasetError: it is missing, or is not what it should be.
-    """
+    """A file of a domain such as ``airline_tools.json``, ``.gz`` or not, or what a checkout has in its place."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             data = path.read_bytes()

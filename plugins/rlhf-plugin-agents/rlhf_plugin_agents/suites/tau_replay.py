@@ -26,14 +26,8 @@ def is_published(path: Path) -> bool:
 
 
 def replayed(path: Path, folder: Path, split: str, domain: str | None = None) -> list[dict[str, Any]]:
-    """A row per trajectory, as of an evaluation, with ``published`` (its reward) and ``differing`` (results).
-
-    Args:
-        path: the recording, one JSON list.
-        folder: of the domain's files.
-        split: whose tasks are meant.
-        domain: None takes the one whose files are in the folder.
-    """
+    """A row per trajectory, as of an evaluation, with ``published`` (its reward) and ``differing`` (results);
+    ``domain`` None takes the one whose files are in the folder."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

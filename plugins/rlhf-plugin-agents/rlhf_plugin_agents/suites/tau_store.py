@@ -26,16 +26,11 @@ class Refused(Exception):
 
 
 class Store:
-    """Tables of rows; changed by what is called.
-
-    Args:
-        data: table -> row's name -> row; a row is copied before it is changed.
-    """
+    """Tables of rows (table -> row's name -> row); a row is copied before it is changed."""
 
     domain: ClassVar[str]
     tables: ClassVar[tuple[str, ...]]
     functions: ClassVar[Mapping[str, Callable[..., Any]]]
-    """Name -> what answers it, called with the store and the arguments."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.data: dict[str, dict[str, Any]] = {table: dict(rows) for table, rows in data.items()}
@@ -69,11 +64,9 @@ class Store:
         return str(round(float(_value(ast.parse(expression.strip(), "<string>", "eval").body)), 2))
 
     def think(self, thought: str) -> str:
-        """Nothing."""
         return ""
 
     def transfer_to_human_agents(self, summary: str) -> str:
-        """Nothing that the database shows."""
         return "Transfer successful"
 
     def _one(self, table: str, name: str) -> Any:

@@ -51,12 +51,8 @@ class ModelUserConfig(Config):
         return {**said, "backend": self.backend_config().facts()}
 
     def backend_config(self) -> BackendConfig:
-        """The settings of the backend.
-
-        Raises:
-            ConfigError: it cannot be a user.
-        """
-        from rlhf_plugin_agents.backends.known import backend_of
+        """The settings of the backend."""
+        from rlhf_plugin_agents.backends.config import backend_of
 
         if self.backend in ("scripted", "replay"):
             raise ConfigError(
@@ -70,12 +66,7 @@ class ModelUserConfig(Config):
 
 
 class ModelUsers:
-    """Makes the users of all tasks; the model is loaded, or the service connected, when the first one speaks.
-
-    Args:
-        config: which model.
-        ctx: has the registry.
-    """
+    """Makes the users of all tasks; the model is loaded, or the service connected, when the first one speaks."""
 
     def __init__(self, config: ModelUserConfig, ctx: BuildContext) -> None:
         self.config, self.ctx = config, ctx
@@ -83,7 +74,6 @@ class ModelUsers:
         self._lock = Lock()
 
     def complete(self, request: ModelRequest) -> Any:
-        """One message of a user."""
         with self._lock:
             if self._backend is None:
                 self._backend = self.config.backend_config().make((), self.ctx)
@@ -91,23 +81,14 @@ class ModelUsers:
         return self._backend.complete(request)
 
     def interrupt(self) -> None:
-        """Give up what is being asked."""
         getattr(self._backend, "interrupt", lambda: None)()
 
     def user(self, instruction: str, task: str, seed: int) -> ModelUser:
-        """The user of one play."""
         return ModelUser(self, instruction, task, seed)
 
 
 class ModelUser:
-    """One conversation as its user sees it: the agent's words are the other side's.
-
-    Args:
-        users: answers for it.
-        instruction: what the user wants.
-        task: the play's task.
-        seed: of the play.
-    """
+    """One conversation as its user sees it: the agent's words are the other side's."""
 
     def __init__(self, users: ModelUsers, instruction: str, task: str, seed: int) -> None:
         self.users, self.task, self.seed = users, task, seed
@@ -116,24 +97,14 @@ class ModelUser:
         self.requests = self.prompt_tokens = self.completion_tokens = 0
 
     def first(self) -> str:
-        """What it says first.
-
-        Raises:
-            BackendFault: the model did not answer.
-        """
         return self._said(GREETING)
 
     def __call__(self, text: str) -> str | None:
-        """What it answers; None ends the conversation.
-
-        Raises:
-            BackendFault: the model did not answer, or the conversation is longer than it reads.
-        """
+        """What it answers; None ends the conversation."""
         said = self._said(text)
         return None if STOP in said else said
 
     def facts(self) -> Mapping[str, Any]:
-        """For the row of the play."""
         return {
             "requests": self.requests, "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens, "cost_usd": self.cost_usd, "messages": self.messages,

@@ -14,11 +14,7 @@ _TEXT, _PARAGRAPH = "t", "p"
 
 
 class Attachments:
-    """Reads some files, and no others.
-
-    Args:
-        files: name -> where it is.
-    """
+    """Reads some files (name -> path), and no others."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self.files = dict(files)

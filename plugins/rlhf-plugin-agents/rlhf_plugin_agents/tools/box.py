@@ -17,7 +17,6 @@ from rlhf_plugin_agents.trajectory import CallRecord
 from rlhf_plugin_episodes.config import ToolConfig
 
 Answer = Callable[[str, Mapping[str, Any]], str]
-"""Answers a call by its name and arguments."""
 Wrapper = Callable[[str, Mapping[str, Any], Answer], str]
 MAX_RESULT = 8000
 """Characters of a result; a longer one is cut, and the agent is told."""
@@ -28,13 +27,8 @@ class TaskDone(Exception):
 
 
 class ToolBox:
-    """Answers calls; what the agent does wrong it reads as an error, and nothing is raised.
-
-    Args:
-        specs: what is offered, in OpenAI's form.
-        answer: called with name and arguments, which fit the tool's schema.
-        strict: False skips the schemas: a benchmark that lets its own functions refuse arguments.
-    """
+    """Answers calls; what the agent does wrong it reads as an error, and nothing is raised. ``strict`` False skips the
+    schemas: a benchmark may let its own functions refuse arguments."""
 
     def __init__(self, specs: Sequence[Tool], answer: Answer, *, strict: bool = True) -> None:
         self.specs, self._answer, self.done, self._strict = tuple(specs), answer, False, strict
@@ -43,7 +37,6 @@ class ToolBox:
 
     @classmethod
     def of(cls, tools: Sequence[ToolConfig], ctx: BuildContext) -> ToolBox:
-        """The tools of configurations, built."""
         specs = [t.spec() for t in tools]
         name, count = Counter(s["function"]["name"] for s in specs).most_common(1)[0] if specs else ("", 0)
         if count > 1:
@@ -52,7 +45,6 @@ class ToolBox:
         return cls(specs, lambda name, arguments: str(built[name].call(**arguments)))
 
     def only(self, names: Sequence[str]) -> ToolBox:
-        """The same tools, fewer of them offered."""
         return ToolBox([s for s in self.specs if s["function"]["name"] in names], self._answer)
 
     def around(self, wrap: Wrapper, *further: Tool) -> ToolBox:
@@ -61,7 +53,6 @@ class ToolBox:
         return ToolBox([*self.specs, *further], lambda n, a: wrap(n, a, self._answer), strict=self._strict)
 
     def call(self, call: ToolCall) -> CallRecord:
-        """Answer one call."""
         start, arguments = time.monotonic(), json_values(call.arguments)
         result, status = self._result(call, arguments)
         result = result.encode("utf-8", "replace").decode()  # half characters, which no file holds

@@ -25,11 +25,9 @@ class SearchConfig(ToolConfig):
     """Documents of an answer."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse a corpus that cannot be read."""
         _corpus(self.corpus)
 
     def build(self, ctx: BuildContext) -> Any:
-        """The tool."""
         from rlhf_plugin_agents.tools.library import Search
 
         return Search(_corpus(self.corpus), self.results)
@@ -45,11 +43,9 @@ class DocumentsConfig(ToolConfig):
     """As of ``search``."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse a corpus that cannot be read."""
         _corpus(self.corpus)
 
     def build(self, ctx: BuildContext) -> Any:
-        """The tool."""
         from rlhf_plugin_agents.tools.library import Documents
 
         return Documents(_corpus(self.corpus))
@@ -65,11 +61,9 @@ class FilesConfig(ToolConfig):
     """None is that of ``agentbench_mini``."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse a folder that does not exist."""
         self._place()
 
     def build(self, ctx: BuildContext) -> Any:
-        """The tool."""
         from rlhf_plugin_agents.tools.library import Files
 
         return Files(self._place())
@@ -96,21 +90,15 @@ class PythonExecConfig(ToolConfig):
 
     @property
     def stateless(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Unless names are kept."""
         return not self.stateful
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse a machine that cannot isolate programs, and say how it does.
-
-        Raises:
-            ConfigError: it offers no isolation, and running without was not allowed.
-        """
+        """Refuse a machine that cannot isolate programs, and say how it does."""
         from rlhf_plugin_code.preflight import announce
 
         announce(self.sandbox)
 
     def build(self, ctx: BuildContext) -> Any:
-        """The tool."""
         from rlhf_plugin_agents.tools.python import PythonExec
 
         return PythonExec(self.sandbox, stateful=self.stateful)

@@ -27,11 +27,7 @@ EMPTY = "No results."
 @dataclass(frozen=True, slots=True)
 class Faults:
     """Which calls go wrong, and how. A call is known by its name, its arguments and how often it was made before, so
-    that the order of other calls does not matter.
-
-    Example:
-        Faults(error=0.3, empty=0.15, seed=7)
-    """
+    that the order of other calls does not matter."""
 
     error: float = 0.0
     """Share of calls that raise an error which another try may not meet."""
@@ -46,13 +42,7 @@ class Faults:
     seed: int | str = 0
 
     def of(self, name: str, arguments: Mapping[str, Any], attempt: int) -> Fault:
-        """The fault of a call; "" is none.
-
-        Args:
-            name: of the tool.
-            arguments: of the call.
-            attempt: how often the same call was made before.
-        """
+        """The fault of a call, "" is none; ``attempt`` says how often the same call was made before."""
         faults, fault = 0, self._drawn(name, arguments, 0)
         for number in range(1, attempt + 1):
             faults = faults + 1 if fault else 0
@@ -73,25 +63,18 @@ class Faults:
 
 
 class FaultyCalls:
-    """Answers calls with faults; counts how often each was made.
-
-    Args:
-        faults: which go wrong.
-    """
+    """Answers calls with faults; counts how often each was made."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
         self.log: list[tuple[str, Fault]] = []
-        """Name and fault of every call."""
         self._made = Counter[str]()
 
     def reset(self) -> None:
-        """Begin afresh."""
         self.log.clear()
         self._made.clear()
 
     def wrap(self, name: str, arguments: Mapping[str, Any], answer: Answer) -> str:
-        """Answer a call, or not."""
         key = f"{name} {json.dumps(json_values(arguments), sort_keys=True)}"
         attempt, self._made[key] = self._made[key], self._made[key] + 1
         fault, rng = self.faults.of(name, arguments, attempt), self.faults.rng(name, arguments, attempt)
@@ -108,39 +91,22 @@ class FaultyCalls:
 
 
 class FaultyTool:
-    """Any tool, with faults.
-
-    Args:
-        name: as it is offered.
-        tool: answers the calls that go well.
-        faults: which do not.
-    """
+    """Any tool, with faults."""
 
     def __init__(self, name: str, tool: Any, faults: Faults) -> None:
         self.name, self.tool, self.calls = name, tool, FaultyCalls(faults)
 
     def reset(self) -> None:
-        """Begin afresh."""
         self.calls.reset()
         if hasattr(self.tool, "reset"):
             self.tool.reset()
 
     def call(self, **arguments: Any) -> str:
-        """The tool's answer, or a fault.
-
-        Raises:
-            ToolError: an error was drawn, or the tool's own.
-        """
         return self.calls.wrap(self.name, arguments, lambda name, given: str(self.tool.call(**given)))
 
 
 def contradicting(text: str, rng: random.Random) -> str:
-    """The text with every number changed by up to a third; :data:`EMPTY` where it has none.
-
-    Example:
-        >>> contradicting("It has 640 employees.", random.Random(0))
-        'It has 731 employees.'
-    """
+    """The text with every number changed by up to a third; :data:`EMPTY` where it has none."""
     return re.sub(r"\d+", lambda m: _other(m[0], rng), text) if re.search(r"\d", text) else EMPTY
 
 

@@ -42,7 +42,6 @@ class FaultSettings(Config):
         return self
 
     def build(self) -> Faults:
-        """What draws them."""
         from rlhf_plugin_agents.tools.faulty import Faults
 
         return Faults(**self.model_dump())
@@ -60,19 +59,15 @@ class FaultyConfig(ToolConfig):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """As of the tool."""
         return self.tool.secrets
 
     def spec(self) -> Tool:
-        """The tool's own."""
         return self.tool.spec()
 
     def preflight(self, ctx: BuildContext) -> None:
-        """As of the tool."""
         self.tool.preflight(ctx)
 
     def build(self, ctx: BuildContext) -> Any:
-        """The tool with its faults."""
         from rlhf_plugin_agents.tools.faulty import FaultyTool
 
         return FaultyTool(self.spec()["function"]["name"], self.tool.build(ctx), self.faults.build())

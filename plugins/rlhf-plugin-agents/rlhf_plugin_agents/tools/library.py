@@ -41,12 +41,7 @@ def load_corpus(path: Path) -> dict[str, str]:
 
 
 class Search:
-    """Ranks documents by BM25 (Robertson and Zaragoza 2009, k1 1.2, b 0.75); words of the title count three times.
-
-    Args:
-        corpus: title -> text.
-        limit: results of a query.
-    """
+    """Ranks documents by BM25 (Robertson and Zaragoza 2009, k1 1.2, b 0.75); words of the title count three times."""
 
     def __init__(self, corpus: dict[str, str], limit: int = 3) -> None:
         self.corpus, self.limit = corpus, limit
@@ -71,26 +66,14 @@ class Search:
 
 
 def shortened(text: str) -> str:
-    """The beginning of a long text."""
     return text if len(text) <= SNIPPET else f"{text[:SNIPPET]}..."
 
 
 class Documents:
-    """Gives a document by its title.
-
-    Args:
-        corpus: title -> text.
-    """
-
     def __init__(self, corpus: dict[str, str]) -> None:
         self.corpus = {title.lower(): text for title, text in corpus.items()}
 
     def call(self, title: str) -> str:
-        """The whole text.
-
-        Raises:
-            ToolError: there is no such document.
-        """
         text = self.corpus.get(title.strip().lower())
         if text is None:
             raise ToolError(f"there is no document '{title}'")
@@ -98,21 +81,13 @@ class Documents:
 
 
 class Files:
-    """Reads text files below one folder.
-
-    Args:
-        folder: nothing outside of it is read, whatever the path or its links say.
-    """
+    """Reads text files below one folder; nothing outside of it is read, whatever the path or its links say."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
 
     def call(self, path: str) -> str:
-        """The text of a file; of a folder the names in it.
-
-        Raises:
-            ToolError: there is no such file below the folder, or it is no text.
-        """
+        """The text of a file; of a folder the names in it."""
         place = (self.folder / path.strip().lstrip("/")).resolve()
         if not place.is_relative_to(self.folder) or not place.exists():
             raise ToolError(f"there is no file '{path}'")

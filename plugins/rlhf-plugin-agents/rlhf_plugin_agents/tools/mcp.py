@@ -29,14 +29,7 @@ LEAVE_S = 5.0
 
 
 class McpConnection:
-    """One server, on an event loop of its own.
-
-    Args:
-        settings: address, deadlines and pin.
-
-    Raises:
-        ConfigError: the server cannot be reached.
-    """
+    """One server, on an event loop of its own."""
 
     def __init__(self, settings: McpServer) -> None:
         self.settings = settings
@@ -151,12 +144,6 @@ async def _cancelled(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def pin_of(tools: Sequence[Tool]) -> str:
-    """Hash of names, descriptions and schemas: all that an agent reads of the tools.
-
-    Example:
-        >>> len(pin_of([]))
-        16
-    """
     rows = sorted(json.dumps(t["function"], sort_keys=True) for t in tools)
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 

@@ -61,12 +61,7 @@ class McpServer(Config):
         return (*self.env, *([self.token_env] if self.token_env else []))
 
     def offered(self) -> Sequence[Tool]:
-        """The server's tools, asked for once per process.
-
-        Raises:
-            ConfigError: the package or a variable is missing, the server cannot be reached, has no such tool, or
-                offers something else than what was pinned.
-        """
+        """The server's tools, asked for once per process; others than those that were pinned are refused."""
         return _offered(self.model_dump_json())
 
 
@@ -117,16 +112,10 @@ class McpEnvironment(EnvironmentConfig):
     """The server."""
 
     def offered(self) -> Sequence[Tool]:
-        """The server's tools.
-
-        Raises:
-            ConfigError: see :meth:`McpServer.offered`.
-        """
         return self.mcp.offered()
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Those of the server."""
         return self.mcp.secrets
 
 
@@ -139,11 +128,6 @@ class McpToolConfig(ToolConfig):
     """The server; ``only`` names the tool."""
 
     def spec(self) -> Tool:
-        """As the server describes it.
-
-        Raises:
-            ConfigError: see :meth:`McpServer.offered`; or there are several.
-        """
         tools = self.mcp.offered()
         if len(tools) > 1:
             names = ", ".join(t["function"]["name"] for t in tools)
@@ -152,7 +136,6 @@ class McpToolConfig(ToolConfig):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Those of the server."""
         return self.mcp.secrets
 
     def build(self, ctx: BuildContext) -> Any:
@@ -161,11 +144,7 @@ class McpToolConfig(ToolConfig):
 
 
 class ServerTools:
-    """Answers calls from a server, which each episode connects to by itself.
-
-    Args:
-        settings: of the server.
-    """
+    """Answers calls from a server, which each episode connects to by itself."""
 
     def __init__(self, settings: McpServer) -> None:
         self.settings, self._connection = settings, None
@@ -176,7 +155,6 @@ class ServerTools:
         return cls(config.mcp)
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The result of one call."""
         from rlhf_plugin_agents.tools.mcp import McpConnection
 
         if self._connection is None:
@@ -190,7 +168,6 @@ class ServerTools:
         """Nothing is kept here; what the server keeps is its own."""
 
     def step(self, calls: Sequence[Any]) -> list[Any]:
-        """One result per call."""
         from rlhf_core.rollouts import ToolResult, TurnStatus
 
         results: list[Any] = []
@@ -205,14 +182,12 @@ class ServerTools:
         """None: the run's reward judges the answer."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Nothing."""
 
     def close(self) -> None:
-        """Leave the server."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -222,5 +197,4 @@ class ServerTool(ServerTools):
     """The one tool that ``only`` names."""
 
     def call(self, **arguments: Any) -> str:
-        """Its result."""
         return self.answer(self.settings.offered()[0]["function"]["name"], arguments)

@@ -49,11 +49,7 @@ earlier one has ended the program."""
 
 
 class Programs:
-    """One sandbox for all threads of this process; it starts with the first program.
-
-    Args:
-        settings: limits and isolation.
-    """
+    """One sandbox for all threads of this process; it starts with the first program."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         self.timeout_s = settings.timeout_s
@@ -61,11 +57,6 @@ class Programs:
         weakref.finalize(self, self._sandbox.close)
 
     def run(self, code: str, timeout_s: float | None = None) -> Ended:
-        """Run a program.
-
-        Raises:
-            RlhfError: the sandbox failed, or this machine offers no isolation.
-        """
         with self._lock:
             return self._sandbox.script(code, timeout_s=timeout_s)
 
@@ -76,7 +67,6 @@ class Programs:
 
 
 def programs(settings: SandboxSettings) -> Programs:
-    """The one of these settings."""
     return _programs(settings.model_dump_json())
 
 
@@ -88,10 +78,8 @@ def _programs(settings_json: str) -> Programs:
 class PythonExec:
     """Answers with what a program prints.
 
-    Args:
-        settings: of the sandbox.
-        stateful: names of earlier calls are still there. Earlier cells are run again for that, in silence, so what they
-            read from a clock or a random generator may differ; a cell that was stopped is forgotten.
+    With ``stateful``, names of earlier calls are still there: earlier cells are run again for that, in silence, so what
+    they read from a clock or a random generator may differ; a cell that was stopped is forgotten.
     """
 
     def __init__(self, settings: SandboxSettings, *, stateful: bool = False) -> None:
@@ -100,15 +88,10 @@ class PythonExec:
         self._cells_s = 0.0
 
     def reset(self) -> None:
-        """Forget earlier cells."""
         self._cells, self._cells_s = [], 0.0
 
     def call(self, code: str) -> str:
-        """What it printed.
-
-        Raises:
-            ToolError: it failed or was stopped; holds what it printed and the traceback.
-        """
+        """What it printed; a :class:`ToolError` with that and the traceback if it failed or was stopped."""
         if not self.stateful:
             return said(self.programs.run(code), self.programs.timeout_s)
         cells = [*self._cells, code]

@@ -26,27 +26,14 @@ class SearchEnds(ToolError, BackendFault):
 
 
 class WebSearch:
-    """Asks a service.
-
-    Args:
-        service: ``brave`` or ``tavily``.
-        key: for it; never in an error's text.
-        results: pages of an answer.
-        timeout_s: seconds that an answer may take.
-        url: another address of the same interface.
-    """
+    """Asks ``brave`` or ``tavily``; the key is never in an error's text."""
 
     def __init__(self, service: str, key: str, results: int, timeout_s: float, url: str | None = None) -> None:
         self.service, self._key, self.results, self.timeout_s = service, key, results, timeout_s
         self.url = url or URLS[service]
 
     def call(self, query: str) -> str:
-        """The best pages, one a paragraph.
-
-        Raises:
-            ToolError: the service failed or gave no answer in time.
-            SearchEnds: the key is refused, or nothing is left of the quota.
-        """
+        """The best pages, one a paragraph."""
         try:
             pages = self._pages(self._asked(query))
         except HTTPError as error:

@@ -12,7 +12,6 @@ from rlhf_core.config import BuildContext, ConfigError
 from rlhf_plugin_episodes.config import ToolConfig
 
 KEYS = {"brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY"}
-"""Service -> environment variable with its key."""
 
 
 class WebSearchConfig(ToolConfig):
@@ -32,22 +31,15 @@ class WebSearchConfig(ToolConfig):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key's variable."""
         return (KEYS[self.service],)
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse a missing key.
-
-        Raises:
-            ConfigError: names its variable.
-        """
         if not os.environ.get(KEYS[self.service], "").strip():
             raise ConfigError(
                 f"tool 'web_search': there is no key for {self.service}", fix=f"export {KEYS[self.service]}=..."
             )
 
     def build(self, ctx: BuildContext) -> Any:
-        """The tool."""
         from rlhf_plugin_agents.tools.web import WebSearch
 
         self.preflight(ctx)

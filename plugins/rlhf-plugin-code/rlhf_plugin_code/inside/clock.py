@@ -19,11 +19,8 @@ class OwnClock:
 
     Time in which no thread of the program ran was sleep or waiting. The kernel tells how long a thread waited only once
     it runs; so while one is runnable, time without running stays open, and is the program's own only when all sleep.
-    Threads that wait for each other do not wait for the machine: no more is waiting than what was open.
-
-    Args:
-        now: ``time.monotonic()``.
-        look: the program's processes then; None where /proc cannot be read, and nothing is known to be its own time.
+    Threads that wait for each other do not wait for the machine: no more is waiting than what was open. Without a look
+    (/proc cannot be read) nothing is known to be its own time.
     """
 
     def __init__(self, now: float, look: Look | None) -> None:
@@ -35,7 +32,6 @@ class OwnClock:
         self._before = look
 
     def advance(self, now: float, look: Look | None) -> None:
-        """Count the time since the last look."""
         passed, self.last = now - self.last, now
         before, self._before = self._before, look
         if before is None or look is None:
@@ -55,7 +51,6 @@ class OwnClock:
 
     @property
     def passed_s(self) -> float:
-        """Seconds on the clock."""
         return self.last - self.began
 
     @property

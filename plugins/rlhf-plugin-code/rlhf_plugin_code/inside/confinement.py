@@ -59,11 +59,7 @@ OWN = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC
 
 
 def unshare_with_maps() -> None:
-    """Leave the user's namespaces. Root's programs become ``nobody`` outside, a user's stay that user, powerless.
-
-    Raises:
-        OSError: the kernel or its administrator does not allow user namespaces.
-    """
+    """Leave the user's namespaces. Root's programs become ``nobody`` outside, a user's stay that user, powerless."""
     user, group = os.geteuid(), os.getegid()
     wide = [f"0 0 1\n{GUEST} {NOBODY} 1\n"] * 2 if user == 0 else []
     narrow = [f"{GUEST} {user} 1\n", f"{GUEST} {group} 1\n"]
@@ -106,13 +102,8 @@ def _write_maps(folder: int, maps: Sequence[str]) -> bool:
 
 
 def build_root(readable: Sequence[str], hidden: Sequence[str]) -> bool:
-    """Make a root of read-only binds and go there. Called as process 1 of the new namespace. Returns whether it has
-    a /proc.
-
-    Args:
-        readable: folders besides the system's, such as the interpreter's prefix.
-        hidden: folders below those that are to look empty.
-    """
+    """Make a root of read-only binds and go there, as process 1 of the new namespace; return whether it has a /proc.
+    ``hidden`` are folders below the ``readable`` ones that are to look empty."""
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     sources = _sources([*SYSTEM, *readable, *FILES])
     kernel.mount("tmpfs", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
@@ -168,11 +159,7 @@ def elsewhere() -> int:
 def hide_mounts(other: int, keep: Callable[[int], object]) -> None:
     """Belong to another mount namespace, and stay in the root of this one: the lists of mounts in /proc, which name
     devices, layers and folders of the host, are of the namespace, and hold only what can be reached from the root.
-
-    Args:
-        other: from :func:`elsewhere`.
-        keep: must keep a descriptor open that keeps this namespace alive.
-    """
+    ``keep`` must keep a descriptor open that keeps this namespace alive."""
     here, root = os.open("/proc/self/ns/mnt", os.O_RDONLY), os.open("/", os.O_PATH | os.O_DIRECTORY)
     keep(here)
     kernel.numbered("setns", other, kernel.CLONE_NEWNS)
@@ -216,15 +203,8 @@ def confine(
     isolated: bool,
     hide: Callable[[], object] = bool,
 ) -> None:
-    """Everything that a program's process gives up before the program begins.
-
-    Args:
-        limits: ``memory_mb``, ``disk_mb``, ``processes``, ``files``, ``cpu_s``, ``file_kb``.
-        hide: called once all is mounted.
-        landlock_version: 0 where the kernel has none.
-        filter_lines: see :mod:`seccomp`; empty where it cannot be had.
-        isolated: False only where the user allowed execution without isolation.
-    """
+    """Everything that a program's process gives up before the program begins; ``hide`` is called once all is mounted.
+    ``landlock_version`` is 0, and ``filter_lines`` are empty, where the kernel has none."""
     if isolated:
         cover_tmp(f"mode=1777,size={limits['disk_mb']}m,nr_inodes=4096")
         mount_proc("/proc", "subset=pid", None)

@@ -22,12 +22,7 @@ NAME = "solution"
 
 
 class Guest:
-    """Objects that the tests may refer to, by number.
-
-    Args:
-        channel: to the tests.
-        module: the program's own names.
-    """
+    """Objects that the tests may refer to, by number; ``module`` has the program's own names."""
 
     def __init__(self, channel: socket.socket, module: types.ModuleType) -> None:
         self.channel, self.module = channel, module
@@ -67,11 +62,9 @@ class Guest:
         return callback
 
     def send(self, message: Any) -> None:
-        """One line to the tests."""
         self.channel.sendall(values.pack(message))
 
     def serve(self) -> None:
-        """Answer until the tests hang up."""
         for line in iter(self.lines.readline, b""):
             try:
                 reply = self.answer(json.loads(line))

@@ -68,11 +68,7 @@ class Remote:
 
 
 class Asker:
-    """The line to the program. It waits as long as that lasts: who started both sees how much time the program had.
-
-    Args:
-        channel: to the guest.
-    """
+    """The line to the program. It waits as long as that lasts: who started both sees how much time the program had."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -82,7 +78,6 @@ class Asker:
         self.numbers = itertools.count()
 
     def __call__(self, what: str, of: int | None, args: Sequence[Any]) -> Any:
-        """Ask, and return plain data or a proxy."""
         return self.rebuild(self.reply({"ask": what, "of": of, "args": [self.describe(a) for a in args]})["value"])
 
     def call(self, of: int, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -114,7 +109,6 @@ class Asker:
         return {"fn": number}
 
     def rebuild(self, data: Any) -> Any:
-        """What the program sent."""
         try:
             return values.rebuild(data, lambda d: Remote(self, int(d["o"][0]), str(d["o"][1])[:80]))
         except Exception as error:
@@ -137,7 +131,6 @@ class Asker:
             return {"raise": type(error).__name__, "args": [str(error)[:200]]}
 
     def send(self, message: Any) -> None:
-        """One line to the program."""
         data = memoryview(values.pack(message))
         while data:
             try:
@@ -146,12 +139,7 @@ class Asker:
                 raise Gone("the program ended") from error
 
     def receive(self) -> dict[str, Any]:
-        """One line from the program.
-
-        Raises:
-            Gone: there is none.
-            Exception: what the program raised, as the same built-in exception.
-        """
+        """One line from the program, or what the program raised, as the same built-in exception."""
         chunks = [self.buffer]
         size = len(self.buffer)
         while b"\n" not in chunks[-1]:
@@ -197,26 +185,18 @@ def change(argument: Any, after: Any) -> None:
 
 
 def asked_names(sources: Sequence[str], always: Sequence[str], known: Mapping[str, Any]) -> list[str]:
-    """Names that the tests take from the program.
-
-    Args:
-        sources: what comes before the tests, and the tests.
-        always: the program's even where Python, or a test, has something of that name.
-        known: what is defined before the tests.
-    """
+    """Names that the tests take from the program; those in ``always`` even where Python, or a test, has one like it."""
     read = used(sources)
     free = (n for n in supplied(sources) if n not in known and not hasattr(builtins, n))
     return list(dict.fromkeys([*(n for n in always if n in read), *sorted(free)]))
 
 
 def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) -> None:
-    """Run the tests and tell each verdict as soon as it is there.
+    """Run the tests and tell each verdict (``{"test": i, "ok": bool, "why": str}``) as soon as it is there, or first
+    ``{"broken": str}`` where they cannot be run.
 
-    Args:
-        job: ``setup`` (code before the tests), ``tests`` (one program text each), and ``names``: what the program is
-            asked for besides the names that nothing else defines.
-        descriptor: socket to the guest.
-        tell: ``{"test": i, "ok": bool, "why": str}``, or first ``{"broken": str}`` where the tests cannot be run.
+    ``job`` has ``setup`` (code before the tests), ``tests`` (one program text each), and ``names``: what the program is
+    asked for besides the names that nothing else defines.
     """
     ask = Asker(socket.socket(fileno=descriptor))
     scope: dict[str, Any] = {"__name__": "tests"}

@@ -32,7 +32,6 @@ libc.syscall.restype = ctypes.c_long
 
 
 def syscall(number: int, *args: int | bytes | ctypes.Array[ctypes.c_char] | ctypes.Structure | None) -> int:
-    """Call the kernel."""
     converted = [
         ctypes.c_long(a) if isinstance(a, int) else ctypes.byref(a) if isinstance(a, ctypes.Structure) else a
         for a in args
@@ -60,7 +59,6 @@ def prctl(option: int, *args: int) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """``mount(2)``."""
     texts = [None if t is None else os.fsencode(t) for t in (source, target, kind)]
     if libc.mount(*texts, ctypes.c_ulong(flags), None if options is None else options.encode()) < 0:
         code = ctypes.get_errno()

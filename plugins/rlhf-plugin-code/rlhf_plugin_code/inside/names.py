@@ -17,17 +17,8 @@ _ORDER = ("value", "iter", "context_expr", "target", "targets", "optional_vars")
 
 
 def supplied(texts: Sequence[str]) -> set[str]:
-    """Names that texts, run one after the other in one module, read before they bind them, or never bind.
-
-    The body of a function runs later: what it reads and some text binds is the texts' own.
-
-    Raises:
-        SyntaxError: a text is no Python.
-
-    Example:
-        >>> sorted(supplied(["import math", "x = 2", "assert f(x) == max(math.pi, 3)", "g = g(3)"]))
-        ['f', 'g', 'max']
-    """
+    """Names that texts, run one after the other in one module, read before they bind them, or never bind. The body of
+    a function runs later: what it reads and some text binds is the texts' own."""
     tables = [symtable.symtable(text, "tests", "exec") for text in texts]
     reader = _Reader()
     for text in texts:

@@ -45,11 +45,7 @@ def describe(value: Any, opaque: Opaque, depth: int = 0) -> Any:
 
 
 def rebuild(data: Any, opaque: Opaque) -> Any:
-    """Undo :func:`describe`.
-
-    Raises:
-        ValueError, TypeError, KeyError: it is not such JSON.
-    """
+    """Undo :func:`describe`."""
     if data is None or isinstance(data, bool | int | float | str):
         return data
     if isinstance(data, list):

@@ -43,13 +43,8 @@ class Run:
 class Waiting:
     """Looks after the processes of one request until the first of them ends or a limit is reached.
 
-    Args:
-        control: line to the trusted side.
-        watch: view of all processes.
-        runs: the processes.
-        begun: line from the part that runs the program, see :data:`BEGUN`.
-        limits: ``own_s`` and ``setup_s`` of own time, ``cap_s`` on the clock for each of both, ``total_mb``,
-            ``processes``.
+    ``limits``: ``own_s`` and ``setup_s`` of own time, ``cap_s`` on the clock for each of both, ``total_mb``,
+    ``processes``; ``begun`` is the line from the part that runs the program, see :data:`BEGUN`.
     """
 
     def __init__(
@@ -68,7 +63,6 @@ class Waiting:
 
     @property
     def begun(self) -> bool:
-        """Whether the program's first instruction came."""
         return self.told == BEGUN
 
     def until_end(self) -> str:

@@ -57,13 +57,7 @@ ASIDE = 100
 
 
 class Zygote:
-    """Serves one request at a time.
-
-    Args:
-        control: socket to the trusted side.
-        isolated: False only where the user allowed execution without isolation.
-        watch: of the programs' processes; None where there is no /proc.
-    """
+    """Serves one request at a time."""
 
     def __init__(self, control: socket.socket, isolated: bool, watch: tasks.Watch | None) -> None:
         self.control, self.isolated, self.watch = control, isolated, watch
@@ -73,7 +67,6 @@ class Zygote:
         self.folder: tempfile.TemporaryDirectory[str] | None = None
 
     def serve(self) -> None:
-        """Until the trusted side hangs up."""
         while True:
             data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 16)
             if not data:

@@ -53,7 +53,6 @@ class Neighbour:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the attacks named, or all."""
     parser = argparse.ArgumentParser(prog="python -m rlhf_plugin_code.redteam", description=__doc__)
     parser.add_argument("--group", choices=list(GROUPS))
     parser.add_argument("--only", help="attacks whose name contains this")
@@ -76,7 +75,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def watched(ground: Arena, neighbour: Neighbour, group: str, name: str) -> Outcome:
-    """One attack, and how slow the neighbour was meanwhile."""
     before = len(neighbour.times)
     outcome = ground.attack(group, name)
     times = neighbour.times[before:]
@@ -86,7 +84,6 @@ def watched(ground: Arena, neighbour: Neighbour, group: str, name: str) -> Outco
 
 
 def table(outcomes: list[Outcome], isolation: str, neighbour: Neighbour) -> list[str]:
-    """Markdown."""
     won = sum(bool(o.won) for o in outcomes)
     rows = [
         f"| {o.group} | {o.name} | {f'**{o.won}**' if o.won else 'no'} | {cell(o.stopped_by)} | "
@@ -114,7 +111,6 @@ def table(outcomes: list[Outcome], isolation: str, neighbour: Neighbour) -> list
 
 
 def cell(text: str) -> str:
-    """Text that a Markdown table can hold."""
     return text.replace("|", "/").replace("\n", " ").replace("<", "&lt;")[:120]
 
 

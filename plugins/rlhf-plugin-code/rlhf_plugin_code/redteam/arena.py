@@ -49,12 +49,10 @@ class Outcome:
     group: str
     name: str
     won: str
-    """What it achieved; "" if nothing."""
     stopped_by: str
     seconds: float
     """On the clock."""
     neighbour: str = ""
-    """What the program beside it noticed; "" if nothing."""
 
 
 @dataclass
@@ -185,7 +183,6 @@ def how(ended: Ended) -> str:
 
 
 def short(line: str) -> str:
-    """A line of output as a few words."""
     for words in (
         "Operation not permitted",
         "Permission denied",
@@ -212,13 +209,11 @@ def short(line: str) -> str:
 
 
 def reason(report: TestReport) -> str:
-    """Why the first test failed."""
     why = report.reasons[0]
     return "comparison outside of the program" if why.startswith("AssertionError") else why[:90]
 
 
 def as_row(outcome: Outcome) -> dict[str, Any]:
-    """For the recorded table."""
     return {
         "group": outcome.group,
         "attack": outcome.name,

@@ -6,5 +6,4 @@ from pathlib import Path
 
 
 def weights_path() -> Path:
-    """Folder of ``pocket-tools`` in Hugging Face form."""
     return Path(__file__).parent / "weights"

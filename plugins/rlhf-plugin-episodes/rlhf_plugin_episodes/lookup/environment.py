@@ -14,8 +14,6 @@ from rlhf_plugin_episodes.lookup.world import World, world
 
 
 class Lookup:
-    """Searches both splits' people: whoever the prompt is about is known."""
-
     def __init__(self, config: LookupConfig) -> None:
         self.config = config
         self.worlds: tuple[World, ...] = (world(config.world_seed, "train"), world(config.world_seed, "heldout"))
@@ -23,11 +21,9 @@ class Lookup:
         self.wanted: set[tuple[str, str]] = set()
 
     def reset(self, prompt: Prompt, seed: int) -> None:
-        """Note the results that the prompt's plan leads to, which are paid for once each."""
         self.wanted = {(str(call[0]), str(call[2])) for call in prompt.meta.get("plan", ())}
 
     def step(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """One result per call."""
         return [self._answer(call) for call in calls]
 
     def _answer(self, call: ToolCall) -> ToolResult:
@@ -47,7 +43,6 @@ class Lookup:
         return next((text for text in answers if text != "Nothing found."), answers[0])
 
     def score(self, sample: Sample) -> Score:
-        """1 if the last number of the last answer is the right one, else 0."""
         answer = sample.prompt.answer
         if answer is None:
             return Score.failed(ScoreStatus.MISSING, f"prompt {sample.prompt.id} has no answer to compare with")

@@ -25,11 +25,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 class Call(NamedTuple):
-    """One step of a plan, and what it finds.
-
-    Example:
-        Call("search", "age of Nelo Gusil", "The age of Nelo Gusil is 41.")
-    """
+    """One step of a plan, and what it finds."""
 
     tool: str
     argument: str
@@ -37,11 +33,7 @@ class Call(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A number that has to be looked up: "the age of the boss of the friend of Nelo Gusil".
-
-    Example:
-        Term("Nelo Gusil", ("friend", "boss"), "age")
-    """
+    """A number that has to be looked up: "the age of the boss of the friend of Nelo Gusil"."""
 
     person: str
     relations: tuple[str, ...]
@@ -50,7 +42,6 @@ class Term(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As a question says it."""
         return "".join(f"the {name} of " for name in (self.attribute, *reversed(self.relations))) + self.person
 
     def walk(self, world: World) -> tuple[tuple[Call, ...], str]:
@@ -65,11 +56,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question and the plan that answers it.
-
-    Example:
-        Question("What is the age of the friend of Nelo Gusil?", (Call(...), Call(...)), "17", Term(...))
-    """
+    """A question and the plan that answers it."""
 
     text: str
     plan: tuple[Call, ...]
@@ -94,13 +81,7 @@ def compute(left: str, operation: str, right: str) -> Call:
 
 
 def draw_question(world: World, calls: int, rng: random.Random) -> Question:
-    """A question about a world.
-
-    Args:
-        world: its facts.
-        calls: as many as its plan has, 2 to 6.
-        rng: decides everything.
-    """
+    """A question about a world, whose plan has 2 to 6 ``calls``."""
     left_hops, right_hops, summed = rng.choice(SHAPES[calls])
     left = _draw_term(world, left_hops, rng)
     plan, value = left.walk(world)
@@ -120,11 +101,6 @@ def _draw_term(world: World, hops: int, rng: random.Random) -> Term:
 
 
 def answer_in(text: str) -> str | None:
-    """The last number of an answer; None if there is none.
-
-    Example:
-        >>> answer_in("The answer is -7.")
-        '-7'
-    """
+    """The last number of an answer; None if there is none."""
     numbers = _NUMBER.findall(text)
     return numbers[-1] if numbers else None

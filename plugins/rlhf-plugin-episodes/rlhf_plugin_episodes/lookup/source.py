@@ -14,13 +14,10 @@ from rlhf_plugin_episodes.lookup.world import Split, world
 
 
 class LookupSource:
-    """Prompts and demonstrations."""
-
     def __init__(self, config: LookupDataConfig) -> None:
         self.config = config
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """Prompts with their answer, how many calls they take, and the plan that answers them."""
         return [
             {
                 "id": name,

@@ -13,11 +13,8 @@ from typing import Literal
 Split = Literal["train", "heldout"]
 
 NUMBERS = ("age", "rent", "debt", "rank", "score")
-"""Attributes whose values are whole numbers from 2 to 99."""
 RELATIONS = ("friend", "boss", "rival")
-"""Attributes whose values are people."""
 PEOPLE = 400
-"""In the world of one seed and split."""
 _ONSETS, _VOWELS, _CODAS = "bdfgklmnprstvz", "aeiou", "lnrs"
 _WORD = re.compile(r"[a-z]+")
 
@@ -35,22 +32,14 @@ FIRST, FAMILY = _names("first", 40), _names("family", 40)
 
 @functools.cache
 def names_of(split: Split) -> tuple[str, ...]:
-    """Everybody who may occur in a split; nobody is in both, whatever the seed.
-
-    Example:
-        ``names_of("train")[0] == "Nelo Gusil"``
-    """
+    """Everybody who may occur in a split; nobody is in both, whatever the seed."""
     everybody = [f"{first} {family}" for first in FIRST for family in FAMILY]
     return tuple(name for name in everybody if (random.Random(f"lookup/{name}").random() < 0.3) == (split == "heldout"))
 
 
 @dataclass(frozen=True)
 class World:
-    """What the search finds.
-
-    Example:
-        World(("Nelo Gusil", ...), {("age", "Nelo Gusil"): "41", ("friend", "Nelo Gusil"): "Tivo Baran", ...})
-    """
+    """What the search finds."""
 
     people: tuple[str, ...]
     facts: Mapping[tuple[str, str], str]

@@ -81,11 +81,6 @@ def _context(
 
 
 def _benchmark(name: str, ctx: BuildContext) -> Benchmark:
-    """The prompts of ``NAME``, ``FILE`` or ``NAME=FILE``.
-
-    Raises:
-        UserError: there is no such benchmark or file, or no prompt in it.
-    """
     from rlhf_plugin_preflight.datacheck.check import Benchmark
 
     benchmark, _, path = name.partition("=")

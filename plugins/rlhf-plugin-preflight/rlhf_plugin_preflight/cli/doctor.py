@@ -74,7 +74,6 @@ def doctor(
 def _compare(
     device: str, model: str, ranks: int | None, rollout: Sequence[str], write: str | None, as_json: bool
 ) -> int:
-    """`rlhf doctor --device`; returns the exit code."""
     import json
     from pathlib import Path
 

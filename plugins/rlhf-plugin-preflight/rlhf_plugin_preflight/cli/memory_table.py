@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def print_plan(report: Report) -> None:
-    """Print the table, the verdict and the alternatives."""
     for line in _head(report):
         click.echo(line)
     click.echo()

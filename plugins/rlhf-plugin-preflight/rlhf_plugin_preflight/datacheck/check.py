@@ -17,28 +17,15 @@ from rlhf_plugin_preflight.datacheck.rows import RecordedRow, RecordingSource, c
 
 
 class Benchmark:
-    """A benchmark's name and prompts, to compare with.
-
-    Args:
-        name: as the user wrote it.
-        items: its prompts.
-    """
+    """A benchmark's name, as the user wrote it, and its prompts, to compare with."""
 
     def __init__(self, name: str, items: Sequence[Item]) -> None:
         self.name, self.items = name, items
 
 
 def check_data(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> dict[str, Any]:
-    """Read the run's data set as training would and say what it found.
-
-    Args:
-        ctx: with the run's configuration.
-        benchmarks: to look for in the training rows.
-        ngram: words of an n-gram.
-
-    Raises:
-        UserError: the data set or the tokenizer cannot be opened at all.
-    """
+    """Read the run's data set as training would, look for the benchmarks in its training rows by n-grams of ``ngram``
+    words, and say what it found."""
     measure = Measure(ctx.config)
     datasets = Datasets(ctx.config.dataset, ctx)
     recorders = [recorded(source) for source in datasets.sources]

@@ -22,7 +22,6 @@ class Index(NamedTuple):
     places: Mapping[Gram, Sequence[tuple[int, int]]]
     """n-gram -> (prompt, first word) of each occurrence."""
     lengths: Sequence[int]
-    """Words of each prompt."""
     size: int
 
 
@@ -61,17 +60,11 @@ def matches(index: Index, row: Item) -> dict[int, tuple[float, tuple[str, ...]]]
 def examine_contamination(
     items: Sequence[Item], benchmark: Sequence[Item], size: int, name: str = "benchmark"
 ) -> dict[str, Any]:
-    """Compare training rows with a benchmark's prompts.
+    """Compare training rows with a benchmark's prompts by n-grams of ``size`` words: 13 (Brown et al. 2020) or 8
+    (Lambert et al. 2024, Tulu 3).
 
-    Args:
-        items: of the data set; only those to train on are looked at.
-        benchmark: its prompts.
-        size: words of an n-gram: 13 (Brown et al. 2020) or 8 (Lambert et al. 2024, Tulu 3).
-        name: of the benchmark.
-
-    Returns:
-        How many prompts share an n-gram with a training row, of how many one row holds at least :data:`COVERED`, how
-        many training rows hold any, and the closest pairs, as JSON values.
+    How many prompts share an n-gram with a training row, of how many one row holds at least :data:`COVERED`, how many
+    training rows hold any, and the closest pairs, as JSON values.
     """
     index = index_of([item.question for item in benchmark], size)
     best: dict[int, Match] = {}

@@ -14,7 +14,6 @@ from rlhf_plugin_preflight.datacheck.items import Item
 from rlhf_plugin_preflight.datacheck.ngrams import grams, words
 
 SHINGLE = 5
-"""Words of a shingle."""
 BANDS, ROWS_OF_BAND = 16, 4
 NEAR = 0.8
 """Jaccard similarity of two texts' shingles from which they count as near duplicates (Lee et al. 2022)."""
@@ -32,11 +31,8 @@ class Pair(NamedTuple):
 
 
 def examine_duplicates(items: Sequence[Item]) -> dict[str, Any]:
-    """Exact and near duplicates among the training rows, and rows held out that are asked in training too.
-
-    Returns:
-        Counts and a few examples by place, as JSON values. ``rows`` counts those beyond the first of each text.
-    """
+    """Exact and near duplicates among the training rows, and rows held out that are asked in training too: counts and
+    a few examples by place, as JSON values. ``rows`` counts those beyond the first of each text."""
     train = [item for item in items if item.split == "train"]
     held = [item for item in items if item.split == "heldout"]
     exact = groups(item.text for item in train)
@@ -76,13 +72,8 @@ def groups(keys: Iterable[str], *, every: bool = False) -> list[list[int]]:
 
 
 def near_duplicates(texts: Sequence[str]) -> list[Pair]:
-    """Pairs of texts whose shingles have a Jaccard similarity of at least :data:`NEAR`; each second text once.
-
-    MinHash with locality-sensitive hashing proposes them (Broder 1997), the shingles themselves decide.
-
-    Args:
-        texts: all different.
-    """
+    """Pairs of texts, all different, whose shingles have a Jaccard similarity of at least :data:`NEAR`; each second
+    text once. MinHash with locality-sensitive hashing proposes them (Broder 1997), the shingles themselves decide."""
     shingles = [shingles_of(text) for text in texts]
     pairs: dict[int, Pair] = {}
     for first, second in candidates(shingles):
@@ -116,12 +107,8 @@ def jaccard(first: frozenset[int], second: frozenset[int]) -> float:
 
 
 def candidates(shingles: Sequence[frozenset[int]], boundary: int | None = None) -> list[tuple[int, int]]:
-    """Pairs of indices that share a band of their MinHash signatures, in order.
-
-    Args:
-        shingles: of each text.
-        boundary: propose only pairs of one index below it and one from it on.
-    """
+    """Pairs of indices that share a band of their MinHash signatures, in order; with a ``boundary`` only pairs of one
+    index below it and one from it on."""
     rng = np.random.default_rng(0)
     odd, shift = (rng.integers(1, 2**61 - 1, size=(BANDS * ROWS_OF_BAND, 1), dtype=np.uint64) for _ in range(2))
     odd |= np.uint64(1)

@@ -25,34 +25,26 @@ KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "unpaired": "unpai
 
 
 class Item(NamedTuple):
-    """One thing to train on, or held out.
-
-    Example:
-        Item("a.jsonl, line 3", "train", ({"role": "user", "content": "2 + 2?"},), ("4",))
-    """
+    """One thing to train on, or held out."""
 
     where: str
     split: str
     prompt: tuple[Message, ...]
     completions: tuple[str, ...]
-    """The completion to imitate or judge, the chosen and the rejected one, or none."""
     turns: tuple[Message | None, ...] = ()
     """Of each completion that is more than a text, the turn; () where none is."""
     tools: tuple[Tool, ...] = ()
 
     @property
     def replies(self) -> tuple[Reply, ...]:
-        """The completions with their turns."""
         return tuple(zip(self.completions, self.turns or (None,) * len(self.completions)))
 
     @property
     def question(self) -> str:
-        """Every turn of the prompt but the system's."""
         return "\n".join(message_text(m) for m in self.prompt if m["role"] != "system")
 
     @property
     def text(self) -> str:
-        """The question and the completions."""
         return "\n".join([self.question, *self.completions])
 
 
@@ -65,11 +57,8 @@ class Reading(NamedTuple):
 
 
 def kind_of(trainer: Any) -> str:
-    """``prompts``, ``pairs``, ``unpaired`` or ``demonstrations``: the rows that a trainer learns from.
-
-    Args:
-        trainer: its configuration; one that samples reads prompts, and one may say so itself in ``reads``.
-    """
+    """``prompts``, ``pairs``, ``unpaired`` or ``demonstrations``: the rows that a trainer learns from. One that
+    samples reads prompts, and one may say so itself in ``reads``."""
     if (reads := getattr(trainer, "reads", None)) is not None:
         return str(reads)
     if hasattr(trainer, "group_size"):
@@ -82,9 +71,6 @@ def read_items(datasets: Datasets, ctx: BuildContext) -> Reading:
 
     Prompts are shown to the verifier's ``check_prompt``, and, where a trainer reads more of a row than the core does,
     to its configuration's ``check_row(prompt, where)``, which returns the completion that is learned or None.
-
-    Raises:
-        DatasetError: the data set cannot be read at all.
     """
     kind = kind_of(ctx.config.trainer)
     items: list[Item] = []

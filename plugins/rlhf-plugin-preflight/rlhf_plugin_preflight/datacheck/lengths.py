@@ -43,14 +43,7 @@ class Lengths(NamedTuple):
 
 
 class Measure:
-    """Tokenizes as the run's model would.
-
-    Args:
-        config: names the model and the limits.
-
-    Raises:
-        ModelError: the tokenizer cannot be loaded.
-    """
+    """Tokenizes as the run's model would."""
 
     def __init__(self, config: RunConfig) -> None:
         self.formatter = Formatter(load_tokenizer(config.model), config.model.prompt_format)
@@ -86,11 +79,7 @@ def limit_of(config: RunConfig, context: int) -> tuple[int, str, str]:
 
 
 def context_of_model(config: ModelConfig) -> int:
-    """Tokens that the model's configuration allows, its weights not loaded.
-
-    Raises:
-        ModelError: there is no such model.
-    """
+    """Tokens that the model's configuration allows, its weights not loaded."""
     from transformers import AutoConfig
 
     source = resolve_model(config.path)

@@ -11,12 +11,7 @@ Gram = tuple[str, ...]
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words and numbers, without punctuation (as in Brown et al. 2020, appendix C).
-
-    Example:
-        >>> words("What's 2 + 3?")
-        ['what', 's', '2', '3']
-    """
+    """Lower-case words and numbers, without punctuation (as in Brown et al. 2020, appendix C)."""
     return _WORD.findall(normalize("NFKC", text).lower())
 
 

@@ -10,13 +10,7 @@ WIDTH = 40
 
 
 def lines(result: Mapping[str, Any], most: int, file: str) -> Iterator[str]:
-    """One line of text after the other.
-
-    Args:
-        result: of :func:`rlhf_plugin_preflight.datacheck.check.check_data`.
-        most: broken and dropped rows to show.
-        file: the data set's name, which is left out in front of its lines.
-    """
+    """One line of text after the other."""
     for line in _all_lines(result, most):
         yield line.replace(f"{file}, ", "").replace(f"{file}:", "line ")
 

@@ -17,7 +17,6 @@ class RecordedRow(dict[str, Any]):
         self.used: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As of a mapping."""
         return self[key] if dict.__contains__(self, key) else default
 
     def __getitem__(self, key: str) -> Any:
@@ -28,11 +27,7 @@ class RecordedRow(dict[str, Any]):
 
 
 class RecordingSource:
-    """A dataset component whose rows are :class:`RecordedRow`; otherwise the component itself.
-
-    Args:
-        component: of the data set.
-    """
+    """A dataset component whose rows are :class:`RecordedRow`; otherwise the component itself."""
 
     def __init__(self, component: Any) -> None:
         self.component = component
@@ -50,12 +45,8 @@ class RecordingSource:
 
 
 def form_of(row: RecordedRow, columns: Mapping[str, str]) -> str:
-    """What a row's form is called, by the columns that were read. Example: ``messages``
-
-    Args:
-        row: after it was read.
-        columns: our column -> the file's.
-    """
+    """What a row's form is called, by the columns that were read from it (``columns``: ours -> the file's). Example:
+    ``messages``"""
     ours = {theirs.split(".")[0]: name for name, theirs in columns.items()}
     values = {ours.get(name, name): dict.get(row, name) for name in row.used}
     asked = next(

@@ -28,17 +28,9 @@ def check_device(
 ) -> Report:
     """Compare every forward, the native engine, a checkpoint and every strategy with the plain way on this device.
 
-    Args:
-        name: ``cpu`` or ``cuda``.
-        model: as of ``--model``.
-        ranks: processes for strategies; None takes the cards there are, and two on the CPU.
-        rollout: settings of a rollout engine that is tried, too, such as ``rollout.name=vllm``; none for none.
-        show: called with each comparison once it is made.
-        keep: called with the report at the end, with what there is of it if the check is interrupted.
-
-    Raises:
-        ConfigError: there is no such device, or fewer cards than ranks.
-        ModelError: the model cannot be loaded.
+    ``ranks`` are processes for strategies; None takes the cards there are, and two on the CPU. ``rollout`` are settings
+    of a rollout engine that is tried, too. ``show`` is called with each comparison once it is made, ``keep`` with the
+    report at the end, with what there is of it if the check is interrupted.
     """
     import torch
 

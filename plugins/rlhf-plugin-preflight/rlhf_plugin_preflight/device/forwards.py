@@ -30,13 +30,8 @@ REPEATS = {"cpu": 1, "cuda": 5}
 
 
 def compare_forwards(loaded: LoadedModel, device: torch.device, precision: Precision) -> Iterator[Comparison]:
-    """Each optimisation alone and all together: logprobs, gradient, seconds of forward and backward.
-
-    Args:
-        loaded: the model, on the CPU or on the device; it is copied.
-        device: where it runs.
-        precision: of the trunk.
-    """
+    """Each optimisation alone and all together: logprobs, gradient, seconds of forward and backward. The model is
+    copied."""
     model = _placed(loaded, device, precision)
     samples = random_samples(loaded)
     possible = possible_here(structure(model))

@@ -14,11 +14,7 @@ Verdict = Literal["agrees", "differs", "failed", "measured", "not run"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One way to compute something against the plain one.
-
-    Example:
-        Comparison("forward fp32: packing", "agrees", "logprobs to 2e-06 nats, gradient to 4e-07", 0.02, 1.7)
-    """
+    """One way to compute something against the plain one."""
 
     what: str
     verdict: Verdict
@@ -28,7 +24,6 @@ class Comparison:
     """Times as fast as the plain way; None where there is none to compare with."""
 
     def line(self) -> str:
-        """For people."""
         speed = "" if self.speedup is None else f"  {self.speedup:.2f} x as fast"
         took = f"  {self.seconds:.3g} s" if self.seconds else ""
         return f"{self.verdict:<8} {self.what:<36} {self.detail}{took}{speed}".rstrip()
@@ -39,7 +34,6 @@ class Report:
     """All comparisons, and what they were made on."""
 
     device: str
-    """Name of the card, or of the processor."""
     model: str
     seconds: float
     versions: dict[str, str]
@@ -47,11 +41,9 @@ class Report:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs and nothing failed."""
         return not any(row.verdict in ("differs", "failed") for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
-        """For machines, and to be attached to a report of a bug."""
         return {**asdict(self), "agrees": self.agrees}
 
 

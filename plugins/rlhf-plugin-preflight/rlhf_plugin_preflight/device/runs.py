@@ -23,8 +23,6 @@ STEPS = 2
 
 
 class Limits(NamedTuple):
-    """Seconds of one training, and of all together."""
-
     one_s: float
     all_s: float
 
@@ -43,15 +41,7 @@ def compare_runs(
     model: str, device: torch.device, ranks: int, folder: Path, rollout: Sequence[str] = ()
 ) -> Iterator[Comparison]:
     """Supervised fine-tuning for two steps: a checkpoint resumed, then each strategy on so many ranks, and what it
-    wrote by parts resumed by one process.
-
-    Args:
-        model: of the run's ``--model``.
-        device: where it trains.
-        ranks: processes of the strategies for several.
-        folder: where the runs are written.
-        rollout: settings of a rollout engine, with which a run of GRPO is tried, too.
-    """
+    wrote by parts resumed by one process. With settings of a rollout engine, a run of GRPO with it is tried, too."""
     yield from _supervised(train := _Trainings(model, device, folder), ranks)
     if rollout:
         yield train.engine(rollout)

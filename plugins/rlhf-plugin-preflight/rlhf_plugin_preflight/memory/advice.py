@@ -17,11 +17,7 @@ Replan = Callable[["RunConfig"], MemoryPlan]
 
 
 class Change(NamedTuple):
-    """One setting.
-
-    Example:
-        Change("model.gradient_checkpointing=true", "a slower update, the same gradient", change)
-    """
+    """One setting."""
 
     setting: str
     cost: str
@@ -72,11 +68,8 @@ def changes(run: RunConfig) -> Iterator[Change]:
 
 
 def accepted_by_strategy(ctx: BuildContext) -> Callable[[RunConfig], bool]:
-    """Whether the run's strategy takes a changed configuration, as its preflight says.
-
-    Args:
-        ctx: of the run as it is. What the strategy refuses of it already is no fault of a change.
-    """
+    """Whether the run's strategy takes a changed configuration, as its preflight says. What it refuses of the run as
+    it is already is no fault of a change."""
 
     def refusal(run: RunConfig) -> str | None:
         try:
@@ -91,26 +84,15 @@ def accepted_by_strategy(ctx: BuildContext) -> Callable[[RunConfig], bool]:
 
 
 def accepted(ctx: BuildContext, found: Footprint) -> Callable[[RunConfig], bool]:
-    """Whether strategy and rollout engine take a changed configuration.
-
-    Args:
-        ctx: of the run as it is.
-        found: its footprint.
-    """
+    """Whether strategy and rollout engine take a changed configuration."""
     by_strategy = accepted_by_strategy(ctx)
     by_engine = accepted_by_engine(found.facts) if found.facts is not None else by_strategy
     return lambda run: by_engine(run) and by_strategy(run)
 
 
 def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[RunConfig], bool]) -> Advice:
-    """The first change that is enough, else as many as are together, the cheapest first.
-
-    Args:
-        run: that does not fit.
-        limit: bytes of the device.
-        replan: plans a changed run.
-        accepted: whether a changed run would start at all.
-    """
+    """The first change that is enough for ``limit`` bytes of the device, else as many as are together, the cheapest
+    first."""
     every = [change for change in changes(run) if accepted(change.make(run))]
     furthest = _furthest(every)
     for last in furthest:

@@ -27,15 +27,7 @@ LIMITS = {
 
 
 def read_amount(text: str) -> int:
-    """Bytes.
-
-    Raises:
-        ConfigError: it is none, or nothing.
-
-    Example:
-        >>> read_amount("80GiB")
-        85899345920
-    """
+    """Bytes."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = match.group(2).upper() if match else ""
     if match is None or unit not in UNITS:

@@ -49,12 +49,7 @@ class Stage:
 
 
 class Backward:
-    """Follows an update's forward and backward.
-
-    Args:
-        module: of which a strategy would shard each decoder layer by itself.
-        live: counts tensors; gradients are named "gradients" in it.
-    """
+    """Follows an update's forward and backward; a strategy would shard each decoder layer of ``module`` by itself."""
 
     def __init__(self, module: torch.nn.Module, live: LiveBytes) -> None:
         self.live = live
@@ -92,11 +87,7 @@ class Backward:
 
     @contextmanager
     def followed(self, optimizer: torch.optim.Optimizer) -> Generator[None, None, None]:
-        """Until the optimizer's step.
-
-        Args:
-            optimizer: of the update.
-        """
+        """Until the optimizer's step."""
         hooks: list[Any] = [optimizer.register_step_pre_hook(lambda *_: self._over())]
         for n, layer in enumerate(self.layers):
             hooks.append(layer.register_forward_pre_hook(partial(self._before_layer, n), with_kwargs=True))
@@ -110,7 +101,6 @@ class Backward:
                 hook.remove()
 
     def gradient(self, parameter: torch.nn.Parameter) -> None:
-        """A parameter has its gradient of this backward."""
         layer = self._layer_of.get(id(parameter), -1)
         self._undivided[layer] += parameter.numel() * parameter.element_size()
 

@@ -57,15 +57,8 @@ SURE_TO_SAMPLE = SURE | {"gathered units"}
 
 
 def check_memory(ctx: BuildContext, *, force: bool) -> None:
-    """Refuse a run that cannot fit this machine.
-
-    Args:
-        ctx: configuration, registry and world size.
-        force: warn instead.
-
-    Raises:
-        ConfigError: what is needed, what there is, and the cheapest change.
-    """
+    """Refuse a run that cannot fit this machine, with what is needed, what there is, and the cheapest change;
+    ``force`` warns instead."""
     from rlhf_plugin_preflight.memory.amounts import available_ram
 
     bounded = not says_memory(ctx.config) and not _has_gpu(ctx.config)
@@ -223,7 +216,6 @@ def _host_refusal(ctx: BuildContext, plan: MemoryPlan, advised: Advised, force: 
 
 
 def _advised(ctx: BuildContext, replan: Replan, takes: Callable[[RunConfig], bool], limit: int) -> str:
-    """The cheapest settings with which a run fits; empty if there are none."""
     from rlhf_plugin_preflight.memory.advice import cheapest
 
     advice = cheapest(ctx.config, limit, replan, takes)

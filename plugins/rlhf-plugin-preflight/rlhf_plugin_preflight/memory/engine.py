@@ -33,7 +33,6 @@ class EngineFacts:
     token: int
     """Keys and values of one token, of all layers."""
     vocabulary: int
-    """Tokens."""
     context: int
     """Tokens of prompt and completion that fit."""
     rows: int
@@ -43,24 +42,17 @@ class EngineFacts:
     largest: int
     """The largest weight among that."""
     lora: bool
-    """Adapters are trained."""
     on_cpu: bool
-    """The device is main memory."""
     device: int
     """Of the device in all, free or not."""
     ranks: int
-    """Processes of the run."""
     unit: int = 0
     """The largest decoder layer, or embedding or head, in the number type that the policy computes in."""
 
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """What one rank's engine holds.
-
-    Example:
-        EngineMemory({"engine weights": 538_000_000, "engine KV cache": 1 << 30})
-    """
+    """What one rank's engine holds."""
 
     parts: Parts
     """On the rank's device from the engine's start to its end."""

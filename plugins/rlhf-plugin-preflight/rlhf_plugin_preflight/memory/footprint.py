@@ -34,7 +34,6 @@ class ModelSize:
     path: str
     parameters: int
     trained: int
-    """Parameters."""
     layers: int
     heads: int
     kv_heads: int
@@ -44,7 +43,6 @@ class ModelSize:
     root: int
     """What is in no decoder layer: embedding, last norm, head."""
     context: int
-    """Tokens."""
     merged: int = 0
     """Weights that adapters are added to, of which the final model gets new ones."""
     largest: int = 0
@@ -90,21 +88,11 @@ def footprint(
     device: int | None = None,
     check: Callable[[ModelSize], None] = lambda model: None,
 ) -> Footprint:
-    """Rehearse a run.
+    """Rehearse a run. Of a deep model with equal layers two shallow ones are rehearsed, and each number is continued
+    along the line through both.
 
-    Of a deep model with equal layers two shallow ones are rehearsed, and each number is continued along the line
-    through both.
-
-    Args:
-        ctx: the run's configuration, registry and world size.
-        on_cpu: where it will run.
-        prompt: tokens of every prompt, instead of the data's.
-        reply: tokens of every reply, likewise.
-        device: bytes of each card; None takes this machine's.
-        check: called with the model before anything is rehearsed.
-
-    Raises:
-        UserError: model or sizes that cannot be.
+    ``prompt`` and ``reply``: tokens of every one, instead of the data's; ``device``: bytes of each card, None takes
+    this machine's; ``check`` is called with the model before anything is rehearsed.
     """
     with _as_in_a_run(ctx.config), without_values() as unknown:
         policy = weightless_model(ctx.config.model)

@@ -24,11 +24,7 @@ STRATEGIES: tuple[Name, ...] = get_args(Name)
 
 @dataclass(frozen=True)
 class Layout:
-    """Bytes of one parameter that is trained.
-
-    Example:
-        Layout("fp32", 4, 0, 4, 8, 0).total  # 16
-    """
+    """Bytes of one parameter that is trained."""
 
     name: str
     weight: int
@@ -40,7 +36,6 @@ class Layout:
 
     @property
     def total(self) -> int:
-        """In one process."""
         return self.weight + self.master + self.gradient + self.moments + self.cast
 
 
@@ -82,13 +77,7 @@ class Shares:
 
 
 def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
-    """Of a strategy on so many ranks.
-
-    Args:
-        name: of the strategy.
-        ranks: in all.
-        ranks_per_node: among which HSDP shards.
-    """
+    """Of a strategy on so many ranks; HSDP shards among ``ranks_per_node``."""
     one = 1 / ranks
     if name == "hsdp":
         one = 1 / min(ranks, ranks_per_node)

@@ -21,14 +21,7 @@ UNNAMED = "activations"
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of live tensors by part, as they are now and as they were at the peak.
-
-    Example:
-        with LiveBytes() as live:
-            live.name("weights", model.parameters())
-            model(ids).logits.sum().backward()
-        live.peak, live.at_peak
-    """
+    """Bytes of live tensors by part, as they are now and as they were at the peak."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,14 +26,9 @@ def load_phase(
     is divided last. In stages 1 and 2 the trained weights are laid end to end in a new tensor while the old ones are
     still there; on a GPU that happens in main memory where there is no room.
 
-    Args:
-        of: the strategy.
-        models: bytes of policy, reference and critic, whole.
-        held: what a rank has of them and of everything else once it is divided.
-        made: what is made with the optimizer and stays, moments apart.
-        trained: bytes of the weights that are trained.
-        on_cpu: the device is main memory.
-        by_parts: the weights lie on disk so that a rank can read its part of them.
+    ``models``: bytes of policy, reference and critic, whole; ``held``: what a rank has of them and of everything else
+    once it is divided; ``made``: what is made with the optimizer and stays, moments apart; ``trained``: bytes of the
+    weights that are trained.
     """
     if of.gathers and not by_parts:
         whole = {**held, **models, "root group": 0.0}
@@ -49,13 +44,9 @@ def load_phase(
 
 
 def lies_by_parts(config: ModelConfig, text: Any) -> bool:
-    """Whether :func:`rlhf_core.models.load.load_policy` can leave a model's weights on disk, for ranks to read parts of
-    them. What is not on this machine is taken to be a folder of safetensors.
-
-    Args:
-        config: which model.
-        text: transformers' configuration of its decoder.
-    """
+    """Whether :func:`rlhf_core.models.load.load_policy` can leave a model's weights on disk, for ranks to read parts
+    of them; ``text`` is transformers' configuration of its decoder. What is not on this machine is taken to be a
+    folder of safetensors."""
     from rlhf_core.models.layers.trunk_and_head import keys_and_values_only
     from rlhf_core.models.modality import MODALITY_FILE
     from rlhf_plugin_native.decode_step import make_cache

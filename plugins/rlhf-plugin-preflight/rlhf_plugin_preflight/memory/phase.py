@@ -14,16 +14,12 @@ ON_DEVICE = ("sampler copy", "rewards", "gradients", "reduce buffer", *RESERVED)
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase on the rank that needs most."""
-
     parts: Parts
-    """On the device."""
     host: Parts
     """In main memory, where the device has memory of its own."""
 
     @property
     def total(self) -> int:
-        """On the device."""
         return sum(self.parts.values())
 
     @property
@@ -41,15 +37,8 @@ def phase_of(
     weights_away: bool,
     state_away: bool,
 ) -> Phase:
-    """Put every part where it lies; a name that is in several of them counts once for each.
-
-    Args:
-        held: weights, bytes by part.
-        state: of the optimizer.
-        more: what else there is meanwhile; always on the device.
-        weights_away: weights lie in main memory.
-        state_away: likewise.
-    """
+    """Put every part where it lies; a name that is in several of them counts once for each. ``held`` are weights,
+    ``state`` is the optimizer's; ``more`` is always on the device."""
     device: dict[str, float] = {}
     host: dict[str, float] = {}
     for source, away in ((held, weights_away), (state, state_away), (more, False)):

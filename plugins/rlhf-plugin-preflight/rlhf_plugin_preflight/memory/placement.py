@@ -28,19 +28,8 @@ def placement_of(ctx: BuildContext) -> Placement:
 def asked_for(
     ctx: BuildContext, strategy: str | None, ranks: int, ranks_per_node: int | None, tensor: int, pipeline: int
 ) -> Placement:
-    """A layout that somebody asks about; what is left out is the run's own.
-
-    Args:
-        ctx: configuration and world size.
-        strategy: a name of :data:`~rlhf_plugin_preflight.memory.layouts.STRATEGIES`.
-        ranks: in all.
-        ranks_per_node: of HSDP.
-        tensor: ranks that share every layer.
-        pipeline: groups of layers.
-
-    Raises:
-        ConfigError: no such strategy.
-    """
+    """A layout that somebody asks about; what is left out is the run's own. ``tensor`` ranks share every layer,
+    ``pipeline`` is the number of groups of layers."""
     own = placement_of(ctx)
     name = strategy or (own.strategy if ctx.world_size > 1 else "single" if ranks == 1 else "ddp")
     if name not in STRATEGIES:

@@ -23,11 +23,7 @@ MOST_RANKS = 4096
 
 @dataclass(frozen=True)
 class Placement:
-    """How the ranks share the work.
-
-    Example:
-        Placement("hsdp", 16, 8)
-    """
+    """How the ranks share the work."""
 
     strategy: Name
     ranks: int = 1
@@ -51,17 +47,14 @@ class MemoryPlan:
 
     @property
     def peak(self) -> int:
-        """Of the phase that needs most, on the device."""
         return max(phase.total for phase in self.phases.values())
 
     @property
     def peak_phase(self) -> str:
-        """The phase that needs most."""
         return max(self.phases, key=lambda name: self.phases[name].total)
 
     @property
     def host_peak(self) -> int:
-        """In main memory beside a device of its own."""
         return max(sum(phase.host.values()) for phase in self.phases.values())
 
     @property
@@ -72,16 +65,11 @@ class MemoryPlan:
 
     @property
     def on_host(self) -> MemoryPlan:
-        """What it has in main memory beside a device of its own, as a plan."""
         return replace(self, phases={name: Phase(phase.host, {}) for name, phase in self.phases.items()})
 
 
 def check_placement(place: Placement, model: ModelSize) -> None:
-    """Refuse splits that cannot be.
-
-    Raises:
-        ConfigError: which number does not divide which.
-    """
+    """Refuse splits that cannot be: names which number does not divide which."""
     split = place.tensor * place.pipeline
     if place.strategy == "single" and place.ranks > 1:
         raise ConfigError(
@@ -108,13 +96,7 @@ def check_placement(place: Placement, model: ModelSize) -> None:
 
 
 def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
-    """Share a footprint out.
-
-    Args:
-        found: of one process that holds everything.
-        place: strategy and ranks.
-        on_cpu: the device is main memory.
-    """
+    """Share out a footprint of one process that holds everything."""
     check_placement(place, found.model)
     split = place.tensor * place.pipeline
     of = shares(place.strategy, place.ranks // split, place.ranks_per_node)
@@ -226,7 +208,6 @@ def fewest_ranks(
 
 
 def as_json(plan: MemoryPlan) -> dict[str, Any]:
-    """For machines."""
     place = plan.placement
     return {
         "strategy": place.strategy,

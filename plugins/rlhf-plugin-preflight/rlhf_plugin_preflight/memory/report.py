@@ -33,7 +33,6 @@ class Report:
     found: Footprint
     plan: MemoryPlan
     others: Sequence[MemoryPlan]
-    """Every strategy on as many ranks."""
     planned_for: Sequence[str]
     """Strategies that this installation does not have."""
     limit: int
@@ -41,7 +40,6 @@ class Report:
     fewest: dict[str, int | None]
     """Strategy -> fewest ranks on which it fits; of powers of two."""
     advice: Advice | None
-    """None where it fits."""
     host_limit: int | None = None
     """Bytes of main memory for each rank, beside a device of its own; None where nobody said."""
 
@@ -66,7 +64,6 @@ class Report:
         return place.strategy in self.planned_for or place.tensor * place.pipeline > 1
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
         model, sizes = self.found.model, self.found.sizes
         advice, engine = self.advice, self.found.engine
         return {
@@ -108,17 +105,10 @@ def make_report(
 ) -> Report:
     """Plan a run.
 
-    Args:
-        ctx: configuration, registry, world size.
-        place: strategy and ranks.
-        limit: bytes of each card; None takes this machine's.
-        prompt: see :func:`rlhf_plugin_preflight.memory.footprint.footprint`.
-        reply: likewise.
-        host: bytes of main memory of each machine; None takes this machine's where ``limit`` is this machine's.
-        on_machine: most ranks of a machine, which share it; None takes 8.
-
-    Raises:
-        UserError: model, sizes or settings that cannot be.
+    ``limit``: bytes of each card; None takes this machine's. ``prompt``, ``reply``: see
+    :func:`rlhf_plugin_preflight.memory.footprint.footprint`. ``host``: bytes of main memory of each machine; None takes
+    this machine's where ``limit`` is this machine's. ``on_machine``: most ranks of a machine, which share it; None
+    takes 8.
     """
     place = replace(place, bucket=getattr(ctx.config.strategy, "bucket", place.bucket))
     device, capacity = device_of(ctx.config, place.ranks)

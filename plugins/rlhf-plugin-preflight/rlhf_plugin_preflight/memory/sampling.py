@@ -37,18 +37,12 @@ class Sampling:
 
     @property
     def parts(self) -> Parts:
-        """At the peak."""
         return max(self.copying, self.reading, self.decoding, key=lambda parts: sum(parts.values()))
 
 
 def rehearse_sampling(ctx: BuildContext, sizes: Sizes, *, on_cpu: bool) -> Sampling:
-    """Read the longest prompts, then decode the last token of completions of full length.
-
-    Args:
-        ctx: ``policy`` has no weights.
-        sizes: prompts and completions.
-        on_cpu: the native engine copies the weights into a layout of its own there.
-    """
+    """Read the longest prompts, then decode the last token of completions of full length; ``on_cpu`` the native engine
+    copies the weights into a layout of its own."""
     prompts, rows = _together(ctx.config.rollout, sizes)
     longest = max(prompts)
     copied = decode_copy_bytes(ctx.policy.model) if on_cpu and sizes.completion >= _worth_tokens() else 0

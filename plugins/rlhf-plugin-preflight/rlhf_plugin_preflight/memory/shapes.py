@@ -11,11 +11,7 @@ PREFIX = "shape:"
 
 
 class Shape(NamedTuple):
-    """A decoder's sizes.
-
-    Example:
-        Shape("llama", 32, 4096, 32, 32, 11008, 32000, 4096)  # Llama 2 7B
-    """
+    """A decoder's sizes."""
 
     family: str
     layers: int
@@ -59,11 +55,7 @@ def is_shape(path: str) -> bool:
 
 
 def shape_config(path: str) -> Any:
-    """transformers' configuration of a shape.
-
-    Raises:
-        ModelError: an unknown name or size, or sizes that no decoder can have.
-    """
+    """transformers' configuration of a shape."""
     shape = SHAPES[path] if path in SHAPES else _spelled(path.removeprefix(PREFIX))
     return _config(shape)
 

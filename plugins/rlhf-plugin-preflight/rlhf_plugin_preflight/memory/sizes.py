@@ -22,7 +22,6 @@ LOOKED_AT = 2000
 DRAWS = 200
 """Micro-batches that are drawn to find a heavy one."""
 ASSUMED_PROMPT = 512
-"""Tokens of a prompt where nothing is known of it."""
 
 
 class Row(NamedTuple):
@@ -33,7 +32,6 @@ class Row(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """In one packed row, the prompt once."""
         return self.prompt + sum(self.replies)
 
 
@@ -54,11 +52,9 @@ class Sizes:
     micro_batch: tuple[Row, ...]
     """Rows of one micro-batch, a heavy one of the run."""
     micro_batches: int
-    """Of one update on each rank."""
     prompts: tuple[int, ...]
     """Prompts of one rank that are sampled from together, the longest ones."""
     group: int
-    """Completions of each."""
     completion: int
     """Most tokens of a sampled completion; 0 where nothing is sampled."""
     source: str
@@ -68,18 +64,8 @@ class Sizes:
 def sizes_of(
     run: RunConfig, ctx: BuildContext, context: int, prompt: int | None = None, reply: int | None = None
 ) -> Sizes:
-    """Lengths for a plan of this run.
-
-    Args:
-        run: its configuration.
-        ctx: world size and registry.
-        context: tokens that the model takes.
-        prompt: tokens of every prompt, instead of the data's.
-        reply: tokens of every reply, likewise; of sampled ones ``sampling.max_tokens`` is the length.
-
-    Raises:
-        ConfigError: nothing fits the context.
-    """
+    """Lengths for a plan of this run. ``prompt`` and ``reply``: tokens of every one, instead of the data's; of sampled
+    ones ``sampling.max_tokens`` is the length."""
     trainer: Any = run.trainer
     online = run.samples_itself
     if online and reply is not None:

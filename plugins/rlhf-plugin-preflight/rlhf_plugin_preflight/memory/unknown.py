@@ -17,17 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 
 class Unknown(TorchFunctionMode):
-    """Answers questions about values.
-
-    Args:
-        rows: that a mask of booleans chooses, where one indexes a tensor.
-    """
+    """Answers questions about values; a mask of booleans that indexes a tensor chooses ``rows``."""
 
     def __init__(self, rows: int = 1) -> None:
         super().__init__()
         self.rows = rows
         self.value = 1.0
-        """Of every number that is asked for."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, or say what cannot be known."""
@@ -69,11 +64,7 @@ def _filled(shape: tuple[int, ...], value: float) -> Any:
 
 @contextmanager
 def without_values(rows: int = 1) -> Generator[Unknown, None, None]:
-    """Inside, tensors are made without memory, and questions about values are answered by :class:`Unknown`.
-
-    Args:
-        rows: see :class:`Unknown`.
-    """
+    """Inside, tensors are made without memory, and questions about values are answered by :class:`Unknown`."""
     # modules hold a few real tensors, such as constants of torch's optimizers
     with FakeTensorMode(allow_non_fake_inputs=True), Unknown(rows) as unknown:
         yield unknown

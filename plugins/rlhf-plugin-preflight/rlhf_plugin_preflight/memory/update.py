@@ -31,7 +31,6 @@ class Update:
     trained: int
     """Bytes of what is trained: policy and critic."""
     critic: int
-    """Bytes of the critic's own weights."""
     step: int
     """Bytes beyond weights, gradients and moments that the optimizer's step takes, on a CPU."""
     stages: dict[str, Stage] = field(default_factory=dict[str, Stage])
@@ -45,7 +44,6 @@ class Update:
 
     @property
     def layer(self) -> float:
-        """Bytes of what is trained in one decoder layer."""
         return (self.trained - self.root) / max(1, self.units)
 
     def at_peak(self) -> Update:
@@ -56,13 +54,7 @@ class Update:
 
 
 def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
-    """Make an update of the run's trainer with a micro-batch of these sizes, as it is after the first update.
-
-    Args:
-        ctx: ``policy`` has no weights; ``config`` is the run's.
-        sizes: of the micro-batches.
-        unknown: answers questions about values.
-    """
+    """Make an update of the run's trainer with a micro-batch of these sizes, as it is after the first update."""
     from rlhf_core.distributed import LocalStrategy
     from rlhf_core.training import Learner
 

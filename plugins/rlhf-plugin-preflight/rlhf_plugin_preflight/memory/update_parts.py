@@ -21,13 +21,7 @@ ON_THEIR_WAY = (SECOND, LAST, OTHER, OTHER_FIRST, AFTER)
 
 
 def in_update(found: Footprint, of: Shares, place: Placement) -> list[Sizes]:
-    """What a rank may hold at most, in each stage.
-
-    Args:
-        found: of one process that holds everything.
-        of: the strategy.
-        place: strategy and ranks.
-    """
+    """What a rank may hold at most, in each stage; ``found`` is of one process that holds everything."""
     split, update = place.tensor * place.pipeline, found.update
     whole_root = whole_root_bytes(found) / place.tensor
     if of.keeps_root:

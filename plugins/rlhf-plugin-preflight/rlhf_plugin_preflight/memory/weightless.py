@@ -23,16 +23,11 @@ class Described:
     """What a model path stands for, before its weights."""
 
     config: Any
-    """transformers' configuration."""
     source: Source
 
 
 def describe(config: ModelConfig) -> Described:
-    """Read a model's configuration: of a shape by name, a folder (``config.json`` is enough), a file or the hub.
-
-    Raises:
-        ModelError: there is none, or it cannot be read.
-    """
+    """Read a model's configuration: of a shape by name, a folder (``config.json`` is enough), a file or the hub."""
     from transformers import AutoConfig
 
     if is_shape(config.path):
@@ -46,17 +41,8 @@ def describe(config: ModelConfig) -> Described:
 
 
 def weightless_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
-    """The model as :func:`~rlhf_core.models.load.load_policy` returns it, without weights and without a tokenizer.
-
-    Call it within :func:`rlhf_plugin_preflight.memory.unknown.without_values`.
-
-    Args:
-        config: which model.
-        layers: decoder layers, instead of its own number.
-
-    Raises:
-        ModelError: as :func:`describe`; no causal language model; LoRA layers that it does not have.
-    """
+    """The model as :func:`~rlhf_core.models.load.load_policy` returns it, with ``layers`` decoder layers, without
+    weights and without a tokenizer. Call it within :func:`rlhf_plugin_preflight.memory.unknown.without_values`."""
     from transformers import AutoModelForCausalLM
 
     described = describe(config)

@@ -15,11 +15,9 @@ Row = Mapping[str, Any]
 class Adapted:
     """Rows of another source, converted one by one.
 
-    Args:
-        source: rows as they were published.
-        convert: returns a row in the core's names, and ``reasoning``, the solution up to its answer, where another form
-            may need it; ``KeyError`` and ``ValueError`` say what is wrong with the row.
-        prompt: ``r1_zero`` puts question and solution into that form.
+    ``convert`` returns a row in the core's names, and ``reasoning``, the solution up to its answer, where another form
+    may need it; its ``KeyError`` and ``ValueError`` say what is wrong with the row. ``prompt`` ``r1_zero`` puts
+    question and solution into that form.
     """
 
     def __init__(self, source: Any, convert: Callable[[Row], Row], prompt: str = "question") -> None:
@@ -27,15 +25,10 @@ class Adapted:
         self._questions: dict[tuple[str, int], str] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
-        """Converted rows of a split.
-
-        Raises:
-            DatasetError: a row lacks a column or its answer; file, line and columns.
-        """
+        """Converted rows of a split."""
         return [self._row(row, split, n) for n, row in enumerate(self.source.rows(split))]
 
     def where(self, split: str, number: int) -> str:
-        """File and line of a row."""
         return self.source.where(split, number)
 
     def question(self, split: str, number: int) -> str:
@@ -59,12 +52,8 @@ class Adapted:
 
 
 def r1_zero_row(row: Row, reasoning: str | None) -> Row:
-    """A maths row for the R1-Zero prompt: the question in it, and the solution in the form that it asks for.
-
-    Args:
-        row: in the core's names.
-        reasoning: the solution up to its answer; None where the row has no solution to imitate.
-    """
+    """A maths row for the R1-Zero prompt: the question in it, and the solution up to its answer (``reasoning``, None
+    where the row has none to imitate) in the form that it asks for."""
     prompt = R1_ZERO_PROMPT.replace("{prompt}", row["prompt"])
     solution = {} if reasoning is None else {"completion": f"{reasoning} </think> <answer> {row['answer']} </answer>"}
     return {**row, "prompt": prompt, **solution}

@@ -23,7 +23,6 @@ class AdaptedConfig(JsonlConfig):
     """The function in ``datasets.adapted`` that converts a row."""
 
     def build(self, ctx: BuildContext) -> Adapted:
-        """The rows that the base class reads, under our names."""
         from rlhf_plugin_verifiers.datasets import adapted
 
         return adapted.Adapted(super().build(ctx), getattr(adapted, self.convert), getattr(self, "prompt", "question"))
@@ -45,7 +44,6 @@ class MathsDataConfig(AdaptedConfig):
         return {"trainer": {"sampling": {"stop": list(FOLLOW_UPS)}}}
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the files, and that the prompt reaches the model as it is written."""
         super().preflight(ctx)
         prompt_format = ctx.config.model.prompt_format if ctx.config else "raw"  # rows may be read outside a run
         if self.prompt == "r1_zero" and prompt_format != "raw":

@@ -18,8 +18,6 @@ _MARKS = re.compile(
 
 
 def answer_tags_verifier(config: AnswerTagsConfig) -> GradedVerifier:
-    """The verifier ``answer_tags``."""
-
     def compare(completion: str, prompt: Prompt) -> Comparison:
         inside = between_tags(completion, strict=config.mode == "strict")
         if inside is None:
@@ -31,12 +29,7 @@ def answer_tags_verifier(config: AnswerTagsConfig) -> GradedVerifier:
 
 
 def between_tags(completion: str, *, strict: bool) -> str | None:
-    """What stands between the answer tags, None where the form is broken; modes as in ``AnswerTagsConfig``.
-
-    Example:
-        >>> between_tags("It lies on the Seine. <answer> Paris </answer>", strict=True)
-        ' Paris '
-    """
+    """What stands between the answer tags, None where the form is broken; modes as in ``AnswerTagsConfig``."""
     if strict and (completion.count(_OPEN), completion.count(_CLOSE)) != (1, 1):
         return None
     before, closed, after = completion.rpartition("</think>")[2].rpartition(_CLOSE)
@@ -51,11 +44,6 @@ def normalised(text: str, config: AnswerTagsConfig) -> str:
 
     Marks within a number or a name stay (``3.5``, ``-5``, ``C++``), and so does a letter A that is no article
     (``vitamin A``). A text of nothing but articles and marks is left as it is.
-
-    Example:
-        >>> from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig
-        >>> normalised("The Eiffel-Tower, Paris.", AnswerTagsConfig())
-        'eiffel tower paris'
     """
     plain = " ".join(unicodedata.normalize("NFKC", text).split())
     short = plain

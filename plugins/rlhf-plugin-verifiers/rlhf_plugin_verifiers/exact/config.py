@@ -52,7 +52,6 @@ class AnswerTagsConfig(VerifierConfig):
 
     @property
     def asked_form(self) -> tuple[str, ...]:
-        """The answer's tag."""
         return ("<answer>",) if self.form_in_prompt else ()
 
     def check_prompt(self, prompt: Prompt) -> str | None:
@@ -74,7 +73,6 @@ class ChoiceConfig(VerifierConfig):
     (boxed, stated as the answer, leading, or the last that stands alone)."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        """The reference must be a letter."""
         from rlhf_plugin_verifiers.maths.choice import LETTERS, option_letter
 
         if prompt.answer is None or option_letter(prompt.answer) is not None:

@@ -66,8 +66,6 @@ def closed_validator(schema: Any) -> Any:
 
 
 def schema_verifier(config: JsonSchemaConfig) -> GradedVerifier:
-    """The verifier ``json_schema``."""
-
     def compare(completion: str, prompt: Prompt) -> Comparison:
         is_json, value = read_json(completion, strict=config.mode == "strict")
         if not is_json:

@@ -14,8 +14,6 @@ _STATED = re.compile(r"(?:\banswer\s+is|\banswer\s*:)\s*([^\n]*)", re.IGNORECASE
 
 
 def string_verifier(config: ExactConfig) -> GradedVerifier:
-    """The verifier ``exact``."""
-
     def plain(text: str) -> str:
         text = " ".join(text.split())
         text = without_marks(text) if config.ignore_punctuation else text
@@ -33,14 +31,8 @@ _QUOTES = {'"': '"', "'": "'", "`": "`", "*": "*", "\u201c": "\u201d", "\u2018":
 
 
 def without_marks(text: str) -> str:
-    """A text without the quotes, stars or backticks around it and without the sentence's punctuation after it.
-
-    Signs, decimal points and whatever else stands before an answer belong to it, and so do marks within it.
-
-    Example:
-        >>> [without_marks(t) for t in ("**New York.**", "-5.", ".5", "C++", "...")]
-        ['New York', '-5', '.5', 'C++', '...']
-    """
+    """A text without the quotes, stars or backticks around it and without the sentence's punctuation after it. Signs,
+    decimal points and whatever else stands before an answer belong to it, and so do marks within it."""
     while True:
         short = text.rstrip(".,;:!?\u3002\uff01\uff1f").strip()
         if len(short) > 1 and _QUOTES.get(short[0]) == short[-1]:
@@ -57,8 +49,6 @@ def _last_stated(completion: str) -> str:
 
 
 def choice_verifier(config: ChoiceConfig) -> GradedVerifier:
-    """The verifier ``choice``."""
-
     def compare(completion: str, prompt: Prompt) -> Comparison:
         only = _whole_letter(completion)
         letter = only if config.mode == "strict" else chosen_letter(completion)
@@ -79,7 +69,6 @@ def _whole_letter(completion: str) -> str | None:
 
 
 def regex_verifier(config: RegexConfig) -> GradedVerifier:
-    """The verifier ``regex``."""
     pattern = re.compile(config.pattern, re.DOTALL | (re.IGNORECASE if config.ignore_case else 0))
 
     def compare(completion: str, prompt: Prompt) -> Comparison:

@@ -54,7 +54,6 @@ class GymVerifierConfig(VerifierConfig):
 
     @property
     def asked_form(self) -> tuple[str, ...]:
-        """The answer's tag, which the strict mode wants."""
         return ("<answer>",) if self.mode == "strict" else ()
 
     def check_prompt(self, prompt: Prompt) -> str | None:

@@ -55,7 +55,6 @@ def create(task: str, settings: Mapping[str, Any], seed: int, size: int) -> Any:
 
 
 def check_task(config: GymDataConfig) -> None:
-    """Generate one problem; errors as in :func:`create`."""
     _ = create(config.task, config.settings, config.seed, 1)[0]
 
 
@@ -95,5 +94,4 @@ class GymSource:
         return {**row, **answer, "reasoning_gym": key}
 
     def where(self, split: str, number: int) -> str:
-        """Task and index of a row."""
         return f"reasoning-gym {self.config.task}, {split} problem {number}"

@@ -32,7 +32,6 @@ class GymVerifier:
         import_reasoning_gym()  # while the worker starts, and not on the first call's time
 
     def verify(self, sample: Sample) -> Score:
-        """Return the task's score with parts ``format`` (answer tags), ``answer`` (full score) and ``reward``."""
         why = self.config.check_prompt(sample.prompt)
         if why is not None:
             return Score.failed(ScoreStatus.MISSING, why)
@@ -133,14 +132,8 @@ def is_literal(text: str) -> bool:
 
 
 def is_arithmetic(text: str) -> bool:
-    """Whether a text is one line of numbers, names, operators and calls of :data:`FUNCTIONS`.
-
-    A string is none: sympy evaluates those that it meets inside an expression.
-
-    Example:
-        >>> is_arithmetic("x**2/2 + sin(3*x)"), is_arithmetic("sin('x')"), is_arithmetic("open(x)")
-        (True, False, False)
-    """
+    """Whether a text is one line of numbers, names, operators and calls of :data:`FUNCTIONS`. A string is none: sympy
+    evaluates those that it meets inside an expression."""
     if re.search(r"[\n\r\\#]", text.strip()):
         return False
     try:

@@ -206,4 +206,3 @@ IFEVAL = {
     "change_case:english_lowercase": english_lowercase,
     "punctuation:no_comma": no_comma,
 }
-"""Instruction id -> its check."""

@@ -25,17 +25,10 @@ def installed() -> bool:
 
 
 def in_language(text: str, language: str) -> bool:
-    """Whether a text is in a language; one without letters is in any.
+    """Whether a text is in a language (ISO 639-1, ``zh-cn`` and ``zh-tw`` included); one without letters is in any.
 
     Capitals are read as lower case, for the detector's profiles hardly know any. Its guess of a few words is mostly
     chance: there a language counts that it finds likely, but not likeliest, and common English words are English.
-
-    Args:
-        text: the response.
-        language: ISO 639-1 code, ``zh-cn`` and ``zh-tw`` included.
-
-    Raises:
-        ImportError: ``langdetect`` is not installed.
     """
     text = text.lower() if text.isupper() else text
     shares = _shares(text)

@@ -15,22 +15,14 @@ from rlhf_plugin_verifiers.instructions.language import installed
 
 Check = Callable[[str], bool]
 INSTRUCTIONS: Mapping[str, Callable[..., bool]] = {**IFEVAL, **WORDS, **FORM, **CUSTOM}
-"""Instruction id -> ``check(text, **arguments)``."""
 NEEDS_LANGUAGE = frozenset(
     {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
 )
 
 
 def checks(ids: Sequence[str], arguments: Sequence[Mapping[str, Any] | None]) -> list[Check]:
-    """The checks of one row.
-
-    Args:
-        ids: instruction ids; the prefix ``en:`` of multilingual collections is ignored.
-        arguments: for each its arguments; those that are None, or that another instruction takes, are left out.
-
-    Raises:
-        ValueError: an unknown instruction, a missing argument, or a missing optional package.
-    """
+    """The checks of one row. The prefix ``en:`` of multilingual collections is ignored; arguments that are None, or
+    that another instruction takes, are left out. Raises ValueError, also for a missing package."""
     if len(ids) != len(arguments):
         raise ValueError(f"{len(ids)} instructions but {len(arguments)} kwargs")
     return [_check(name.removeprefix("en:"), kwargs or {}) for name, kwargs in zip(ids, arguments)]

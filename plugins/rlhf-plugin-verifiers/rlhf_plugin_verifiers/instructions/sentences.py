@@ -39,15 +39,9 @@ _TRIM = "\"'`([{*_<“‘"
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text into sentences. A line break alone ends none.
-
-    Beyond the published algorithm, typographic quotes close a sentence as straight ones do, and a quoted or bracketed
-    sentence with a word in lower case after it is part of the sentence around it.
-
-    Example:
-        >>> sentences("Dr. Lee left. Why? It was 1. 5 p.m.")
-        ['Dr. Lee left.', 'Why?', 'It was 1.', '5 p.m.']
-    """
+    """Split a text into sentences. A line break alone ends none. Beyond the published algorithm, typographic quotes
+    close a sentence as straight ones do, and a quoted or bracketed sentence with a word in lower case after it is
+    part of the sentence around it."""
     pieces: list[str] = []
     start = 0
     for end in _candidates(text):
@@ -165,12 +159,7 @@ _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 @lru_cache(maxsize=64)
 def word_tokens(text: str) -> tuple[str, ...]:
-    """Treebank tokens: punctuation and contractions stand alone, a period only at the end of a sentence.
-
-    Example:
-        >>> word_tokens("I can't go (now).")
-        ('I', 'ca', "n't", 'go', '(', 'now', ')', '.')
-    """
+    """Treebank tokens: punctuation and contractions stand alone, a period only at the end of a sentence."""
     tokens: list[str] = []
     for sentence in sentences(text):
         for pattern, replacement in _STEPS:

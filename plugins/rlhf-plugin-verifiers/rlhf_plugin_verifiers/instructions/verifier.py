@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class Followed(NamedTuple):
-    """Which instructions a response follows, one verdict each.
-
-    Example:
-        Followed(strict=(True, False), loose=(True, True))
-    """
+    """Which instructions a response follows, one verdict each."""
 
     strict: tuple[bool, ...]
     loose: tuple[bool, ...]
@@ -45,7 +41,6 @@ class InstructionVerifier:
         self.config = config
 
     def verify(self, sample: Sample) -> Score:
-        """Return the verdict; a row without usable instructions is ``missing``."""
         why = why_unusable(sample.prompt)
         if why is not None:
             return Score.failed(ScoreStatus.MISSING, why)

@@ -14,11 +14,7 @@ MAX_ANSWER = 2000
 
 
 class Stated(NamedTuple):
-    """The answer of a text; ``boxed`` if it stood in ``\\boxed{}``.
-
-    Example:
-        Stated("\\\\frac{3}{4}", boxed=True)
-    """
+    """The answer of a text; ``boxed`` if it stood in ``\\boxed{}``."""
 
     latex: str
     boxed: bool
@@ -30,12 +26,7 @@ _TEXT_AND = re.compile(r"\$?\s*(?:\\(?:text|textrm|mathrm)\{\s*,?\s*(?:and|or)\s
 
 
 def boxed_answer(text: str) -> str | None:
-    """Content of the last box; of the last boxes, joined by commas, where only "and", "or" or commas part them.
-
-    Example:
-        >>> boxed_answer(r"so \\boxed{1} and \\boxed{-2}.")
-        '1, -2'
-    """
+    """Content of the last box; of the last boxes, joined by commas, where only "and", "or" or commas part them."""
     all_boxes = boxes(text)
     if not all_boxes:
         return None
@@ -81,15 +72,9 @@ def is_formula(text: str) -> bool:
 
 
 def stated_answer(text: str) -> Stated | None:
-    """The boxed answer, one stated in another language, or the text itself where it is nothing but a formula.
-
-    None where math-verify must look for the answer: "The final answer is X" after the last box, as Minerva's prompt
-    requires, and texts without a box.
-
-    Example:
-        >>> stated_answer("Hence $x = \\boxed{7}$.")
-        Stated(latex='7', boxed=True)
-    """
+    """The boxed answer, one stated in another language, or the text itself where it is nothing but a formula. None
+    where math-verify must look for the answer: "The final answer is X" after the last box, as Minerva's prompt
+    requires, and texts without a box."""
     text = without_plus(plain_digits(own_part(text)))
     all_boxes = boxes(text)
     if all_boxes and not _FINAL.search(text, all_boxes[-1][1]):
@@ -106,12 +91,7 @@ _ANSWER_IS = re.compile(r"\banswer(?:\s+is|\s*:)\s*[:*]{0,3}([^\n]{1,200})", re.
 
 
 def last_statement(text: str) -> str | None:
-    """What follows the last "answer is" or "Answer:", without the marks around it.
-
-    Example:
-        >>> last_statement("So the answer is **Alina**.")
-        'Alina'
-    """
+    """What follows the last "answer is" or "Answer:", without the marks around it."""
     statement = _last(_ANSWER_IS.finditer(own_part(text)))
     return statement[1].strip(" \t*.,;:!\"'`$") if statement else None
 

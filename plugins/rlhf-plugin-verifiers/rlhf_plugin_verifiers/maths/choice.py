@@ -28,23 +28,14 @@ _OPERATOR = re.compile(
 
 
 class Option(NamedTuple):
-    """A letter with what it stands for.
-
-    Example:
-        Option("D", "Alina")
-    """
+    """A letter with what it stands for."""
 
     letter: str
     text: str
 
 
 def option(answer: str) -> Option | None:
-    """The option that an answer is, as in ``(D) Alina``, ``D. Alina`` or ``\\textbf{(D)}\\ 12``; None if it is none.
-
-    Example:
-        >>> option(r"\\textbf{(D)}\\ 12")
-        Option(letter='D', text='12')
-    """
+    """The option that an answer is, as in ``(D) Alina``, ``D. Alina`` or ``\\textbf{(D)}\\ 12``; None if it is none."""
     match = _OPTION.fullmatch(unwrapped(answer))
     if match is None or _OPERATOR.match(match[3]):
         return None
@@ -64,18 +55,9 @@ def only_letter(answer: str) -> str | None:
 
 
 def chosen_letter(text: str, *, explicit: bool = False) -> str | None:
-    """The letter that a completion picks: boxed, stated as the answer, leading, or else the last that stands alone.
-
-    Letters that the text denies ("not A", "A or B") do not count; nor does the article at the start of a sentence.
-
-    Args:
-        text: the completion.
-        explicit: leave out the last that stands alone, which may be the name of a point or of a set.
-
-    Example:
-        >>> chosen_letter("It's not A because it makes no sense, therefore I think it's B")
-        'B'
-    """
+    """The letter that a completion picks: boxed, stated as the answer, leading, or else the last that stands alone
+    (not if ``explicit``: it may be the name of a point or of a set). Letters that the text denies ("not A", "A or
+    B") do not count; nor does the article at the start of a sentence."""
     text = own_part(text).replace("$", "")
     boxed = boxes(text)
     if boxed:

@@ -96,7 +96,6 @@ class R1ZeroConfig(MathsConfig):
 
     @property
     def asked_form(self) -> tuple[str, ...]:
-        """The answer's tag."""
         return ("<answer>",) if self.form_in_prompt else ()
 
 

@@ -41,13 +41,7 @@ def same_text(a: str, b: str) -> bool:
 
 
 def equal(gold: Sequence[Any], stated: Sequence[Any], rules: Rules) -> bool:
-    """Whether what two texts state is mathematically the same.
-
-    Args:
-        gold: what :func:`parsed` returned for the reference.
-        stated: the same for the completion.
-        rules: precision and what counts as the same.
-    """
+    """Whether what two texts state (see :func:`parsed`) is mathematically the same."""
     return any(_equal(g, s, rules) for g, s in product(gold, stated))
 
 
@@ -71,13 +65,8 @@ def _equal(gold: Any, stated: Any, rules: Rules) -> bool:
 
 @lru_cache(maxsize=512)
 def parsed(stated: Stated | None, text: str, targets: tuple[str, ...]) -> tuple[Any, ...]:
-    """A stated answer as sympy expressions; without one, what math-verify finds at the end of the text.
-
-    Args:
-        stated: the answer, in LaTeX without delimiters.
-        text: the whole text.
-        targets: ``latex``, ``expr`` or both, for the search.
-    """
+    """A stated answer (LaTeX without delimiters) as sympy expressions; without one, what math-verify finds at the end
+    of the text, of the ``targets`` ``latex``, ``expr`` or both."""
     if stated is None:
         return _parse(unspaced_numbers(without_plus(plain_digits(own_part(text))[-TAIL:])), targets)
     if len(stated.latex) > MAX_ANSWER:

@@ -21,8 +21,6 @@ DIGITS = 6
 
 
 def gsm8k_verifier(config: Gsm8kConfig) -> GradedVerifier:
-    """The verifier ``gsm8k``."""
-
     def grade(completion: str, gold: str) -> Verdict:
         number, strict = gold_number(gold), strict_number(completion)
         stated = read_number(completion, config.mode)
@@ -33,12 +31,7 @@ def gsm8k_verifier(config: Gsm8kConfig) -> GradedVerifier:
 
 
 def read_number(completion: str, mode: str) -> Fraction | None:
-    """The number that a completion states; modes as in ``Gsm8kConfig``, None if there is none in that form.
-
-    Example:
-        >>> read_number("He has 3 + 4 = 7. The answer is 7.", "strict")
-        Fraction(7, 1)
-    """
+    """The number that a completion states; modes as in ``Gsm8kConfig``, None if there is none in that form."""
     if mode == "strict":
         return strict_number(completion)
     text = plain_digits(own_part(completion))

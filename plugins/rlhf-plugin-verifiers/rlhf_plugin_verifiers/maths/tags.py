@@ -30,19 +30,8 @@ def r1_zero_reward_fn(response: str, ground_truth: str, mode: Mode = "strict") -
     """Reward of a completion of the R1-Zero prompt: ``reward``, ``format_reward`` and ``answer_reward``, each 0 or 1.
 
     The format is ``</think> <answer> ... </answer>``; an answer counts only in it. The default is ``strict``, the
-    reward for training: nothing follows the answer, and there is one. ``compatible`` has the format rule of
-    Dr. GRPO's published grader, which courses use too: counts by category are then comparable with theirs.
-
-    Args:
-        response: the completion.
-        ground_truth: the reference answer.
-        mode: see ``R1ZeroConfig.mode``.
-
-    Example:
-        >>> r1_zero_reward_fn("so 8 </think> <answer> 8 </answer>", "8")
-        {'format_reward': 1.0, 'answer_reward': 1.0, 'reward': 1.0}
-        >>> r1_zero_reward_fn("so 8 </think> <answer> 8 </answer> Bye", "8", "compatible")["format_reward"]
-        1.0
+    reward for training: nothing follows the answer, and there is one. ``compatible`` has the format rule of Dr. GRPO's
+    published grader, which courses use too: counts by category are then comparable with theirs.
     """
     if mode not in get_args(Mode):
         raise ValueError(f"mode {mode!r} is none of {', '.join(get_args(Mode))}")
@@ -50,12 +39,7 @@ def r1_zero_reward_fn(response: str, ground_truth: str, mode: Mode = "strict") -
 
 
 def question_only_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
-    """Reward of an answer to the bare question: what its last ``\\boxed{}`` holds; parts as in `r1_zero_reward_fn`.
-
-    Example:
-        >>> question_only_reward_fn("It is 8.", "8")
-        {'format_reward': 0.0, 'answer_reward': 0.0, 'reward': 0.0}
-    """
+    """Reward of an answer to the bare question: what its last ``\\boxed{}`` holds; parts as in `r1_zero_reward_fn`."""
     return _as_rewards(grade_math(response, ground_truth, Rules(), boxed_only=True))
 
 
@@ -89,12 +73,10 @@ def tagged_answer(completion: str, *, mode: Mode) -> str | None:
 
 
 def r1_zero_verifier(config: R1ZeroConfig) -> GradedVerifier:
-    """The verifier ``r1_zero``."""
     return answer_verifier(config, lambda text, gold: grade_tags(text, gold, mode=config.mode))
 
 
 def question_only_verifier(config: QuestionOnlyConfig) -> GradedVerifier:
-    """The verifier ``question_only``."""
     strict = config.mode == "strict"
     return answer_verifier(config, lambda text, gold: grade_math(text, gold, Rules(), boxed_only=strict))
 

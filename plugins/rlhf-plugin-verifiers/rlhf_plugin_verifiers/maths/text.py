@@ -24,15 +24,9 @@ _DIGIT = re.compile(r"[^\W\D]")
 
 
 def own_part(text: str) -> str:
-    """The text up to the first follow-up question, without its reasoning (all before ``</think>``).
-
-    Of reasoning that never ends nothing is the answer. Nothing is cut before a first digit has been written: a
-    completion may begin by repeating the question.
-
-    Example:
-        >>> own_part("3 * 6 = 18. The answer is 18.\\n\\nQuestion: Tom has 1820 nails.")
-        '3 * 6 = 18. The answer is 18.'
-    """
+    """The text up to the first follow-up question, without its reasoning (all before ``</think>``). Of reasoning that
+    never ends nothing is the answer. Nothing is cut before a first digit has been written: a completion may begin
+    by repeating the question."""
     text = text.rpartition("</think>")[2].partition("<think>")[0]
     digit = _DIGIT.search(text)
     if digit is None:
@@ -42,12 +36,7 @@ def own_part(text: str) -> str:
 
 
 def plain_digits(text: str) -> str:
-    """Every decimal digit of Unicode as ASCII, fullwidth and Arabic ones included; superscripts stay.
-
-    Example:
-        >>> plain_digits("１８ and ٤٢, 5 m²")
-        '18 and 42, 5 m²'
-    """
+    """Every decimal digit of Unicode as ASCII, fullwidth and Arabic ones included; superscripts stay."""
     if text.isascii():
         return text
     return "".join(str(unicodedata.decimal(c)) if unicodedata.category(c) == "Nd" else _ASCII.get(c, c) for c in text)
@@ -65,7 +54,6 @@ _ASCII = {
 }
 
 UNSPACED = r"\u3005-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Letters of scripts that put no space between a number and a word: Chinese, Japanese, Korean."""
 _WORDS = re.compile(rf"[{UNSPACED}]+")
 _SCALED = re.compile(r"(\d+(?:\.\d+)?)\s*([万萬亿億])")
 _PERCENT = re.compile(r"百分之\s*(\d+(?:\.\d+)?)")
@@ -75,14 +63,8 @@ _PLUS = re.compile(r"(?:(?<=\bis)|(?<=[:=(\[{,$]))(\s*)\+(?=\s?\$?[\d.\\])")
 
 
 def unspaced_numbers(text: str) -> str:
-    """Numbers without the Chinese, Japanese or Korean words that they touch; large units are multiplied out.
-
-    Words that may be part of a number (half, minus, point) stay, so that it is not read as another.
-
-    Example:
-        >>> unspaced_numbers("99颗弹珠"), unspaced_numbers("1.2万"), unspaced_numbers("百分之5")
-        ('99 ', '12000', '5%')
-    """
+    """Numbers without the Chinese, Japanese or Korean words that they touch; large units are multiplied out. Words
+    that may be part of a number (half, minus, point) stay, so that it is not read as another."""
     if text.isascii():
         return text
     text = _SCALED.sub(lambda m: str(_multiplied(m[1], m[2])), _PERCENT.sub(r"\1%", text))
@@ -102,12 +84,7 @@ def _multiplied(number: str, unit: str) -> int | float:
 
 
 def without_plus(text: str) -> str:
-    """A text whose numbers have no plus sign of their own.
-
-    Example:
-        >>> without_plus("the answer is +7, and 5 + 2 = +7")
-        'the answer is 7, and 5 + 2 = 7'
-    """
+    """A text whose numbers have no plus sign of their own."""
     return _PLUS.sub(r"\1", text)
 
 
@@ -155,12 +132,7 @@ _SHORT_FRAC = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|\{([^{}]+)\}\s*(\d)|(\d)\s*\{
 
 
 def unwrapped(text: str) -> str:
-    """A text without font commands, dollars and LaTeX's spaces; ordinary spaces stay.
-
-    Example:
-        >>> unwrapped(r"\\textbf{(D)}\\ 12")
-        '(D) 12'
-    """
+    """A text without font commands, dollars and LaTeX's spaces; ordinary spaces stay."""
     text = re.sub(r"\\[,;:! ]|\\q?quad(?![a-z])|~", " ", plain_digits(text).replace("$", ""))
     for _ in range(3):
         text = _WRAPPER.sub(r"\1", text)
@@ -168,12 +140,7 @@ def unwrapped(text: str) -> str:
 
 
 def canonical(text: str) -> str:
-    """One spelling of what looks alike in print; equal results mean equal answers.
-
-    Example:
-        >>> canonical(r"\\left( \\dfrac12 \\right)") == canonical(r"(\\frac{1}{2})")
-        True
-    """
+    """One spelling of what looks alike in print; equal results mean equal answers."""
     text = plain_digits(text.strip()).replace("\\\\", "\\") if "\\begin" not in text else plain_digits(text.strip())
     text = _FRAC.sub(r"\\frac", _NOISE.sub("", text))
     text = _SHORT_FRAC.sub(_braced, text)

@@ -41,7 +41,6 @@ def answer_verifier(config: MathsConfig, grade: Grade) -> GradedVerifier:
 
 
 def math_verifier(config: MathConfig) -> GradedVerifier:
-    """The verifier ``math`` (and ``minerva_math``)."""
     rules = Rules(config.targets, config.digits, config.strict_variables, config.relations_as_sets)
     strict = config.mode == "strict"
 
@@ -52,14 +51,7 @@ def math_verifier(config: MathConfig) -> GradedVerifier:
 
 
 def grade_math(completion: str, gold: str, rules: Rules, *, boxed_only: bool = False) -> Verdict:
-    """Compare what a completion states with a reference answer.
-
-    Args:
-        completion: what the policy wrote.
-        gold: the answer alone, or a solution that states it.
-        rules: how to compare.
-        boxed_only: read only ``\\boxed{}``.
-    """
+    """Compare what a completion states with a reference: the answer alone, or a solution that states it."""
     if boxed_only:
         inside = boxed_answer(without_plus(plain_digits(own_part(completion))))
         if inside is None:
@@ -134,23 +126,14 @@ _ASSIGNED = re.compile(r"\s*([A-Za-z](?:_\{?\w{1,4}\}?)?|\\[A-Za-z]{2,8}(?:_\{?\
 
 
 class Assigned(NamedTuple):
-    """One named value.
-
-    Example:
-        Assigned("x", "\\\\frac{1}{2}")
-    """
+    """One named value."""
 
     name: str
     value: str
 
 
 def assignments(latex: str) -> list[Assigned]:
-    """The named values of an answer that consists of two or more of them, otherwise none.
-
-    Example:
-        >>> assignments(r"x = 1 \\text{ and } y = (2, 3)")
-        [Assigned(name='x', value='1'), Assigned(name='y', value='(2, 3)')]
-    """
+    """The named values of an answer that consists of two or more of them, otherwise none."""
     if latex.count("=") < 2 or len(latex) > MAX_LENGTH:
         return []
     items: list[str] = []
@@ -165,15 +148,10 @@ def assignments(latex: str) -> list[Assigned]:
 
 
 def same_assignments(reference: str, stated: str, same: Same) -> bool:
-    """Whether two answers state the same values; at least one of them names several.
+    """Whether two answers (LaTeX without delimiters) state the same values; at least one of them names several.
 
     Names may be left out on one side: values of different variables are then compared in alphabetical order of their
     names or as written, those of one variable (``x = 1, x = 2``, ``x_1 = 1, x_2 = 2``) in any order.
-
-    Args:
-        reference: LaTeX without delimiters.
-        stated: the same.
-        same: compares two values.
     """
     if max(len(reference), len(stated)) > MAX_LENGTH:
         return False

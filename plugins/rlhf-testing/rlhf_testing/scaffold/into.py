@@ -22,11 +22,7 @@ NO_PACKAGES = frozenset({"tests", "test", "docs", "doc", "examples", "scripts", 
 
 
 class Added(NamedTuple):
-    """What was added to a package.
-
-    Example:
-        Added([Path("src/acme/my_loss/config.py"), ...], Path("tests/test_my_loss.py"), ["add torch to dependencies"])
-    """
+    """What was added to a package."""
 
     files: list[Path]
     test: Path
@@ -35,16 +31,8 @@ class Added(NamedTuple):
 
 
 def write_into(name: str, kind: str, folder: Path) -> Added:
-    """Add a subpackage with one component of ``kind``, its entry point and its test to the package in ``folder``.
-
-    Args:
-        name: what the component is called.
-        kind: one of :func:`rlhf_testing.scaffold.write.kinds`.
-        folder: where the pyproject.toml is.
-
-    Raises:
-        UserError: it has no pyproject.toml, no single package, or something of that name. Nothing is written then.
-    """
+    """Add a subpackage with one component of ``kind``, its entry point and its test to the package whose
+    pyproject.toml is in ``folder``. Nothing is written where that cannot be."""
     check_kind(kind)
     folder = folder.expanduser()
     file = folder / "pyproject.toml"
@@ -96,11 +84,7 @@ def write(target: Path, modules: Mapping[str, str], test: Path, tests: str, file
 def add_everything(
     text: str, data: Mapping[str, Any], file: Path, entry_points: str, module: str, kind: str
 ) -> tuple[str, list[str]]:
-    """The changed pyproject.toml, and what is left to do by hand.
-
-    Raises:
-        UserError: an entry point of that name is there, or entry points cannot be added.
-    """
+    """The changed pyproject.toml, and what is left to do by hand."""
     groups: Mapping[str, Mapping[str, str]] = tomllib.loads(entry_points)["project"]["entry-points"]
     place = next((p for p in PLACES if get(data, p[:-1]) is not None), None)
     if place is None or "entry-points" in (get(data, ("project", "dynamic")) or ()):
@@ -153,11 +137,7 @@ def project_name(data: Mapping[str, Any]) -> Any:
 
 
 def find_package(folder: Path, data: Mapping[str, Any]) -> Path:
-    """The folder of the package, in ``src`` or on top; that named like the distribution if there are several.
-
-    Raises:
-        UserError: there is none, or which one is open.
-    """
+    """The folder of the package, in ``src`` or on top; that named like the distribution if there are several."""
     wanted = re.sub(r"[-.]+", "_", str(project_name(data) or "")).lower()
     roots = [r for r in (folder / "src", folder) if r.is_dir()]
     folders = [d for r in roots for d in sorted(r.iterdir()) if d.is_dir() and d.name.isidentifier()]

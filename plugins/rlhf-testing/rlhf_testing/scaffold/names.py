@@ -13,25 +13,16 @@ PREFIX = "rlhf-plugin-"
 
 @dataclass(frozen=True)
 class Names:
-    """What a package's parts are called.
-
-    Example:
-        Names(distribution="rlhf-plugin-my-loss", module="rlhf_plugin_my_loss", component="my_loss", stem="MyLoss")
-    """
+    """What a package's parts are called."""
 
     distribution: str
     module: str
     component: str
     stem: str
-    """Beginning of the class names."""
 
 
 def names_for(typed: str) -> Names:
-    """Derive every name; the prefix ``rlhf-plugin-`` is added unless it is there.
-
-    Raises:
-        UserError: no valid package or module name can be made of it.
-    """
+    """Derive every name; the prefix ``rlhf-plugin-`` is added unless it is there."""
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", typed):
         raise UserError(
             f"'{typed}' cannot name a package",

@@ -33,19 +33,8 @@ $component = "$module.config:${stem}Config"
 
 
 def write_package(name: str, kind: str, parent: Path) -> Path:
-    """Write a package with one component of ``kind``, its tests and a README.
-
-    Args:
-        name: what the user calls it; ``rlhf-plugin-`` is put in front.
-        kind: one of :func:`kinds`.
-        parent: where the folder goes; it is created if missing.
-
-    Returns:
-        The package's folder.
-
-    Raises:
-        UserError: the name or kind cannot be used, or the folder exists. Nothing is written then.
-    """
+    """Write a package with one component of ``kind``, its tests and a README, and return its folder; ``rlhf-plugin-``
+    is put in front of the name. Nothing is written where that cannot be."""
     names = names_for(name)
     check_kind(kind)
     folder = parent.expanduser() / names.distribution
@@ -65,11 +54,6 @@ def write_package(name: str, kind: str, parent: Path) -> Path:
 
 
 def check_kind(kind: str) -> None:
-    """Refuse a kind without templates.
-
-    Raises:
-        UserError: there are none; says what to take instead.
-    """
     if kind not in kinds():
         raise UserError(
             f"there is no template for kind '{kind}'",
@@ -153,7 +137,6 @@ def substitutions(names: Names, kind: str) -> dict[str, str]:
 
 
 def look_at(names: Names, kind: str) -> str:
-    """What shows that a component is installed."""
     if kind == "command":
         return f"rlhf {names.component} --help"
     return f"rlhf plugins check {names.distribution}" if kind == "hook" else f"rlhf plugins info {names.component}"

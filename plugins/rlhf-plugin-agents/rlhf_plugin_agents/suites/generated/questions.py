@@ -150,7 +150,6 @@ CATEGORIES: Mapping[str, Callable[[World, random.Random], Row]] = {
     "conflicting": conflicting,
     "ambiguous": ambiguous,
 }
-"""Category -> what makes a question; it may change the world."""
 
 
 def walk(world: World, rng: random.Random, calls: int) -> Row:

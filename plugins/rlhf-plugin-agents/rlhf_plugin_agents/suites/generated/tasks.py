@@ -29,19 +29,12 @@ ONE_RESULT = ("multi_step", "long_horizon", "flaky", "failure_recovery")
 
 
 class WorldTools:
-    """Search, files and calculator over one world.
-
-    Args:
-        world: its documents and files.
-        results: documents of a search.
-        calculator: the built tool.
-    """
+    """Search, files and calculator over one world; a search has at most ``results`` documents."""
 
     def __init__(self, world: World, results: int, calculator: Any) -> None:
         self.search, self.files, self.calculator = Search(world.documents, results), world.files, calculator
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Answer one call."""
         if name == "search":
             return self.search.call(**arguments)
         if name == "calculator":
@@ -57,16 +50,8 @@ class WorldTools:
 def generated_tasks(
     categories: Sequence[str], count: int, seed: int, faults: Faults, ctx: BuildContext, *, asks: bool = False
 ) -> list[AgentTask]:
-    """``count`` tasks of each category; the same seed makes the same ones, whatever the count.
-
-    Args:
-        categories: of :data:`CATEGORIES`.
-        count: of each.
-        seed: another one makes other tasks.
-        faults: of the tools of ``flaky``.
-        ctx: has the registry.
-        asks: tasks of ``ambiguous`` have a user, who is to be asked.
-    """
+    """``count`` tasks of each category; the same seed makes the same ones, whatever the count. With ``asks``, tasks of
+    ``ambiguous`` have a user, who is to be asked."""
     tool: Any = ctx.registry.config("tool", "rlhf-plugin-episodes/calculator")
     specs = [SearchConfig(results=3).spec(), FilesConfig().spec(), tool.spec()]
     calculator = tool.build(ctx)
@@ -110,11 +95,7 @@ def _task(
 
 
 class Meant:
-    """A user who means one reading of an ambiguous question, and says so when asked.
-
-    Args:
-        label: of the reading.
-    """
+    """A user who means one reading of an ambiguous question, and says so when asked."""
 
     def __init__(self, label: str) -> None:
         self.label, self.asked = label, False
@@ -128,11 +109,7 @@ class Meant:
 
 
 def to_be_asked(row: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-    """An ambiguous question of which one reading is meant; which one, the question does not tell.
-
-    Example:
-        to_be_asked(row, random.Random(0))["meant"] == "Eastmark"
-    """
+    """An ambiguous question of which one reading is meant; which one, the question does not tell."""
     meant, other = rng.sample(row["readings"], 2)
     labels = " or ".join(reading["label"] for reading in row["readings"])
     return {

@@ -69,12 +69,6 @@ TOWNS = [stem + end for stem in STEMS for end in TOWN_ENDS]
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One entity.
-
-    Example:
-        Thing("Breden Pumps", "company", {"founded": 1931, "employees": 240}, {"founder": "Ida Halraek"})
-    """
-
     name: str
     kind: str
     values: dict[str, int] = field(default_factory=dict[str, int])
@@ -83,16 +77,11 @@ class Thing:
 
     @property
     def text(self) -> str:
-        """Its document."""
         return TEXTS[self.kind].format(name=self.name, **self.values, **self.leads)
 
 
 class World:
-    """All things of a task.
-
-    Args:
-        rng: decides everything.
-    """
+    """All things of a task; ``rng`` decides everything."""
 
     def __init__(self, rng: random.Random) -> None:
         names = {kind: _names(kind, count, rng) for kind, count in COUNTS.items()}
@@ -107,7 +96,6 @@ class World:
         self.files: dict[str, str] = {}
 
     def of(self, kind: str) -> list[Thing]:
-        """All things of a kind."""
         return [t for t in self.things.values() if t.kind == kind]
 
 
