@@ -20,15 +20,7 @@ WIDTH = 10
 
 
 def print_dry_run(plan: Plan, config: RunConfig, facts: DryRun, resolved: Resolved | None, registry: Registry) -> None:
-    """Print what a run would do.
-
-    Args:
-        plan: of the run.
-        config: its configuration.
-        facts: what was looked at.
-        resolved: the configuration with where each value came from; None for a run to go on with.
-        registry: to find the defaults.
-    """
+    """Print what a run would do."""
     click.echo("dry run: models and data are in order; nothing was trained or written\n")
     rows = [
         ("algorithm", _algorithm(config)),

@@ -35,11 +35,6 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
 
     A file of JSON objects, one a line or in an array, has a ``prompt`` or ``messages`` in each; any other has a prompt
     in each line. Empty lines are skipped.
-
-    Args:
-        texts: prompts.
-        files: names; ``-`` only once.
-        lines: every line is a prompt, even if it looks like JSON.
     """
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import Prompt

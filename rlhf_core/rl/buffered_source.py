@@ -47,23 +47,12 @@ def batch_state(batch: RolloutBatch) -> dict[str, Any]:
 
 
 def read_batch(state: Mapping[str, Any], find: FindPrompt) -> RolloutBatch:
-    """The batch that :func:`batch_state` wrote.
-
-    Args:
-        state: as it was read back.
-        find: gives the prompts; the run's dataset has been compared with the checkpoint's.
-    """
+    """The batch that :func:`batch_state` wrote."""
     return decode(state, CLASSES, {"Prompt": lambda name: find(*name)})
 
 
 def reshard_batch(parts: Sequence[RolloutBatch], rank: int, world_size: int) -> RolloutBatch:
-    """This rank's share of a batch, as if so many ranks had sampled it.
-
-    Args:
-        parts: what each of the ranks that sampled it has, in their order.
-        rank: this one.
-        world_size: ranks now.
-    """
+    """This rank's share of a batch, as if so many ranks had sampled it."""
     groups = parts[0].groups
     sampled = [group for part in parts for group in cut_groups(part.own_groups, part.rollouts, part.scores)]
     bounds = share_bounds(len(groups), world_size)
@@ -114,12 +103,7 @@ class Evicted:
 
 
 class RolloutBuffer:
-    """Which batches to request, which to learn from, which to give up.
-
-    Args:
-        settings: bounds.
-        capacity: batches beyond the one that is learned from.
-    """
+    """Which batches to request, which to learn from, which to give up."""
 
     def __init__(self, settings: RolloutSettings, capacity: int) -> None:
         self.max_staleness, self.max_reads, self.capacity = settings.max_staleness, settings.max_reads, capacity
@@ -143,11 +127,7 @@ class RolloutBuffer:
         return version - entry.version > self.max_staleness
 
     def num_to_request(self, steps_left: int) -> int:
-        """How many batches to request now: up to capacity, and no more than the remaining steps will read.
-
-        Args:
-            steps_left: steps to come, the one about to begin included.
-        """
+        """How many batches to request now: up to capacity, and no more than the remaining steps will read."""
         reads, count = sum(self.max_reads - e.reads for e in self.entries), 0
         while len(self.entries) + count <= self.capacity and reads < steps_left:
             reads, count = reads + self.max_reads, count + 1
@@ -193,12 +173,6 @@ class BufferedSource:
     buffer, and what there is room for is requested with the weights as they are then. With room for C batches beside
     the one that is learned from, batch k is sampled with the weights of the end of step k - 1 - C. How long anything
     takes decides nothing, so two runs are equal.
-
-    Args:
-        inline: makes a batch when it is needed, where there is no worker.
-        buffer: those that wait.
-        worker: makes them ahead, in a thread; None makes each when it is needed.
-        steps: of the run.
     """
 
     def __init__(self, inline: InlineSource, buffer: RolloutBuffer, worker: RolloutWorker | None, steps: int) -> None:
@@ -283,11 +257,7 @@ class BufferedSource:
         return self.buffer.deliver(entry.number, batch)
 
     def drain(self) -> None:
-        """Wait until nothing is being sampled.
-
-        Raises:
-            EngineUnavailable: nothing is left to sample with, now or when it was last waited.
-        """
+        """Wait until nothing is being sampled."""
         if self._engine_error is not None:
             raise self._engine_error
         for entry in self.buffer.unfinished():

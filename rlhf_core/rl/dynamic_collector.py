@@ -26,17 +26,7 @@ def sample_in_chunks(
     sample: SampleAndScore,
     any_rank: Callable[[bool], bool],
 ) -> list[RolloutGroup]:
-    """Sample each prompt chunk by chunk until it has enough on both sides of the threshold, or ``max_completions``.
-
-    Args:
-        settings: how many are enough.
-        groups: this rank's prompts; their ``group_size`` is not looked at.
-        sample: all ranks call it together, some perhaps without groups.
-        any_rank: whether something holds on any rank.
-
-    Returns:
-        One row per group, in order, with the ``group_size`` that it came to.
-    """
+    """Sample each prompt chunk by chunk until it has enough on both sides of the threshold, or ``max_completions``."""
     sampled = [RolloutGroup(group, [], []) for group in groups]
     for start in range(0, settings.max_completions, settings.chunk_size):
         unfinished = [n for n, group in enumerate(sampled) if one_sided(group, settings)]

@@ -195,12 +195,7 @@ class RolloutTrainer:
 
 
 class OnlineTrainer(RolloutTrainer):
-    """Sample, score, estimate, update.
-
-    Args:
-        config: sizes and settings.
-        ctx: session, strategy, datasets and the run's configuration.
-    """
+    """Sample, score, estimate, update."""
 
     config: OnlineTrainerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     parts: OnlineParts  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -287,18 +282,7 @@ def summarize_online_run(
     after: Evaluation | None,
     reports: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Everything ``summary.json`` promises; values that carry time are only in ``seconds`` and ``time``.
-
-    Args:
-        session: of the run that is over.
-        algo: its algorithm.
-        updates: optimizer updates made.
-        seed: the run's.
-        groups: held-out prompts, for the examples.
-        before: evaluation before training.
-        after: evaluation after it.
-        reports: what components report.
-    """
+    """Everything ``summary.json`` promises; values that carry time are only in ``seconds`` and ``time``."""
     reason = session.stop_reason()
     steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
     return {

@@ -135,15 +135,6 @@ def keep_uncertain(
     micro-batch size nor the number of processes moves it. Advantages rather than the mask: denominators and the KL
     term keep every token. Completions that begin alike have equal entropies there, up to rounding: tokens tied with the
     threshold are all kept, so that rounding does not choose among them.
-
-    Args:
-        samples: this rank's.
-        entropies: of each item's tokens, ``[T]``.
-        quantile: share of the tokens to keep, 0 to 1.
-        strategy: for the other ranks' entropies.
-
-    Returns:
-        The samples, and the metric ``entropy_threshold``.
     """
     counted = [e[i.mask_T] for i, e in zip(samples, entropies, strict=True)]
     rank_zero = RankZero(strategy)
@@ -181,17 +172,7 @@ class OptimizerBatch(NamedTuple):
 
 
 class UpdateStep:
-    """Cuts a rollout batch into optimizer batches and updates the policy on each.
-
-    Args:
-        learner: makes one update.
-        module: the policy; old logprobs come from it.
-        micro_batcher: cuts forwards, and shares groups out to ranks.
-        strategy: ranks.
-        config: batch sizes and what is left out.
-        session: hooks and counts.
-        seed: of the order of optimizer batches.
-    """
+    """Cuts a rollout batch into optimizer batches and updates the policy on each."""
 
     def __init__(
         self,
@@ -218,19 +199,7 @@ class UpdateStep:
         critic_only: bool = False,
         observe: Observe | None = None,
     ) -> dict[str, float]:
-        """Update on one rollout batch; all ranks call it together.
-
-        Args:
-            step: the step.
-            groups: this rank's.
-            behaviour_version: policy version that sampled them.
-            critic_only: the policy gets no update.
-            observe: sees every micro-batch.
-
-        Returns:
-            Each metric's weighted mean over the updates, over the sequences that were run; counts are added.
-            ``drift/`` is that of the update made with the very weights that sampled.
-        """
+        """Update on one rollout batch; all ranks call it together."""
         groups, metrics = self._measure(groups)
         samples = [s for group in groups for s in group]
         event = BatchReady(step, len(samples), sum(s.tokens for s in samples))

@@ -39,13 +39,7 @@ def write_card(run: RunDir, plan: Plan, summary: Mapping[str, Any]) -> None:
 
 
 def model_card(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
-    """The card's text.
-
-    Args:
-        folder: of the model; its ``config.json`` says what it is.
-        plan: of the run.
-        summary: what ``summary.json`` holds.
-    """
+    """The card's text."""
     front = yaml.safe_dump(front_matter(folder, plan), sort_keys=False, allow_unicode=True, width=10_000)
     sections = [_about, _load, _data, _recipe, _metrics, _use, _reproduce, _versions]
     public = replace(plan, config=shortened(plan.config), rows={short(k): v for k, v in plan.rows.items()})

@@ -153,15 +153,7 @@ log = logging.getLogger("rlhf")
 
 
 class MetricLogger:
-    """Only the rank that writes appends to files and shows progress; trackers, monitors and hooks see every rank's.
-
-    Args:
-        run_dir: the run's folder.
-        hooks: listeners.
-        components: names trackers and monitors in messages.
-        counts: warnings of monitors are counted here.
-        writes: whether this rank writes.
-    """
+    """Only the rank that writes appends to files and shows progress; trackers, monitors and hooks see every rank's."""
 
     def __init__(
         self, run_dir: RunDir, hooks: hk.HookBus, components: ComponentSet, counts: Counter[str], *, writes: bool

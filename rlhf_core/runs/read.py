@@ -23,11 +23,7 @@ PAUSE_S = 0.05
 
 @contextlib.contextmanager
 def held_by_this_process(folder: Path) -> Generator[None, None, None]:
-    """Hold the lock of a run's folder; without effect where the file system has none.
-
-    Raises:
-        RunDirError: another process works on the run, or another thread of this one.
-    """
+    """Hold the lock of a run's folder; without effect where the file system has none."""
     try:
         import fcntl
 
@@ -180,11 +176,7 @@ class StoredRun:
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read one run directory.
-
-    Raises:
-        RunDirError: a file of it cannot be read.
-    """
+    """Read one run directory."""
     try:
         summary, failure = (_json(path / f"{name}.json") for name in ("summary", "failure"))
         rows = tuple(read_jsonl(path / "metrics.jsonl"))

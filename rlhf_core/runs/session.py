@@ -31,19 +31,7 @@ log = logging.getLogger("rlhf")
 
 
 class RunSession:
-    """One run's records and the agreement of its ranks. Only rank 0 writes.
-
-    Args:
-        run_dir: the run's folder.
-        plan: what is being run.
-        strategy: ranks.
-        hooks: listeners.
-        resume_hint: what to do to go on, for messages.
-        resume: go on from the newest checkpoint.
-        environment: facts about the machine.
-        deadlines: longest time for each stage; None takes the defaults.
-        display: shows the run; None takes the defaults.
-    """
+    """One run's records and the agreement of its ranks. Only rank 0 writes."""
 
     def __init__(
         self,
@@ -87,9 +75,6 @@ class RunSession:
         """Create or reopen the run directory; return the checkpoint to go on from, if resuming.
 
         A trainer that gets one calls ``checkpoints.restore`` once everything is built.
-
-        Args:
-            keep: checkpoints that stay on disk.
         """
         self.checkpoints.keep(keep)
         if self.main and not self.resuming and not self.dir.plan.exists():
@@ -176,20 +161,7 @@ class RunSession:
             self.strategy.barrier("every rank closing its components")
 
     def boundary(self, step: int, last: int, every: int, save: Callable[[int], None]) -> bool:
-        """Between two steps: save if it is time to, and agree over ranks whether to go on.
-
-        Args:
-            step: the step just finished; 0 before the first.
-            last: the run's last step.
-            every: steps between checkpoints, 0 for none but the last.
-            save: writes the checkpoint of a step.
-
-        Returns:
-            True on every rank if a hook or monitor of any rank raised ``StopRun``.
-
-        Raises:
-            Interrupted: Ctrl-C or SIGTERM; everything is saved.
-        """
+        """Between two steps: save if it is time to, and agree over ranks whether ``StopRun`` or Ctrl-C ends the run."""
         interrupted, stopping = self._agree()
         if interrupted or stopping or (step > 0 and (step == last or (every and step % every == 0))):
             with time_limit("checkpoint", "writing the checkpoint"):
@@ -255,12 +227,7 @@ class EventSink(Protocol):
 
 
 class LiveEvents:
-    """Passes events on to the run at once.
-
-    Args:
-        session: hooks, counts and trace.
-        step: that the batch belongs to.
-    """
+    """Passes events on to the run at once."""
 
     def __init__(self, session: RunSession, step: int) -> None:
         self.session, self.step = session, step

@@ -45,11 +45,7 @@ class EndedByRank0(RlhfError):
 
 
 class Rank0:
-    """Rank 0's side. The others wait for its word, however it ends.
-
-    Args:
-        me: this rank.
-    """
+    """Rank 0's side. The others wait for its word, however it ends."""
 
     def __init__(self, me: RankInfo) -> None:
         self.me, self.rendezvous = me, Rendezvous(me)
@@ -75,12 +71,7 @@ class Rank0:
             self.rendezvous.wait_until_seen("seen", absent_too=absent_too)
 
     def agree(self, plan: Plan, config: RunConfig, run: RunDir, *, resume: bool) -> None:
-        """Give the plan to the other ranks, and wait until every one has said that it can run it.
-
-        Raises:
-            RanksRefused: what some cannot, each with its rank and machine.
-            UserError: a rank did not come in time.
-        """
+        """Give the plan to the other ranks, and wait until every one has said that it can run it."""
         token = secrets.token_hex(16)
         path = run.path / checks.TOKEN
         checks.check_disk(run.path, checks.checkpoint_bytes(config), self.me.place)
@@ -157,16 +148,7 @@ class LaunchArgs:
 def take_plan(me: RankInfo, registry: Registry, own: LaunchArgs) -> PlanFromRankZero | None:
     """Wait for rank 0's plan, check on this machine whether it can be run, and wait for what the others say.
 
-    Args:
-        me: this rank.
-        registry: of this process; frozen afterwards.
-        own: what this rank was asked for.
-
-    Returns:
-        What to run; None where rank 0 has nothing to run, and all is well.
-
-    Raises:
-        RlhfError: rank 0 ended, or some rank cannot run the plan.
+    None where rank 0 has nothing to run, and all is well. The registry is frozen afterwards.
     """
     rendezvous = Rendezvous(me)
     word = rendezvous.get(WORD, 0, "rank 0's plan", rendezvous.beat)
