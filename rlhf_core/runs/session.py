@@ -18,7 +18,6 @@ from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.component import DeadlineSettings
 from rlhf_core.plugins.component_calls import Watchdog, time_limit
 from rlhf_core.plugins.strategy_protocols import Strategy
-from rlhf_core.runs.card import write_card
 from rlhf_core.runs.checkpoint import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.metrics import MetricLogger
@@ -117,7 +116,6 @@ class RunSession:
         }
         if self.main:
             write_json(self.dir.summary, full)
-            write_card(self.dir, self.plan, full)
         self.hooks.fire("rlhf_run_end", hk.RunEnd(full))
         return full
 
