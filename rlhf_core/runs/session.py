@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import write_json
@@ -199,29 +199,9 @@ class Interrupted(RlhfError):
 
 
 Event = tuple[str, tuple[Any, ...]]
-"""Method of :class:`EventSink`, and its arguments."""
+"""Method of :class:`LiveEvents`, and its arguments."""
 RECORDS = ("count", "trace")
 """Events that are no hooks."""
-
-
-class EventSink(Protocol):
-    """Receives what happens while a rollout batch is made."""
-
-    def rollouts(self, rollouts: Sequence[Rollout]) -> None:
-        """This rank has sampled some completions."""
-        ...
-
-    def rewards(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
-        """They are scored."""
-        ...
-
-    def count(self, counts: Mapping[str, int]) -> None:
-        """Something was dropped or filtered."""
-        ...
-
-    def trace(self, stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Rows for ``trace.jsonl``."""
-        ...
 
 
 class LiveEvents:
@@ -268,6 +248,10 @@ class EventLog:
     def trace(self, stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep it."""
         self.events.append(("trace", (stage, list(rows))))
+
+
+EventSink = LiveEvents | EventLog
+"""Receives what happens while a rollout batch is made."""
 
 
 def replay(events: Sequence[Event], sink: EventSink, *, hooks: bool = True) -> None:
