@@ -214,32 +214,12 @@ def run_ranks(run: RunDir, nproc: int, flags: Sequence[str], cuda: bool) -> None
     worker compares WORLD_SIZE with the plan. The first Ctrl-C asks the ranks to finish their step and save; before
     the first evaluation or step, and at the second Ctrl-C, they are ended at once.
     """
-    starter = (
-        [
-            "accelerate.commands.launch",
-            "--num_processes",
-            str(nproc),
-            "--num_machines",
-            "1",
-            "--mixed_precision",
-            "no",
-            "--dynamo_backend",
-            "no",
-            *(["--multi_gpu"] if nproc > 1 else []),
-        ]
-        if cuda
-        else ["torch.distributed.run", "--standalone", "--nproc_per_node", str(nproc)]
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "rlhf_core.runs.launch.ranks",
-        *starter,
-        "-m",
-        "rlhf_core.cli.rank_main",
-        str(run.path),
-        *flags,
-    ]
+    accelerate = f"accelerate.commands.launch --num_processes {nproc} --num_machines 1 --mixed_precision no"
+    several = " --multi_gpu" if nproc > 1 else ""
+    torchrun = f"torch.distributed.run --standalone --nproc_per_node {nproc}"
+    starter = f"{accelerate} --dynamo_backend no{several}" if cuda else torchrun
+    launcher = [sys.executable, "-m", "rlhf_core.runs.launch.ranks", *starter.split()]
+    command = [*launcher, "-m", "rlhf_core.cli.rank_main", str(run.path), *flags]
     threads = str(max(1, (os.cpu_count() or 1) // nproc))
     with tempfile.TemporaryDirectory(prefix="rlhf-ranks-") as reports:
         env = {"OMP_NUM_THREADS": threads, **os.environ, REPORTS: reports}
