@@ -167,8 +167,9 @@ def _required(part: Any) -> dict[str, Any]:
 def _short(value: Any) -> str:
     import json
 
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."
+    from rlhf_core.cli.common import shorten
+
+    return shorten(json.dumps(value, ensure_ascii=False))
 
 
 def _count(number: float) -> str:

@@ -232,7 +232,7 @@ class BufferedSource:
             self.drain()  # the data order may only be touched where nothing is being sampled
         evicted = self.buffer.evict_stale(version)
         batches = [entry.batch for entry in evicted.unread if entry.batch is not None]
-        groups = [group for batch in batches for group in _all_groups(batch)]
+        groups = [g for batch in batches for g in (*batch.groups, *(aside.group for aside in batch.set_aside))]
         if groups:
             self.prompts.put_back(groups)
         for batch in batches:
@@ -333,8 +333,3 @@ def _version_of_each_token(rollout: Rollout) -> list[int]:
     tokens = len(rollout.completion_ids)
     every = [s.version for s in rollout.versions for _ in range(*s.span)] or [rollout.policy_version] * tokens
     return every if rollout.mask_T is None else [v for v, sampled in zip(every, rollout.mask_T) if sampled]
-
-
-def _all_groups(batch: RolloutBatch) -> list[PromptGroup]:
-    """The groups whose prompts a batch took."""
-    return [*batch.groups, *(group.group for group in batch.set_aside)]

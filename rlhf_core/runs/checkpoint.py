@@ -67,7 +67,8 @@ class CheckpointStore:
         """
         damaged: dict[int, str] = {}
         for step in reversed(self.steps()):
-            damage = _damage(self.path(step))
+            problems = find_damage(self.path(step))
+            damage = [f"{MANIFEST} is missing"] if problems is None else problems
             if not damage:
                 self._set_aside(damaged, step)
                 return step
@@ -85,13 +86,8 @@ class CheckpointStore:
             place = self.path(step).with_suffix(".damaged")
             shutil.rmtree(place, ignore_errors=True)
             self.path(step).rename(place)
-            log.warning(
-                "the checkpoint of step %d is damaged (%s): going on from step %d; it is kept as '%s'",
-                step,
-                damage,
-                chosen,
-                place,
-            )
+            text = "the checkpoint of step %d is damaged (%s): going on from step %d; it is kept as '%s'"
+            log.warning(text, step, damage, chosen, place)
 
     def read(self, step: int, rank: int = 0) -> tuple[Path, dict[str, Any]]:
         """Folder and state of a checkpoint, this rank's shard included."""
@@ -105,12 +101,6 @@ class CheckpointStore:
             raise RunDirError(
                 f"checkpoint '{path}' cannot be read: {error}", fix="remove that folder to resume from the one before"
             ) from error
-
-
-def _damage(path: Path) -> list[str]:
-    """What is wrong with a checkpoint; its manifest is written with it."""
-    damage = find_damage(path)
-    return [f"{MANIFEST} is missing"] if damage is None else damage
 
 
 WriteModel = Callable[[Path, Mapping[str, Any]], None]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.atomic import write_json
-from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import FILE, trained_on
 from rlhf_core.plugins.component_calls import component_errors, label_for, label_of, set_label, time_limit
 from rlhf_core.plugins.registry import check_component
@@ -56,9 +55,6 @@ class RowRecorder:
         """Write the rows if the run has begun; a trainer reads its data before its folder is made."""
         if self.rows and (self.run / "plan.json").exists():
             write_json(self.run / FILE, self.rows)
-
-
-log = logging.getLogger("rlhf")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,14 +18,10 @@ import torch
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.models.layers.trunk_and_head import fetch_to_host
 from rlhf_core.plugins.strategy_protocols import Strategy
-from rlhf_core.training.rollout_batch import RolloutGroup
+from rlhf_core.training.rollout_batch import RolloutGroup, TrainingSample
 from rlhf_core.types.batches import LossOutput, PairBatch, TokenBatch
 from rlhf_core.types.messages import Turn, TurnStatus
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
-
-if TYPE_CHECKING:
-    from rlhf_core.plugins.strategy_protocols import Strategy
-    from rlhf_core.training.rollout_batch import TrainingSample
 
 
 class Timer:

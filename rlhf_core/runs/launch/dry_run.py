@@ -15,7 +15,6 @@ from rlhf_core.runs.launch.rows import Rows, check_hub_model, read_all
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.models.inspect import ModelFacts
     from rlhf_core.plugins.registry import Registry
 
 
