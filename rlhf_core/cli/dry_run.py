@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rlhf_core.runs.launch.dry_run import DryRun
 
 WIDTH = 10
-"""Of the column of labels."""
 
 
 def print_dry_run(plan: Plan, config: RunConfig, facts: DryRun, resolved: Resolved | None, registry: Registry) -> None:

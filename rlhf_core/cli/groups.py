@@ -21,7 +21,6 @@ from rlhf_core.plugins.entry_points import Entry
 from rlhf_core.types.errors import PluginError, RlhfError
 
 LENGTH = 110
-"""Characters of a sentence of help."""
 
 
 def description(value: str) -> str:

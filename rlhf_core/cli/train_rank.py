@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from rlhf_core.runs.launch.ranks import RankInfo
 
 Options = tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]
-"""Files, settings and names of the command line."""
 
 
 def train_rank(

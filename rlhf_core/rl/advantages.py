@@ -46,7 +46,6 @@ class RankRollouts(NamedTuple):
     """Penalties subtracted."""
     values: Sequence[TokenValues] | None
     kl: tuple[float, float]
-    """See :func:`measure_kl`."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,9 @@ class Estimate:
     advantages: Advantages
     """Of this rank's completions; on rank 0 those of the other ranks follow."""
     metrics: Mapping[str, float]
-    """Of all completions."""
     truncated: Mapping[str, int]
     """Completions that are left out of the loss."""
     without_signal: Mapping[str, int]
-    """Groups without a signal, see :func:`group_counts`."""
     kl: Mapping[str, float]
     """From the reference policy, per token; empty without one."""
 

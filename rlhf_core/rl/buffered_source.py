@@ -85,11 +85,8 @@ class BufferEntry:
     number: int
     """Rollout batches are numbered from 1 in the order they are requested."""
     version: int
-    """Policy version it is sampled with."""
     reads: int = 0
-    """Steps that have trained on it."""
     batch: RolloutBatch | None = None
-    """None until it has been waited for."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +105,7 @@ class RolloutBuffer:
     def __init__(self, settings: RolloutSettings, capacity: int) -> None:
         self.max_staleness, self.max_reads, self.capacity = settings.max_staleness, settings.max_reads, capacity
         self.entries: list[BufferEntry] = []
-        """Oldest first."""
         self.last = 0
-        """Number of the newest entry so far."""
 
     def evict_stale(self, version: int) -> Evicted:
         """Drop what has been read often enough, and what is too stale at this version, whether sampled yet or not."""

@@ -51,14 +51,12 @@ class TrainableModule:
     """``module(samples)`` returns the batch that the loss consumes; its part ``model`` is the policy."""
     loss: Loss
     total_updates: int
-    """For the learning-rate schedule."""
     critic: CriticAdvantage | None = None
     critic_updates: int = 0
     """The first of them, in which only the critic learns."""
     micro_batcher: MicroBatcher | None = None
     """None takes ``trainer.micro_batch_size`` samples each, in order."""
     estimator: Any = None
-    """The run's advantage, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class RolloutParts:
     source: RolloutSource
     rewards: RewardManager
     learner: Learner
-    """Owns the optimizer and the policy version."""
     reference: ReferencePolicy | None
     evaluator: PolicyEvaluator
     checkpoint: OnlineCheckpoint
@@ -84,7 +81,6 @@ class OnlineParts(RolloutParts):
     advantages: AdvantageStep
     update: UpdateStep
     critic_warmup_steps: int
-    """Steps in which only the critic learns."""
 
 
 def build_online(

@@ -40,7 +40,6 @@ class OnlineInputs:
     held: Sequence[Prompt]
     """Held-out prompts, sources in turn."""
     has_gold: bool
-    """The held-out prompts have a gold score."""
 
 
 def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> OnlineInputs:

@@ -149,7 +149,6 @@ class SourceBatch(NamedTuple):
     first_read: bool = True
     """No earlier step has learned from it; what was sampled and scored is counted once."""
     metrics: Mapping[str, float] = {}
-    """How stale it is, and what waits; empty for a synchronous run."""
 
 
 class RolloutSource(Protocol):

@@ -72,7 +72,6 @@ class RolloutTrainer:
         self.session, self.strategy = ctx.session, ctx.strategy
         self.inputs = load_online_inputs(self.config, ctx, wants_reference=wants_reference)
         self.before: Evaluation | None = None
-        """The evaluation before training."""
 
     def step(self, step: int) -> None:
         """Make one step."""

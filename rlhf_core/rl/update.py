@@ -39,7 +39,6 @@ class PolicyTerms:
     """
 
     kl_coefficient: float = 0.0
-    """Weight of the KL(policy || reference) per token."""
     kl_estimator: str = "k3"
     """k1, k2 or k3: the term's value; its gradient is the KL's with any."""
     stale: bool = False
@@ -48,9 +47,7 @@ class PolicyTerms:
     entropy_coefficient: float = 0.0
     """Weight of the entropy bonus (Williams and Peng 1991); the gradient flows through the entropy."""
     correction: Literal["off", "truncate", "mask"] = "off"
-    """What the importance correction does beyond its bounds."""
     importance: ImportanceSettings = field(default_factory=ImportanceSettings)
-    """Its level and bounds."""
 
     def __call__(self, out: LossOutput, batch: TokenBatch) -> LossOutput:
         """The loss's answer with the terms; the logprobs that they compare must be in the batch."""
@@ -159,7 +156,6 @@ def _threshold(shards: Sequence[Sequence[Floats]], quantile: float) -> float | N
 
 
 Groups = list[list[TrainingSample]]
-"""Samples, group by group."""
 
 
 class OptimizerBatch(NamedTuple):
@@ -188,7 +184,6 @@ class UpdateStep:
         self.config, self.session, self.seed = config, session, seed
         self.updates_per_step = config.updates_per_step
         self.drift = DriftCheck(config.drift_check, session.counts)
-        """Compares engine and trainer."""
 
     def __call__(
         self,

@@ -79,7 +79,6 @@ class ComponentSet:
     def __init__(self) -> None:
         self._entries: list[BuiltComponent] = []
         self.rows: RowRecorder | None = None
-        """Keeps which rows the run trains on; on the rank that writes."""
 
     def build(self, kind: str, chosen: ComponentConfig, ctx: BuildContext, role: str = "") -> Any:
         """Build, check and remember a component; ``role`` tells several of a kind apart, such as a source's label."""

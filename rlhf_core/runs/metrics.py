@@ -162,7 +162,6 @@ class MetricLogger:
         self.trackers: list[Tracker] = []
         self.monitors: list[Monitor] = []
         self.total_steps: int | None = None
-        """Steps that the trainer expects to make, once it knows."""
         self.progress: Progress = lambda step, total, metrics: None
 
     def log_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:

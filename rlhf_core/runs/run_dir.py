@@ -30,7 +30,6 @@ WRITTEN = (
     "final",
     *(f"{name}.jsonl" for name in STREAMS),
 )
-"""What a run writes into its folder."""
 
 
 def default_run_dir(algo: str, root: Path = Path("runs")) -> Path:

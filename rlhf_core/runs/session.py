@@ -48,14 +48,12 @@ class RunSession:
         self.dir, self.plan, self.strategy, self.hooks, self.resuming = run_dir, plan, strategy, hooks, resume
         self.environment = dict(environment or {})
         self.components = ComponentSet()
-        """Every component of the run."""
         self.counts: Counter[str] = Counter()
         """Every dropped or failed sample by kind; goes into the summary and into checkpoints."""
         self.metrics = MetricLogger(run_dir, hooks, self.components, self.counts, writes=self.main)
         self.checkpoints = CheckpointManager(run_dir, strategy, hooks, self.components, self.counts)
         self.resume_hint = resume_hint
         self.watchdog = Watchdog(deadlines or DeadlineSettings(), self.resume_hint, self._record_failure)
-        """Ends the run when a stage hangs."""
         self.started = time.monotonic()
         self.interrupted = False
         self._interrupted_by = "Ctrl-C"

@@ -106,7 +106,6 @@ class Finding:
 
     name: str
     nats: float
-    """Largest difference of a logprob."""
     gradient: float
     """Difference of the gradient over its norm, or over the least norm in which rounding would not show if that is
     larger; 0 where it was not compared."""

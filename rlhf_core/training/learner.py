@@ -71,7 +71,6 @@ class Learner:
         self.module, self.loss, self.strategy, self.settings = module, checked_loss(loss), strategy, settings
         self.critic, self._constant_length = critic, settings.constant_length
         self.no_grad = NoGradForward(strategy, module)
-        """Forwards of the module without gradient."""
         self.micro_batcher = micro_batcher or micro_batches_of_size(settings.micro_batch_size)
         self.critic_only_updates = 0
         """Updates so far in which only the critic learned; the policy's schedule begins after them."""

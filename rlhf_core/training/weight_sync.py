@@ -30,7 +30,6 @@ class SamplerPolicy:
         """To be sampled from. Trained weights stay marked as such, for autocast keeps casts of no others."""
         self.model.eval()
         self.names = trained_names(self.model)
-        """Of the weights that are trained."""
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Let the copy be the version of a :func:`snapshot`."""
@@ -200,7 +199,6 @@ GROWTH = 5.0
 GROSS = 0.5
 """Difference at which a run cannot go on: a typical ratio of a token is off by 1.6."""
 STANDARD_ERRORS = 4.0
-"""By which a mean has to be above a limit."""
 Action = Literal["stop", "warn", "off"]
 
 
@@ -238,10 +236,8 @@ class DriftCheck:
     def __init__(self, action: Action, counts: Counter[str]) -> None:
         self.action, self.counts = action, counts
         self.first: float | None = None
-        """Mean of the first batch compared."""
         self.compared = False
         self.warned = 0.0
-        """Mean at the last warning."""
 
     def __call__(self, step: int, drift: Drift | None, staleness: int = 0) -> None:
         """Judge one update; every rank has the same numbers."""

@@ -103,7 +103,6 @@ def _stop(workers: Sequence[WorkerProcess], threads: ThreadPoolExecutor) -> None
 
 
 START_TIMEOUT_S = 300.0
-"""For a worker to import and build the reward."""
 
 
 class RewardWorkers:

@@ -37,9 +37,7 @@ class Recycling:
     """When a worker is replaced though it answers: libraries leak, and caches grow."""
 
     after_calls: int | None = None
-    """Calls of one process; None: no limit."""
     above_mb: int | None = None
-    """Resident memory after a call (Linux); None: no limit."""
 
     def due(self, calls: int, pid: int) -> bool:
         """Whether the process has done its share."""

@@ -78,7 +78,6 @@ class Lengths:
 
     mean: float
     longest: int
-    """Prompt and answer."""
     prompt: float
     """Mean of the prompts alone."""
 

@@ -36,7 +36,6 @@ class Rows:
     heldout: Sequence[Row]
     dropped: Mapping[str, int]
     weights: Mapping[str, float]
-    """Source -> weight in the mixture."""
 
 
 def row_kind(config: RunConfig) -> str:

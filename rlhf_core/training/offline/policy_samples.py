@@ -66,7 +66,6 @@ class RankSamples(NamedTuple):
 
 
 References = Sequence[npt.NDArray[np.float32] | None]
-"""Reference logprobs ``[T]`` of each completion."""
 
 
 class PolicySamples:
