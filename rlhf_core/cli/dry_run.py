@@ -16,19 +16,10 @@ if TYPE_CHECKING:
     from rlhf_core.runs.launch.dry_run import DryRun
 
 WIDTH = 10
-"""Of the column of labels."""
 
 
 def print_dry_run(plan: Plan, config: RunConfig, facts: DryRun, resolved: Resolved | None, registry: Registry) -> None:
-    """Print what a run would do.
-
-    Args:
-        plan: of the run.
-        config: its configuration.
-        facts: what was looked at.
-        resolved: the configuration with where each value came from; None for a run to go on with.
-        registry: to find the defaults.
-    """
+    """Print what a run would do."""
     click.echo("dry run: models and data are in order; nothing was trained or written\n")
     rows = [
         ("algorithm", _algorithm(config)),
@@ -175,8 +166,9 @@ def _required(part: Any) -> dict[str, Any]:
 def _short(value: Any) -> str:
     import json
 
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."
+    from rlhf_core.cli.common import shorten
+
+    return shorten(json.dumps(value, ensure_ascii=False))
 
 
 def _count(number: float) -> str:

@@ -24,12 +24,7 @@ class Stage:
 
     @classmethod
     def chosen(cls, name: str, settings: Iterable[str] = ()) -> Stage:
-        """By name, with settings as ``--set`` takes them.
-
-        Args:
-            name: of an environment.
-            settings: ``environment.KEY=VALUE`` or ``agent.KEY=VALUE``.
-        """
+        """By name, with settings as ``--set`` takes them."""
         from rlhf_core.cli.common import context_of, open_registry
         from rlhf_core.config.load import parse_settings
         from rlhf_core.types.errors import ConfigError, did_you_mean
@@ -54,11 +49,7 @@ class Stage:
         return cls(registry, environment, agent)
 
     def offer(self, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """The prompts with the environment's tools; one that brings its own keeps them.
-
-        Raises:
-            DatasetError: the environment cannot play a prompt, such as one with tools that it does not have.
-        """
+        """The prompts with the environment's tools; one that brings its own keeps them."""
         self.environment.check_prompts(prompts, lambda name: f"prompt '{name}'")
         return [replace(prompt, tools=prompt.tools or tuple(self.environment.offered())) for prompt in prompts]
 

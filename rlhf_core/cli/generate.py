@@ -35,11 +35,6 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
 
     A file of JSON objects, one a line or in an array, has a ``prompt`` or ``messages`` in each; any other has a prompt
     in each line. Empty lines are skipped.
-
-    Args:
-        texts: prompts.
-        files: names; ``-`` only once.
-        lines: every line is a prompt, even if it looks like JSON.
     """
     from rlhf_core.types.errors import ConfigError
     from rlhf_core.types.rollouts import Prompt
@@ -320,11 +315,21 @@ def _print(row: dict[str, Any]) -> None:
 
 def _print_episode(one: Mapping[str, Any]) -> None:
     """Turn by turn; what the policy only read is greyed."""
-    from rlhf_core.cli.trace import print_turn
-
     for turn in one["turns"]:
         print_turn(turn, "  ")
     facts = [f"ended by {one['ended']}", f"{one['tokens']} tokens"]
     if "score" in one:
         facts.append(f"score {one['score']:.4g}" if one["score"] is not None else f"no score: {one['status']}")
     click.secho(f"  {', '.join(facts)}{'  ' + one['detail'] if one.get('detail') else ''}", italic=True)
+
+
+def print_turn(turn: Mapping[str, Any], margin: str = "        ") -> None:
+    """A turn of an episode; what the policy read, and is not trained on, is greyed."""
+    from rlhf_core.types.messages import message_text
+
+    start, end = turn["span"]
+    facts = [f"{end - start} tokens", *([turn["status"]] if "status" in turn else ())]
+    facts += [f"score {turn['score']:.4g}"] if "score" in turn else []
+    facts += [f"{turn['seconds']:.3g} s"] if turn.get("seconds") else []
+    text = f"{turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}"
+    click.secho("\n".join(margin + line for line in text.splitlines()), dim=turn["role"] != "assistant")

@@ -21,18 +21,10 @@ from rlhf_core.plugins.entry_points import Entry
 from rlhf_core.types.errors import PluginError, RlhfError
 
 LENGTH = 110
-"""Characters of a sentence of help."""
 
 
 def description(value: str) -> str:
-    """First sentence of a command's help.
-
-    Args:
-        value: what the entry point names. Example: ``"rlhf_plugin_datagen.filtering:filter_pairs"``.
-
-    Returns:
-        ``short_help`` or ``help`` of its decorator, else of its docstring; "" where the source does not say.
-    """
+    """First sentence of a command's help."""
     module, _, name = value.partition(":")
     try:
         tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
@@ -184,11 +176,7 @@ def opened(command: click.Command, path: str) -> click.Command:
 
 
 def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
-    """What installed distributions declare, sorted; nothing is imported.
-
-    Args:
-        disabled: distributions that are left out; None takes the user's list.
-    """
+    """What installed distributions declare, sorted; nothing is imported."""
     from rlhf_core.plugins.entry_points import disabled_distributions, scan
 
     off = set(disabled_distributions() if disabled is None else disabled)

@@ -47,12 +47,7 @@ DATA = (".jsonl", ".json", ".parquet", ".jsonl.gz")
 
 
 def command_hint(word: str, groups: Mapping[str, click.Command | None]) -> str:
-    """Example: ``rlhf train --algo sft`` for ``sft``; "" if nobody knows.
-
-    Args:
-        word: what was typed after `rlhf`.
-        groups: name -> group; other commands are passed over.
-    """
+    """Example: ``rlhf train --algo sft`` for ``sft``; "" if nobody knows."""
     from rlhf_core.plugins.registry import Registry
 
     if word in COMMANDS:

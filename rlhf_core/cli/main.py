@@ -20,7 +20,6 @@ COMMANDS = {
     "data": ("rlhf_core.cli.data:data", "Check, make and filter training data."),
     "plugins": ("rlhf_core.cli.plugins:plugins", "List, inspect, check, create or switch off plugins."),
     "config": ("rlhf_core.cli.config:config", "Show, validate or document configurations."),
-    "trace": ("rlhf_core.cli.trace:trace", "Replay what happened to one prompt."),
 }
 
 

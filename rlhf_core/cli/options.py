@@ -99,11 +99,7 @@ def resolve_options(
     names: Mapping[str, Any],
     base: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The configuration that the options stand for; with ``base``, what they make of an earlier one.
-
-    Raises:
-        UserError: an unusable key, value or name.
-    """
+    """The configuration that the options stand for; with ``base``, what they make of an earlier one."""
     return resolve_labelled_options(registry, files, settings, names, base).config
 
 
@@ -124,13 +120,7 @@ def resolve_labelled_options(
 
 
 def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = True) -> tuple[Registry, HookBus]:
-    """Every installed component, those that hook plugins register included, and the hooks.
-
-    Args:
-        enabled: False leaves all plugins out.
-        strict: a failing hook ends the run.
-        reports: False on every rank but the first, which reports for them.
-    """
+    """Every installed component, those that hook plugins register included, and the hooks."""
     from rlhf_core.plugins.entry_points import disabled_distributions
     from rlhf_core.plugins.hooks import load_hooks
     from rlhf_core.plugins.registry import Registry

@@ -37,13 +37,7 @@ NOTEBOOK_EVERY_S = 0.2
 
 
 class StepPrinter:
-    """A progress bar in a terminal, one line that is renewed in a notebook; one line every few steps elsewhere.
-
-    Args:
-        config: of the run.
-        folder: of the run.
-        quiet: show nothing.
-    """
+    """A progress bar in a terminal, one line that is renewed in a notebook; one line every few steps elsewhere."""
 
     def __init__(self, config: Any, folder: Path, quiet: bool = False) -> None:
         self.console = Console(stderr=True)
@@ -98,12 +92,7 @@ class StepPrinter:
 
     @contextmanager
     def work(self, name: str, total: int | None) -> Generator[Advance, None, None]:
-        """Show work between two steps while it lasts; where there is no bar, from its tenth second on.
-
-        Args:
-            name: what is done.
-            total: how many there are to do, if that is known.
-        """
+        """Show work between two steps while it lasts; where there is no bar, from its tenth second on."""
         began = shown = time.monotonic()
         done = 0
         task = self.bar.add_task(name, total=total, text="") if self.live else None
@@ -165,21 +154,7 @@ def launch_shown(
     quiet: bool,
     rank_0: Rank0 | None = None,
 ) -> tuple[Path, Mapping[str, Any]]:
-    """Run a plan and show its steps; the run's folder and summary are returned.
-
-    Args:
-        plan: checked, with its rows.
-        config: what the plan says, as objects.
-        registry: what is installed.
-        hooks: of plugins; their notes are printed at the end.
-        run_dir: where the run is kept; None takes ``runs/ALGO-TIME``.
-        resume: go on with the run that is there.
-        quiet: show nothing.
-        rank_0: of a launch by torchrun or srun.
-
-    Raises:
-        RlhfError: the run failed, or its folder is taken.
-    """
+    """Run a plan and show its steps; the run's folder and summary are returned."""
     from rlhf_core.runs.launch.run import launch
     from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
     from rlhf_core.runs.work import Display

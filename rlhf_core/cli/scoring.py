@@ -72,23 +72,7 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
 def score_completions(
     registry: Registry, reward: ComponentConfig, file: str, stop: Sequence[str], *, keep_stop: bool, seed: int
 ) -> tuple[Completions, Completions, Sequence[Score]]:
-    """Score the completions of a file, several of one prompt included.
-
-    Args:
-        registry: where names are looked up.
-        reward: the reward's Config.
-        file: JSON lines with prompt and completion.
-        stop: judge as if the first of these strings had ended each completion.
-        keep_stop: leave it at their end.
-        seed: for rewards that draw at random.
-
-    Returns:
-        The completions as they were saved, as they were judged, and a score for each.
-
-    Raises:
-        DatasetError: a row without prompt or completion.
-        PluginError: the reward returned something else than one score per sample.
-    """
+    """Score the completions of a file, several of one prompt included."""
     from rlhf_core.cli.common import context_of
     from rlhf_core.data.completions import SampledPrompts, cut_at, read_completions
     from rlhf_core.models.layers.matmul import use_matmul_backend

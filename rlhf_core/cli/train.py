@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rlhf_core.cli.complete import runs as complete_runs
 from rlhf_core.cli.options import open_plugins, resolve_labelled_options, run_options, sugar_of
-
-if TYPE_CHECKING:
-    from rlhf_core.runs.launch.joined import Rank0
-    from rlhf_core.runs.launch.ranks import RankInfo
 
 
 @click.command()
@@ -79,7 +75,12 @@ def train(
         )
         return
     with contextlib.ExitStack() as stack:
-        rank_0 = _first_of(rank, stack)
+        rank_0 = None
+        if rank is not None:  # rank 0's side of a launch by torchrun or srun: the others hear how the stack ends
+            from rlhf_core.runs.launch.joined import Rank0
+
+            rank_0 = Rank0(rank)
+            stack.enter_context(rank_0.leading())
         registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
         resolved = None
         if resume is not None:
@@ -105,17 +106,6 @@ def train(
         emit_json({**summary, "run_dir": str(folder)})
     else:
         print_summary(summary, folder)
-
-
-def _first_of(rank: RankInfo | None, stack: contextlib.ExitStack) -> Rank0 | None:
-    """Rank 0's side of a launch by torchrun or srun, told to the other ranks however the stack ends."""
-    if rank is None:
-        return None
-    from rlhf_core.runs.launch.joined import Rank0
-
-    rank_0 = Rank0(rank)
-    stack.enter_context(rank_0.leading())
-    return rank_0
 
 
 def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from rlhf_core.runs.launch.ranks import RankInfo
 
 Options = tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]
-"""Files, settings and names of the command line."""
 
 
 def train_rank(
@@ -27,7 +26,7 @@ def train_rank(
     """Take rank 0's plan and run it. Nothing is shown but errors."""
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.options import open_plugins, resolve_here
-    from rlhf_core.runs.launch.joined import LaunchArgs, end_quietly, take_plan
+    from rlhf_core.runs.launch.joined import end_quietly, take_plan
     from rlhf_core.runs.launch.process import run_plan
     from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
     from rlhf_core.runs.launch.run import preflight
@@ -36,12 +35,12 @@ def train_rank(
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict, reports=False)
     try:
         own_config = partial(resolve_here, registry, *options) if options and resume is None else None
-        own = LaunchArgs(partial(preflight, registry), resume or run_dir, resume is not None, own_config)
-        taken = take_plan(rank, registry, own)
+        resumes, check = resume is not None, partial(preflight, registry)
+        taken = take_plan(rank, registry, check, resume or run_dir, own_config, resume=resumes)
         if taken is not None:
+            plan, config, folder = taken
             with sigterm_as_interrupt():
-                plan, config, folder = taken.plan, taken.config, taken.run_dir
-                run_plan(plan, config, registry, hooks, folder, resume=taken.resume, started=rank)
+                run_plan(plan, config, registry, hooks, folder, resume=resumes, started=rank)
     except RlhfError as error:
         end_quietly(error, rank)
         raise

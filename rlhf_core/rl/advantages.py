@@ -46,7 +46,6 @@ class RankRollouts(NamedTuple):
     """Penalties subtracted."""
     values: Sequence[TokenValues] | None
     kl: tuple[float, float]
-    """See :func:`measure_kl`."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +77,15 @@ class Estimate:
     advantages: Advantages
     """Of this rank's completions; on rank 0 those of the other ranks follow."""
     metrics: Mapping[str, float]
-    """Of all completions."""
     truncated: Mapping[str, int]
     """Completions that are left out of the loss."""
     without_signal: Mapping[str, int]
-    """Groups without a signal, see :func:`group_counts`."""
     kl: Mapping[str, float]
     """From the reference policy, per token; empty without one."""
 
 
 class AdvantageStep:
-    """Turns a rollout batch into advantages, over the completions of all ranks; rank 0 does it for the others.
-
-    Args:
-        estimator: the run's advantage.
-        reference: None where nothing asks for it.
-        module: the policy, with the critic if the estimator has one.
-        micro_batcher: cuts the forwards without gradient.
-        no_grad: forwards of that module, prepared.
-        strategy: brings completions to rank 0, and advantages back.
-        config: KL and length penalties.
-    """
+    """Turns a rollout batch into advantages, over the completions of all ranks; rank 0 does it for the others."""
 
     def __init__(
         self,
@@ -151,13 +138,7 @@ class AdvantageStep:
         return [apply_overlong_penalty(score, rollout, limit, settings) for score, rollout in zip(scores, rollouts)]
 
     def estimate(self, scored: ScoredRollouts, batch: RolloutBatch) -> Estimate:
-        """Call the estimator on rank 0; the others take over its state where it has one.
-
-        Raises:
-            PluginError: the estimator returned something else.
-            ComponentError: it raised.
-            OtherRankFailed: on the other ranks, where it raised on rank 0.
-        """
+        """Call the estimator on rank 0; the others take over its state where it has one."""
         estimator = self.estimator.estimator
         with self.rank_zero.section() as section:
             if section.active:
@@ -200,13 +181,7 @@ def divided(
 
 
 def group_counts(values: Sequence[Any], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
-    """Count groups that teach nothing: equal scores, or (under another name) too few scores to compare.
-
-    Args:
-        values: advantages of the completions of all ranks, None where there is none.
-        scores_ok: whether each has a score.
-        group_ids: the group of each.
-    """
+    """Count groups that teach nothing: equal scores, or (under another name) too few scores to compare."""
     alive = {g for g, v in zip(group_ids, values) if v is not None and np.any(v)}
     size, scored = Counter(group_ids), Counter(g for g, ok in zip(group_ids, scores_ok) if ok)
     without_signal = [g for g in size if g not in alive]
@@ -217,14 +192,7 @@ def group_counts(values: Sequence[Any], scores_ok: Sequence[bool], group_ids: Se
 def with_advantages(
     samples: Sequence[TrainingSample], batch: RolloutBatch, advantages: Advantages, forward: ForwardResults
 ) -> list[list[TrainingSample]]:
-    """This rank's samples with what their loss needs, group by group; those without a score are left out.
-
-    Args:
-        samples: one per completion of this rank.
-        batch: its groups.
-        advantages: of this rank, maybe followed by those of others.
-        forward: reference logprobs and critic values of this rank.
-    """
+    """This rank's samples with what their loss needs, group by group; those without a score are left out."""
     trained: list[TrainingSample | None] = []
     for n, sample in enumerate(samples):
         advantage = advantages.values[n]

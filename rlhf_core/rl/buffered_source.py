@@ -47,23 +47,12 @@ def batch_state(batch: RolloutBatch) -> dict[str, Any]:
 
 
 def read_batch(state: Mapping[str, Any], find: FindPrompt) -> RolloutBatch:
-    """The batch that :func:`batch_state` wrote.
-
-    Args:
-        state: as it was read back.
-        find: gives the prompts; the run's dataset has been compared with the checkpoint's.
-    """
+    """The batch that :func:`batch_state` wrote."""
     return decode(state, CLASSES, {"Prompt": lambda name: find(*name)})
 
 
 def reshard_batch(parts: Sequence[RolloutBatch], rank: int, world_size: int) -> RolloutBatch:
-    """This rank's share of a batch, as if so many ranks had sampled it.
-
-    Args:
-        parts: what each of the ranks that sampled it has, in their order.
-        rank: this one.
-        world_size: ranks now.
-    """
+    """This rank's share of a batch, as if so many ranks had sampled it."""
     groups = parts[0].groups
     sampled = [group for part in parts for group in cut_groups(part.own_groups, part.rollouts, part.scores)]
     bounds = share_bounds(len(groups), world_size)
@@ -96,11 +85,8 @@ class BufferEntry:
     number: int
     """Rollout batches are numbered from 1 in the order they are requested."""
     version: int
-    """Policy version it is sampled with."""
     reads: int = 0
-    """Steps that have trained on it."""
     batch: RolloutBatch | None = None
-    """None until it has been waited for."""
 
 
 @dataclass(frozen=True)
@@ -114,19 +100,12 @@ class Evicted:
 
 
 class RolloutBuffer:
-    """Which batches to request, which to learn from, which to give up.
-
-    Args:
-        settings: bounds.
-        capacity: batches beyond the one that is learned from.
-    """
+    """Which batches to request, which to learn from, which to give up."""
 
     def __init__(self, settings: RolloutSettings, capacity: int) -> None:
         self.max_staleness, self.max_reads, self.capacity = settings.max_staleness, settings.max_reads, capacity
         self.entries: list[BufferEntry] = []
-        """Oldest first."""
         self.last = 0
-        """Number of the newest entry so far."""
 
     def evict_stale(self, version: int) -> Evicted:
         """Drop what has been read often enough, and what is too stale at this version, whether sampled yet or not."""
@@ -143,11 +122,7 @@ class RolloutBuffer:
         return version - entry.version > self.max_staleness
 
     def num_to_request(self, steps_left: int) -> int:
-        """How many batches to request now: up to capacity, and no more than the remaining steps will read.
-
-        Args:
-            steps_left: steps to come, the one about to begin included.
-        """
+        """How many batches to request now: up to capacity, and no more than the remaining steps will read."""
         reads, count = sum(self.max_reads - e.reads for e in self.entries), 0
         while len(self.entries) + count <= self.capacity and reads < steps_left:
             reads, count = reads + self.max_reads, count + 1
@@ -193,12 +168,6 @@ class BufferedSource:
     buffer, and what there is room for is requested with the weights as they are then. With room for C batches beside
     the one that is learned from, batch k is sampled with the weights of the end of step k - 1 - C. How long anything
     takes decides nothing, so two runs are equal.
-
-    Args:
-        inline: makes a batch when it is needed, where there is no worker.
-        buffer: those that wait.
-        worker: makes them ahead, in a thread; None makes each when it is needed.
-        steps: of the run.
     """
 
     def __init__(self, inline: InlineSource, buffer: RolloutBuffer, worker: RolloutWorker | None, steps: int) -> None:
@@ -258,7 +227,7 @@ class BufferedSource:
             self.drain()  # the data order may only be touched where nothing is being sampled
         evicted = self.buffer.evict_stale(version)
         batches = [entry.batch for entry in evicted.unread if entry.batch is not None]
-        groups = [group for batch in batches for group in _all_groups(batch)]
+        groups = [g for batch in batches for g in (*batch.groups, *(aside.group for aside in batch.set_aside))]
         if groups:
             self.prompts.put_back(groups)
         for batch in batches:
@@ -283,11 +252,7 @@ class BufferedSource:
         return self.buffer.deliver(entry.number, batch)
 
     def drain(self) -> None:
-        """Wait until nothing is being sampled.
-
-        Raises:
-            EngineUnavailable: nothing is left to sample with, now or when it was last waited.
-        """
+        """Wait until nothing is being sampled."""
         if self._engine_error is not None:
             raise self._engine_error
         for entry in self.buffer.unfinished():
@@ -363,8 +328,3 @@ def _version_of_each_token(rollout: Rollout) -> list[int]:
     tokens = len(rollout.completion_ids)
     every = [s.version for s in rollout.versions for _ in range(*s.span)] or [rollout.policy_version] * tokens
     return every if rollout.mask_T is None else [v for v, sampled in zip(every, rollout.mask_T) if sampled]
-
-
-def _all_groups(batch: RolloutBatch) -> list[PromptGroup]:
-    """The groups whose prompts a batch took."""
-    return [*batch.groups, *(group.group for group in batch.set_aside)]

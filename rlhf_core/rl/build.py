@@ -51,14 +51,12 @@ class TrainableModule:
     """``module(samples)`` returns the batch that the loss consumes; its part ``model`` is the policy."""
     loss: Loss
     total_updates: int
-    """For the learning-rate schedule."""
     critic: CriticAdvantage | None = None
     critic_updates: int = 0
     """The first of them, in which only the critic learns."""
     micro_batcher: MicroBatcher | None = None
     """None takes ``trainer.micro_batch_size`` samples each, in order."""
     estimator: Any = None
-    """The run's advantage, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class RolloutParts:
     source: RolloutSource
     rewards: RewardManager
     learner: Learner
-    """Owns the optimizer and the policy version."""
     reference: ReferencePolicy | None
     evaluator: PolicyEvaluator
     checkpoint: OnlineCheckpoint
@@ -84,7 +81,6 @@ class OnlineParts(RolloutParts):
     advantages: AdvantageStep
     update: UpdateStep
     critic_warmup_steps: int
-    """Steps in which only the critic learns."""
 
 
 def build_online(
@@ -114,15 +110,7 @@ def build_rollout_parts(
     checkpoint: Checkpoint | None,
     make_trainable: Callable[[BuildContext], TrainableModule],
 ) -> RolloutParts:
-    """Build engine, rewards, loss and optimizer, and load the checkpoint's weights.
-
-    Args:
-        config: the trainer's settings.
-        ctx: strategy and session are set.
-        inputs: data and policy.
-        checkpoint: to go on from; the caller loads the parts' states.
-        make_trainable: called with the context of components once engine and rewards are there.
-    """
+    """Build engine, rewards, loss and optimizer, and load the checkpoint's weights."""
     ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     session, strategy, model = ctx.session, ctx.strategy, inputs.policy.model
     sampler = _sampler(config, ctx, inputs)
@@ -175,13 +163,7 @@ def build_loss(ctx: BuildContext, terms: Sequence[LossTerm] = ()) -> CheckedLoss
 
 
 def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: BuildContext) -> TrainableModule:
-    """The policy's module, and its loss with the terms that the settings and a critic add.
-
-    Args:
-        config: the trainer's settings.
-        inputs: data and policy.
-        ctx: of components.
-    """
+    """The policy's module, and its loss with the terms that the settings and a critic add."""
     estimator = build(ctx, "advantage")
     loss: Loss = build_loss(ctx, [policy_terms(config)])
     module = PolicyModule(inputs.policy.model, config.sampling.temperature, inputs.options)

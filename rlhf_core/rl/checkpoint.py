@@ -34,13 +34,7 @@ def _learning(critic: torch.nn.Module) -> list[str]:
 
 
 class PolicyWeights:
-    """The weights of a run on disk: policy, critic, and a reference policy that is synced.
-
-    Args:
-        policy: model and tokenizer.
-        critic: beside the policy; None without one.
-        synced_reference: None where the reference stays what it was before training.
-    """
+    """The weights of a run on disk: policy, critic, and a reference policy that is synced."""
 
     def __init__(self, policy: LoadedModel, critic: torch.nn.Module | None, synced_reference: Reference | None) -> None:
         self.policy, self.critic, self.synced_reference = policy, critic, synced_reference
@@ -75,17 +69,7 @@ class PolicyWeights:
 
 
 class OnlineCheckpoint:
-    """Saves and restores an on-policy run.
-
-    Args:
-        checkpoints: writes them.
-        strategy: ranks.
-        weights: on disk.
-        learner: optimizer and policy version.
-        prompts: position in the data.
-        held: held-out prompts, which have to be the same after a resume.
-        forward_check: which forward options are on, and whether they were compared; None where nothing compares them.
-    """
+    """Saves and restores an on-policy run."""
 
     def __init__(
         self,
@@ -101,13 +85,7 @@ class OnlineCheckpoint:
         self.prompts, self.held, self.forward_check = prompts, held, forward_check
 
     def save(self, step: int, trainer_state: Mapping[str, Any], rank_state: Mapping[str, Any] | None = None) -> None:
-        """Write the checkpoint of a step.
-
-        Args:
-            step: steps finished.
-            trainer_state: what the trainer keeps besides.
-            rank_state: what only this rank has.
-        """
+        """Write the checkpoint of a step."""
         state = {"online": self.state_dict(), **trainer_state}
         weights = self.weights
         self.checkpoints.save(step, state, weights.policy.model, weights.write_policy, rank_state, weights.beside)
@@ -134,11 +112,7 @@ class OnlineCheckpoint:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
-
-        Raises:
-            DatasetError: the prompts are not the checkpoint's.
-        """
+        """Restore :meth:`state_dict`."""
         check_fingerprint("held-out prompts", state["heldout"], fingerprint(self.held))
         if self.forward_check is not None:
             module = self.forward_check.module

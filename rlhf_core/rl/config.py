@@ -203,11 +203,7 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
 
 
 def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
-    """Refuse combinations that cannot learn or would learn the wrong thing.
-
-    Raises:
-        ConfigError: with the setting to change.
-    """
+    """Refuse combinations that cannot learn or would learn the wrong thing."""
     run = ctx.config
     for slot in ("loss", "advantage", "reward"):
         if getattr(run, slot) is None:

@@ -26,17 +26,7 @@ def sample_in_chunks(
     sample: SampleAndScore,
     any_rank: Callable[[bool], bool],
 ) -> list[RolloutGroup]:
-    """Sample each prompt chunk by chunk until it has enough on both sides of the threshold, or ``max_completions``.
-
-    Args:
-        settings: how many are enough.
-        groups: this rank's prompts; their ``group_size`` is not looked at.
-        sample: all ranks call it together, some perhaps without groups.
-        any_rank: whether something holds on any rank.
-
-    Returns:
-        One row per group, in order, with the ``group_size`` that it came to.
-    """
+    """Sample each prompt chunk by chunk until it has enough on both sides of the threshold, or ``max_completions``."""
     sampled = [RolloutGroup(group, [], []) for group in groups]
     for start in range(0, settings.max_completions, settings.chunk_size):
         unfinished = [n for n, group in enumerate(sampled) if one_sided(group, settings)]
@@ -45,23 +35,15 @@ def sample_in_chunks(
         size = min(settings.chunk_size, settings.max_completions - start)
         chunks = sample([replace(sampled[n].group, group_size=size) for n in unfinished], start)
         for n, chunk in zip(unfinished, chunks):
-            sampled[n] = _joined(sampled[n], chunk)
+            rollouts, scores = [*sampled[n].rollouts, *chunk.rollouts], [*sampled[n].scores, *chunk.scores]
+            sampled[n] = replace(sampled[n], rollouts=rollouts, scores=scores)
     return [replace(g, group=replace(g.group, group_size=len(g.rollouts))) for g in sampled]
-
-
-def _joined(first: RolloutGroup, second: RolloutGroup) -> RolloutGroup:
-    return replace(first, rollouts=[*first.rollouts, *second.rollouts], scores=[*first.scores, *second.scores])
 
 
 def one_sided(group: RolloutGroup, settings: AdaptiveSampling) -> bool:
     """Whether a group has too few scores above the threshold, or too few that are not."""
     above = [float(s.value) > settings.threshold for s in group.scores if s.ok and s.value is not None]
     return sum(above) < settings.k_success or len(above) - sum(above) < settings.k_failure
-
-
-def count_one_sided(groups: Sequence[RolloutGroup], settings: AdaptiveSampling) -> int:
-    """How many groups reached ``max_completions`` without enough of both."""
-    return sum(one_sided(group, settings) for group in groups)
 
 
 @dataclass(frozen=True)
@@ -161,9 +143,10 @@ class DynamicCollector(RolloutCollector):
 
     def _adaptive_metrics(self, sampled: Sequence[RolloutGroup], events: EventSink) -> dict[str, float]:
         """Group sizes, and how many prompts never got successes and failures."""
-        if self.settings.adaptive is None:
+        adaptive = self.settings.adaptive
+        if adaptive is None:
             return {}
-        lacking = count_one_sided(sampled, self.settings.adaptive)
+        lacking = sum(one_sided(group, adaptive) for group in sampled)
         events.count({"prompts_one_sided": lacking})
         size = float(np.mean([g.group.group_size for g in sampled]))
         return {"adaptive/one_sided": float(lacking), "adaptive/group_size": size}

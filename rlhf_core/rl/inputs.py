@@ -40,20 +40,10 @@ class OnlineInputs:
     held: Sequence[Prompt]
     """Held-out prompts, sources in turn."""
     has_gold: bool
-    """The held-out prompts have a gold score."""
 
 
 def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> OnlineInputs:
-    """Load data and policy.
-
-    Args:
-        config: the trainer's settings.
-        ctx: strategy and session are set.
-        wants_reference: keep the policy as it is before training.
-
-    Raises:
-        UserError: the model, dataset and settings do not fit each other.
-    """
+    """Load data and policy."""
     seed_everything(ctx.seed)
     datasets = Datasets(ctx.config.dataset, ctx)
     register_sources(datasets, ctx)

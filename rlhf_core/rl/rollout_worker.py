@@ -48,17 +48,9 @@ class RolloutWorker:
 
     Everything that sampling changes (data order, difficulty, a stateful reward) is changed by this thread alone, batch
     after batch, so it is the same in every run. The other side may only touch it once
-    :meth:`rlhf_core.rl.buffered_source.BufferedSource.drain` has waited for every request.
-
-    Args:
-        collect: makes one batch.
-        weight_sync: is given each request's weights first, if it has any.
-        model: the copy that is sampled from; its forwards are cancelled when the worker is closed. None where the
-            engine has weights of its own.
-        timeout_s: longest wait for one batch.
-        ranks: collectives of this thread.
-        on_every_rank: context of what asks the engine, which all ranks leave with the loss of an engine, or none; does
-            nothing where the ranks' threads exchange nothing.
+    :meth:`rlhf_core.rl.buffered_source.BufferedSource.drain` has waited for every request. ``model`` is the copy that
+    is sampled from, None where the engine has weights of its own; ``on_every_rank`` a context that all ranks leave with
+    the loss of an engine, or none.
     """
 
     def __init__(
@@ -87,12 +79,7 @@ class RolloutWorker:
         self._requests.put(BatchRequest(number, version, weights))
 
     def wait(self, number: int, version: int) -> RolloutBatch:
-        """The batch of an earlier request, when it is there.
-
-        Raises:
-            DeadlineExceeded: it is not there in time.
-            BaseException: whatever making it, or one before it, raised.
-        """
+        """The batch of an earlier request, when it is there."""
         began = time.monotonic()
         with self._ready:
             while number not in self._finished:

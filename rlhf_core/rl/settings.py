@@ -39,11 +39,7 @@ class RolloutSettings(Config):
         return max(0, (self.max_staleness // updates_per_step - (self.max_reads - 1)) // self.max_reads)
 
     def check(self, updates_per_step: int) -> None:
-        """Refuse bounds that contradict each other.
-
-        Raises:
-            ConfigError: rollouts would always be too stale, or nothing would ever be sampled ahead.
-        """
+        """Refuse bounds that contradict each other."""
         stale, each = self.max_staleness, updates_per_step
         if self.max_reads > 1 and stale < each:
             raise ConfigError(

@@ -20,13 +20,7 @@ from rlhf_core.types.rollouts import Prompt, PromptGroup, SamplingParams
 
 
 class PromptLoader:
-    """Prompts in the order of training; what was taken and not trained on comes first.
-
-    Args:
-        order: chooses the prompts; its position is part of the checkpoint.
-        encode: prompt -> token ids, exactly as the policy is fed.
-        group_size: completions per prompt.
-    """
+    """Prompts in the order of training; what was taken and not trained on comes first."""
 
     def __init__(self, order: PromptOrder, encode: Callable[[Prompt], tuple[int, ...]], group_size: int) -> None:
         self.order, self.encode, self.group_size = order, encode, group_size
@@ -101,16 +95,7 @@ class CollectorSettings:
 
 
 class RolloutCollector:
-    """Makes rollout batches of the next prompts, as many completions of each as ``group_size``.
-
-    Args:
-        prompts: which come next.
-        generator: samples completions.
-        rewards: scores them.
-        comm: how ranks exchange groups.
-        settings: sizes and rules.
-        whole_weights: context in which the weights that are sampled from are whole on every rank.
-    """
+    """Makes rollout batches of the next prompts, as many completions of each as ``group_size``."""
 
     def __init__(
         self,
@@ -125,18 +110,7 @@ class RolloutCollector:
         self.comm, self.settings, self.whole_weights = comm, settings, whole_weights
 
     def collect(self, number: int, version: int, events: EventSink, timer: Timer) -> RolloutBatch:
-        """Sample and score one rollout batch; all ranks call it together.
-
-        Args:
-            number: the batch's; seeds depend on it.
-            version: of the policy that samples.
-            events: receives what happens.
-            timer: adds to the step's times.
-
-        Raises:
-            ScoreError: too many scores are missing.
-            EngineUnavailable: nothing is left to sample with; prompts of which nothing was scored come next.
-        """
+        """Sample and score one rollout batch; all ranks call it together."""
         groups = self.prompts.take(self.settings.prompts_per_step)
         own = self.own_share(groups)
         with self.prompts.put_back_if_unsampled(groups):
@@ -175,25 +149,13 @@ class SourceBatch(NamedTuple):
     first_read: bool = True
     """No earlier step has learned from it; what was sampled and scored is counted once."""
     metrics: Mapping[str, float] = {}
-    """How stale it is, and what waits; empty for a synchronous run."""
 
 
 class RolloutSource(Protocol):
-    """Gives each step its rollout batch."""
+    """Gives each step its rollout batch; raises ``EngineUnavailable`` on every rank if the engine of one is gone."""
 
     def next_batch(self, step: int, version: int, timer: Timer) -> SourceBatch:
-        """The batch that this step learns from; all ranks call it together, first of all in a step.
-
-        Args:
-            step: about to be made.
-            version: of the policy now.
-            timer: adds to the step's times.
-
-        Raises:
-            DeadlineExceeded: it was not there in time.
-            ScoreError: too many scores are missing.
-            EngineUnavailable: on every rank, if the engine of one is gone.
-        """
+        """The batch that this step learns from; all ranks call it together, first of all in a step."""
         ...
 
     def release_memory(self) -> None:
@@ -201,11 +163,7 @@ class RolloutSource(Protocol):
         ...
 
     def sync_policy(self, version: int) -> None:
-        """Let the engine have the policy as it is now, for an evaluation in this thread; all ranks call it together.
-
-        Raises:
-            EngineUnavailable: on every rank, if the engine of one is gone.
-        """
+        """Let the engine have the policy as it is now, for an evaluation in this thread; all ranks call it together."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -213,22 +171,12 @@ class RolloutSource(Protocol):
         ...
 
     def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with them.
-
-        Args:
-            ranks: the states of all ranks that wrote the checkpoint, in their order.
-        """
+        """Go on with them."""
         ...
 
 
 class InlineSource:
-    """Samples each batch when its step begins, from the policy as it then is.
-
-    Args:
-        collector: makes batches.
-        weight_sync: brings the policy's weights to the engine.
-        session: counts, trace, hooks and ranks.
-    """
+    """Samples each batch when its step begins, from the policy as it then is."""
 
     def __init__(self, collector: RolloutCollector, weight_sync: WeightSync, session: RunSession) -> None:
         self.collector, self.weight_sync, self.session = collector, weight_sync, session

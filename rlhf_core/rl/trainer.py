@@ -34,7 +34,6 @@ from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.metrics import mean
-from rlhf_core.runs.session import RunSession
 from rlhf_core.training.generation import rollout_metrics, score_metrics
 from rlhf_core.training.loop import LoopSchedule, run_loop
 from rlhf_core.training.policy_evaluator import Evaluation, before_and_after
@@ -73,7 +72,6 @@ class RolloutTrainer:
         self.session, self.strategy = ctx.session, ctx.strategy
         self.inputs = load_online_inputs(self.config, ctx, wants_reference=wants_reference)
         self.before: Evaluation | None = None
-        """The evaluation before training."""
 
     def step(self, step: int) -> None:
         """Make one step."""
@@ -177,17 +175,32 @@ class RolloutTrainer:
         """Evaluate, write the final model and the summary."""
         after = self.evaluate(step, final=True)
         self.parts.checkpoint.write_final()
-        summary = summarize_online_run(
-            self.session,
-            algo=self.config.name,
-            updates=self.parts.learner.version,
-            seed=self.ctx.seed,
-            groups=self.parts.evaluator.groups,
-            before=self.before,
-            after=after,
-            reports=self.ctx.report,
-        )
-        return self.session.finish({**summary, **self.more_summary(step, after)})
+        return self.session.finish({**self._summary(after), **self.more_summary(step, after)})
+
+    def _summary(self, after: Evaluation | None) -> dict[str, Any]:
+        """Everything ``summary.json`` promises; values that carry time are only in ``seconds`` and ``time``."""
+        session, before = self.session, self.before
+        reason = session.stop_reason()
+        steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
+        return {
+            "status": "stopped" if reason is not None else "completed",
+            "stop_reason": reason,
+            "algo": self.config.name,
+            "steps": len(steps),
+            "updates": self.parts.learner.version,
+            "seed": self.ctx.seed,
+            "seconds": round(time.monotonic() - session.started, 3),
+            "tokens_generated": int(sum(r["tokens_generated"] for r in steps)),
+            **_first_and_last(steps, "reward/mean", "reward"),
+            **_first_and_last(steps, "completion_length/mean", "completion_length"),
+            "kl_last": _last(steps, "kl"),
+            "entropy_last": _last(steps, "entropy"),
+            "evaluation_before": dict(before.metrics) if before else None,
+            "evaluation_after": dict(after.metrics) if after else None,
+            "final_model": "final",
+            "reports": dict(self.ctx.report),
+            **before_and_after(self.parts.evaluator.groups, before, after),
+        }
 
     def close(self) -> None:
         """Close every component of the run."""
@@ -195,12 +208,7 @@ class RolloutTrainer:
 
 
 class OnlineTrainer(RolloutTrainer):
-    """Sample, score, estimate, update.
-
-    Args:
-        config: sizes and settings.
-        ctx: session, strategy, datasets and the run's configuration.
-    """
+    """Sample, score, estimate, update."""
 
     config: OnlineTrainerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     parts: OnlineParts  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -274,52 +282,6 @@ class OnlineTrainer(RolloutTrainer):
         """Go on from :meth:`state` and every rank's :meth:`rank_state`."""
         self.parts.source.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
         self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
-
-
-def summarize_online_run(
-    session: RunSession,
-    *,
-    algo: str,
-    updates: int,
-    seed: int,
-    groups: Sequence[PromptGroup],
-    before: Evaluation | None,
-    after: Evaluation | None,
-    reports: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Everything ``summary.json`` promises; values that carry time are only in ``seconds`` and ``time``.
-
-    Args:
-        session: of the run that is over.
-        algo: its algorithm.
-        updates: optimizer updates made.
-        seed: the run's.
-        groups: held-out prompts, for the examples.
-        before: evaluation before training.
-        after: evaluation after it.
-        reports: what components report.
-    """
-    reason = session.stop_reason()
-    steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
-    return {
-        "status": "stopped" if reason is not None else "completed",
-        "stop_reason": reason,
-        "algo": algo,
-        "steps": len(steps),
-        "updates": updates,
-        "seed": seed,
-        "seconds": round(time.monotonic() - session.started, 3),
-        "tokens_generated": int(sum(r["tokens_generated"] for r in steps)),
-        **_first_and_last(steps, "reward/mean", "reward"),
-        **_first_and_last(steps, "completion_length/mean", "completion_length"),
-        "kl_last": _last(steps, "kl"),
-        "entropy_last": _last(steps, "entropy"),
-        "evaluation_before": dict(before.metrics) if before else None,
-        "evaluation_after": dict(after.metrics) if after else None,
-        "final_model": "final",
-        "reports": dict(reports),
-        **before_and_after(groups, before, after),
-    }
 
 
 def _first_and_last(rows: Sequence[Mapping[str, Any]], key: str, name: str) -> dict[str, float | None]:

@@ -39,7 +39,6 @@ class PolicyTerms:
     """
 
     kl_coefficient: float = 0.0
-    """Weight of the KL(policy || reference) per token."""
     kl_estimator: str = "k3"
     """k1, k2 or k3: the term's value; its gradient is the KL's with any."""
     stale: bool = False
@@ -48,9 +47,7 @@ class PolicyTerms:
     entropy_coefficient: float = 0.0
     """Weight of the entropy bonus (Williams and Peng 1991); the gradient flows through the entropy."""
     correction: Literal["off", "truncate", "mask"] = "off"
-    """What the importance correction does beyond its bounds."""
     importance: ImportanceSettings = field(default_factory=ImportanceSettings)
-    """Its level and bounds."""
 
     def __call__(self, out: LossOutput, batch: TokenBatch) -> LossOutput:
         """The loss's answer with the terms; the logprobs that they compare must be in the batch."""
@@ -135,15 +132,6 @@ def keep_uncertain(
     micro-batch size nor the number of processes moves it. Advantages rather than the mask: denominators and the KL
     term keep every token. Completions that begin alike have equal entropies there, up to rounding: tokens tied with the
     threshold are all kept, so that rounding does not choose among them.
-
-    Args:
-        samples: this rank's.
-        entropies: of each item's tokens, ``[T]``.
-        quantile: share of the tokens to keep, 0 to 1.
-        strategy: for the other ranks' entropies.
-
-    Returns:
-        The samples, and the metric ``entropy_threshold``.
     """
     counted = [e[i.mask_T] for i, e in zip(samples, entropies, strict=True)]
     rank_zero = RankZero(strategy)
@@ -168,7 +156,6 @@ def _threshold(shards: Sequence[Sequence[Floats]], quantile: float) -> float | N
 
 
 Groups = list[list[TrainingSample]]
-"""Samples, group by group."""
 
 
 class OptimizerBatch(NamedTuple):
@@ -181,17 +168,7 @@ class OptimizerBatch(NamedTuple):
 
 
 class UpdateStep:
-    """Cuts a rollout batch into optimizer batches and updates the policy on each.
-
-    Args:
-        learner: makes one update.
-        module: the policy; old logprobs come from it.
-        micro_batcher: cuts forwards, and shares groups out to ranks.
-        strategy: ranks.
-        config: batch sizes and what is left out.
-        session: hooks and counts.
-        seed: of the order of optimizer batches.
-    """
+    """Cuts a rollout batch into optimizer batches and updates the policy on each."""
 
     def __init__(
         self,
@@ -207,7 +184,6 @@ class UpdateStep:
         self.config, self.session, self.seed = config, session, seed
         self.updates_per_step = config.updates_per_step
         self.drift = DriftCheck(config.drift_check, session.counts)
-        """Compares engine and trainer."""
 
     def __call__(
         self,
@@ -218,19 +194,7 @@ class UpdateStep:
         critic_only: bool = False,
         observe: Observe | None = None,
     ) -> dict[str, float]:
-        """Update on one rollout batch; all ranks call it together.
-
-        Args:
-            step: the step.
-            groups: this rank's.
-            behaviour_version: policy version that sampled them.
-            critic_only: the policy gets no update.
-            observe: sees every micro-batch.
-
-        Returns:
-            Each metric's weighted mean over the updates, over the sequences that were run; counts are added.
-            ``drift/`` is that of the update made with the very weights that sampled.
-        """
+        """Update on one rollout batch; all ranks call it together."""
         groups, metrics = self._measure(groups)
         samples = [s for group in groups for s in group]
         event = BatchReady(step, len(samples), sum(s.tokens for s in samples))

@@ -34,12 +34,7 @@ _NAME = re.compile(r"step-(\d{6,})$")
 
 
 class CheckpointStore:
-    """The ``checkpoints`` folder of a run.
-
-    Args:
-        folder: where ``step-000010`` folders live.
-        keep: how many of the newest to keep.
-    """
+    """The ``checkpoints`` folder of a run."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
@@ -69,13 +64,11 @@ class CheckpointStore:
         """Step of the newest checkpoint whose files are what was written; None if there is no checkpoint.
 
         Damaged ones that are newer are set aside, for the run is to write these steps again.
-
-        Raises:
-            RunDirError: every checkpoint is damaged; says how.
         """
         damaged: dict[int, str] = {}
         for step in reversed(self.steps()):
-            damage = _damage(self.path(step))
+            problems = find_damage(self.path(step))
+            damage = [f"{MANIFEST} is missing"] if problems is None else problems
             if not damage:
                 self._set_aside(damaged, step)
                 return step
@@ -93,20 +86,11 @@ class CheckpointStore:
             place = self.path(step).with_suffix(".damaged")
             shutil.rmtree(place, ignore_errors=True)
             self.path(step).rename(place)
-            log.warning(
-                "the checkpoint of step %d is damaged (%s): going on from step %d; it is kept as '%s'",
-                step,
-                damage,
-                chosen,
-                place,
-            )
+            text = "the checkpoint of step %d is damaged (%s): going on from step %d; it is kept as '%s'"
+            log.warning(text, step, damage, chosen, place)
 
     def read(self, step: int, rank: int = 0) -> tuple[Path, dict[str, Any]]:
-        """Folder and state of a checkpoint, this rank's shard included.
-
-        Raises:
-            RunDirError: it cannot be read.
-        """
+        """Folder and state of a checkpoint, this rank's shard included."""
         path = self.path(step)
         try:
             state = load_tree(path, "state")
@@ -117,12 +101,6 @@ class CheckpointStore:
             raise RunDirError(
                 f"checkpoint '{path}' cannot be read: {error}", fix="remove that folder to resume from the one before"
             ) from error
-
-
-def _damage(path: Path) -> list[str]:
-    """What is wrong with a checkpoint; its manifest is written with it."""
-    damage = find_damage(path)
-    return [f"{MANIFEST} is missing"] if damage is None else damage
 
 
 WriteModel = Callable[[Path, Mapping[str, Any]], None]
@@ -147,15 +125,7 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointManager:
-    """Saves what every rank has, restores it, and writes ``final/``.
-
-    Args:
-        run_dir: the run's folder.
-        strategy: ranks; gathers weights.
-        hooks: listeners; their error counts are part of a checkpoint.
-        components: their states are part of a checkpoint.
-        counts: part of a checkpoint.
-    """
+    """Saves what every rank has, restores it, and writes ``final/``."""
 
     def __init__(
         self, run_dir: RunDir, strategy: Strategy, hooks: hk.HookBus, components: ComponentSet, counts: Counter[str]
@@ -175,9 +145,6 @@ class CheckpointManager:
 
         ``state["ranks"]`` is what each rank goes on with, and ``state["written_by"]`` what each of those had that wrote
         it, of which there may have been more or fewer.
-
-        Raises:
-            RunDirError: all are damaged, or it cannot be read, or not by so many ranks.
         """
         with alone(self.strategy, "looking for the newest whole checkpoint"):
             newest = self._store.newest_whole() if self.strategy.rank == 0 else None
@@ -213,14 +180,9 @@ class CheckpointManager:
     ) -> None:
         """Save a checkpoint after ``step`` steps: streams, and every rank's random numbers and component states.
 
-        Args:
-            step: steps finished.
-            state: the trainer's own; with a sharded strategy that of every rank is kept.
-            model: ``write_model`` receives its full weights on rank 0: gathered from all ranks before, or each when it
-                is looked up (:func:`rlhf_core.distributed.whole_weights.use_whole_weights`).
-            write_model: fills a folder with them.
-            rank_state: what only this rank has; kept for each, beside its random numbers, in ``state["ranks"]``.
-            beside: further models, and what writes each into the checkpoint's own folder.
+        ``write_model`` and those of further models (``beside``) get full weights on rank 0, gathered before, or each
+        when it is looked up (:func:`rlhf_core.distributed.whole_weights.use_whole_weights`). ``rank_state`` is kept for
+        each rank, in ``state["ranks"]``; ``state`` too with a sharded strategy.
         """
         this_rank = {
             **(rank_state or {}),
@@ -266,9 +228,6 @@ class CheckpointManager:
         """Go on with a checkpoint's component states and random numbers.
 
         Building a component may draw random numbers, so this comes after everything is built.
-
-        Raises:
-            RunDirError: a component keeps a state that the checkpoint does not have.
         """
         this_rank = checkpoint.state["ranks"][self.strategy.rank]
         self.components.load_state_dict(this_rank["components"])
@@ -276,11 +235,7 @@ class CheckpointManager:
         set_rng_state(this_rank["rng"])
 
     def write_final(self, model: torch.nn.Module, write: WriteModel) -> None:
-        """Let rank 0 write ``final/`` from the weights of all ranks; it appears only once it is whole.
-
-        Raises:
-            RunDirError: the disk is full; the last checkpoint is kept.
-        """
+        """Let rank 0 write ``final/`` from the weights of all ranks; it appears only once it is whole."""
         place = whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext()
         with alone(self.strategy, "writing the final model"), place as folder:
             use_whole_weights(self.strategy, model, _writing(write, folder))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.atomic import write_json
-from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import FILE, trained_on
 from rlhf_core.plugins.component_calls import component_errors, label_for, label_of, set_label, time_limit
 from rlhf_core.plugins.registry import check_component
@@ -25,12 +24,7 @@ log = logging.getLogger("rlhf")
 
 
 class RowRecorder:
-    """Keeps ``rows.json`` of a run, and warns once if its base model was trained on what it holds out.
-
-    Args:
-        run: its folder.
-        model: ``model.path``.
-    """
+    """Keeps ``rows.json`` of a run, and warns once if its base model was trained on what it holds out."""
 
     def __init__(self, run: Path, model: str) -> None:
         self.run, self.model, self.warned, self.shared = run, model, False, 0
@@ -63,9 +57,6 @@ class RowRecorder:
             write_json(self.run / FILE, self.rows)
 
 
-log = logging.getLogger("rlhf")
-
-
 @dataclass(frozen=True)
 class BuiltComponent:
     """One built component.
@@ -88,21 +79,9 @@ class ComponentSet:
     def __init__(self) -> None:
         self._entries: list[BuiltComponent] = []
         self.rows: RowRecorder | None = None
-        """Keeps which rows the run trains on; on the rank that writes."""
 
     def build(self, kind: str, chosen: ComponentConfig, ctx: BuildContext, role: str = "") -> Any:
-        """Build a component, check that it has its kind's methods, and remember it.
-
-        Args:
-            kind: the component's kind.
-            chosen: its configuration.
-            ctx: what it is built with.
-            role: tells several of a kind apart, for example the label of the source that has its own reward.
-
-        Raises:
-            PluginError: a method is missing.
-            ComponentError: building it raised.
-        """
+        """Build, check and remember a component; ``role`` tells several of a kind apart, such as a source's label."""
         label = label_for(kind, chosen, ctx.registry, role)
         with component_errors(label, "build()"):
             built = chosen.build(ctx)
@@ -131,11 +110,7 @@ class ComponentSet:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Key -> state of every component that is ``Stateful``.
-
-        Raises:
-            PluginError: a state holds something that a checkpoint cannot.
-        """
+        """Key -> state of every component that is ``Stateful``."""
         from rlhf_core.types.tree import foreign
 
         states = {p.key: p.component.state_dict() for p in self._stateful()}
@@ -149,11 +124,7 @@ class ComponentSet:
         return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
-
-        Raises:
-            RunDirError: a component keeps a state that the checkpoint does not have.
-        """
+        """Restore :meth:`state_dict`."""
         for entry in self._stateful():
             if entry.key not in state:
                 raise RunDirError(

@@ -153,15 +153,7 @@ log = logging.getLogger("rlhf")
 
 
 class MetricLogger:
-    """Only the rank that writes appends to files and shows progress; trackers, monitors and hooks see every rank's.
-
-    Args:
-        run_dir: the run's folder.
-        hooks: listeners.
-        components: names trackers and monitors in messages.
-        counts: warnings of monitors are counted here.
-        writes: whether this rank writes.
-    """
+    """Only the rank that writes appends to files and shows progress; trackers, monitors and hooks see every rank's."""
 
     def __init__(
         self, run_dir: RunDir, hooks: hk.HookBus, components: ComponentSet, counts: Counter[str], *, writes: bool
@@ -170,7 +162,6 @@ class MetricLogger:
         self.trackers: list[Tracker] = []
         self.monitors: list[Monitor] = []
         self.total_steps: int | None = None
-        """Steps that the trainer expects to make, once it knows."""
         self.progress: Progress = lambda step, total, metrics: None
 
     def log_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:

@@ -23,11 +23,7 @@ PAUSE_S = 0.05
 
 @contextlib.contextmanager
 def held_by_this_process(folder: Path) -> Generator[None, None, None]:
-    """Hold the lock of a run's folder; without effect where the file system has none.
-
-    Raises:
-        RunDirError: another process works on the run, or another thread of this one.
-    """
+    """Hold the lock of a run's folder; without effect where the file system has none."""
     try:
         import fcntl
 
@@ -51,25 +47,6 @@ def held_by_this_process(folder: Path) -> Generator[None, None, None]:
             except OSError:  # no locks on this file system
                 break
         yield
-    finally:
-        os.close(handle)
-
-
-def is_live(folder: Path) -> bool | None:
-    """True while a process works on the run, False if none does, None where that cannot be known."""
-    try:
-        import fcntl
-
-        handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
     finally:
         os.close(handle)
 
@@ -139,19 +116,28 @@ class StoredRun:
         Interrupted is a run that no process works on any more, too: it was killed. Unfinished is one that is still
         running, or of which that cannot be known: its file system has no locks.
         """
-        ended = self.summary or self.failure
-        return (
-            str(ended.get("status", "damaged"))
-            if ended
-            else "interrupted"
-            if self.is_live(self.path) is False
-            else "unfinished"
-        )
+        if ended := self.summary or self.failure:
+            return str(ended.get("status", "damaged"))
+        return "interrupted" if self.is_live(self.path) is False else "unfinished"
 
     @staticmethod
     def is_live(path: Path) -> bool | None:
         """True while a process works on the run in a folder, False if none does, None where that cannot be known."""
-        return is_live(path)
+        try:
+            import fcntl
+
+            handle = os.open(path, os.O_RDONLY)
+        except (ImportError, OSError):
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
 
     @property
     def steps(self) -> int:
@@ -180,11 +166,7 @@ class StoredRun:
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read one run directory.
-
-    Raises:
-        RunDirError: a file of it cannot be read.
-    """
+    """Read one run directory."""
     try:
         summary, failure = (_json(path / f"{name}.json") for name in ("summary", "failure"))
         rows = tuple(read_jsonl(path / "metrics.jsonl"))

@@ -30,7 +30,6 @@ WRITTEN = (
     "final",
     *(f"{name}.jsonl" for name in STREAMS),
 )
-"""What a run writes into its folder."""
 
 
 def default_run_dir(algo: str, root: Path = Path("runs")) -> Path:
@@ -62,11 +61,7 @@ class RunDir:
         self._streams: dict[str, JsonlFile] = {}
 
     def create(self, plan: Plan, environment: Mapping[str, Any]) -> None:
-        """Make the folder for a new run; of two runs that try at once, one gets it.
-
-        Raises:
-            RunDirError: it already holds a run or files that a run would overwrite, or cannot be written.
-        """
+        """Make the folder for a new run; of two runs that try at once, one gets it."""
         check_free(self)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -89,11 +84,7 @@ class RunDir:
             self._streams[name] = JsonlFile(self.path / f"{name}.jsonl", keep)
 
     def append(self, stream: str, row: Mapping[str, Any]) -> None:
-        """Append one row to ``metrics``, ``trace`` or ``samples``.
-
-        Raises:
-            RunDirError: the disk is full.
-        """
+        """Append one row to ``metrics``, ``trace`` or ``samples``."""
         self._streams[stream].append(row)
 
     def offsets(self) -> dict[str, int]:
@@ -114,11 +105,7 @@ class RunDir:
         return (metrics.is_file() and metrics.stat().st_size > 0) or any(self.checkpoints.glob("step-*"))
 
     def discard_unused(self, first_new_folder: Path | None) -> None:
-        """Remove what a new run that never began has written. Only for the process that called :meth:`create`.
-
-        Args:
-            first_new_folder: topmost folder that the run had to create (from `first_missing`), None if it was there.
-        """
+        """Remove what a new run that never began has written, up to the topmost folder that it had to create."""
         import shutil
 
         if self.begun():
@@ -186,11 +173,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_free(run: RunDir) -> None:
-    """Refuse a folder that already holds a run, holds files that a run would overwrite, or cannot be written.
-
-    Raises:
-        RunDirError: says how to resume it.
-    """
+    """Refuse a folder that already holds a run, holds files that a run would overwrite, or cannot be written."""
     if run.plan.exists():
         raise taken(run)
     existing = [name for name in WRITTEN if (run.path / name).exists()]

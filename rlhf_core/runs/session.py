@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import write_json
@@ -18,7 +18,6 @@ from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.component import DeadlineSettings
 from rlhf_core.plugins.component_calls import Watchdog, time_limit
 from rlhf_core.plugins.strategy_protocols import Strategy
-from rlhf_core.runs.card import write_card
 from rlhf_core.runs.checkpoint import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.metrics import MetricLogger
@@ -31,19 +30,7 @@ log = logging.getLogger("rlhf")
 
 
 class RunSession:
-    """One run's records and the agreement of its ranks. Only rank 0 writes.
-
-    Args:
-        run_dir: the run's folder.
-        plan: what is being run.
-        strategy: ranks.
-        hooks: listeners.
-        resume_hint: what to do to go on, for messages.
-        resume: go on from the newest checkpoint.
-        environment: facts about the machine.
-        deadlines: longest time for each stage; None takes the defaults.
-        display: shows the run; None takes the defaults.
-    """
+    """One run's records and the agreement of its ranks. Only rank 0 writes."""
 
     def __init__(
         self,
@@ -61,14 +48,12 @@ class RunSession:
         self.dir, self.plan, self.strategy, self.hooks, self.resuming = run_dir, plan, strategy, hooks, resume
         self.environment = dict(environment or {})
         self.components = ComponentSet()
-        """Every component of the run."""
         self.counts: Counter[str] = Counter()
         """Every dropped or failed sample by kind; goes into the summary and into checkpoints."""
         self.metrics = MetricLogger(run_dir, hooks, self.components, self.counts, writes=self.main)
         self.checkpoints = CheckpointManager(run_dir, strategy, hooks, self.components, self.counts)
         self.resume_hint = resume_hint
         self.watchdog = Watchdog(deadlines or DeadlineSettings(), self.resume_hint, self._record_failure)
-        """Ends the run when a stage hangs."""
         self.started = time.monotonic()
         self.interrupted = False
         self._interrupted_by = "Ctrl-C"
@@ -87,9 +72,6 @@ class RunSession:
         """Create or reopen the run directory; return the checkpoint to go on from, if resuming.
 
         A trainer that gets one calls ``checkpoints.restore`` once everything is built.
-
-        Args:
-            keep: checkpoints that stay on disk.
         """
         self.checkpoints.keep(keep)
         if self.main and not self.resuming and not self.dir.plan.exists():
@@ -132,7 +114,6 @@ class RunSession:
         }
         if self.main:
             write_json(self.dir.summary, full)
-            write_card(self.dir, self.plan, full)
         self.hooks.fire("rlhf_run_end", hk.RunEnd(full))
         return full
 
@@ -176,20 +157,7 @@ class RunSession:
             self.strategy.barrier("every rank closing its components")
 
     def boundary(self, step: int, last: int, every: int, save: Callable[[int], None]) -> bool:
-        """Between two steps: save if it is time to, and agree over ranks whether to go on.
-
-        Args:
-            step: the step just finished; 0 before the first.
-            last: the run's last step.
-            every: steps between checkpoints, 0 for none but the last.
-            save: writes the checkpoint of a step.
-
-        Returns:
-            True on every rank if a hook or monitor of any rank raised ``StopRun``.
-
-        Raises:
-            Interrupted: Ctrl-C or SIGTERM; everything is saved.
-        """
+        """Between two steps: save if it is time to, and agree over ranks whether ``StopRun`` or Ctrl-C ends the run."""
         interrupted, stopping = self._agree()
         if interrupted or stopping or (step > 0 and (step == last or (every and step % every == 0))):
             with time_limit("checkpoint", "writing the checkpoint"):
@@ -229,38 +197,13 @@ class Interrupted(RlhfError):
 
 
 Event = tuple[str, tuple[Any, ...]]
-"""Method of :class:`EventSink`, and its arguments."""
+"""Method of :class:`LiveEvents`, and its arguments."""
 RECORDS = ("count", "trace")
 """Events that are no hooks."""
 
 
-class EventSink(Protocol):
-    """Receives what happens while a rollout batch is made."""
-
-    def rollouts(self, rollouts: Sequence[Rollout]) -> None:
-        """This rank has sampled some completions."""
-        ...
-
-    def rewards(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
-        """They are scored."""
-        ...
-
-    def count(self, counts: Mapping[str, int]) -> None:
-        """Something was dropped or filtered."""
-        ...
-
-    def trace(self, stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Rows for ``trace.jsonl``."""
-        ...
-
-
 class LiveEvents:
-    """Passes events on to the run at once.
-
-    Args:
-        session: hooks, counts and trace.
-        step: that the batch belongs to.
-    """
+    """Passes events on to the run at once."""
 
     def __init__(self, session: RunSession, step: int) -> None:
         self.session, self.step = session, step
@@ -303,6 +246,10 @@ class EventLog:
     def trace(self, stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep it."""
         self.events.append(("trace", (stage, list(rows))))
+
+
+EventSink = LiveEvents | EventLog
+"""Receives what happens while a rollout batch is made."""
 
 
 def replay(events: Sequence[Event], sink: EventSink, *, hooks: bool = True) -> None:

@@ -11,7 +11,6 @@ log = logging.getLogger("rlhf")
 Progress = Callable[[int, int | None, Mapping[str, float]], None]
 """Step, steps in all where known, metrics."""
 Advance = Callable[[int], None]
-"""Called with how many more are done."""
 ShowProgress = Callable[[str, int | None], AbstractContextManager[Advance]]
 """Name of the work, and how many there are to do where that is known.
 
@@ -36,8 +35,5 @@ class Display:
     """Where a run shows itself; by default its lines are logged, and nothing else is shown."""
 
     say: Callable[[str], None] = log.info
-    """Shows one line."""
     progress: Progress = lambda step, total, metrics: None
-    """Shows a step."""
     work: ShowProgress = null_progress
-    """Shows how far long work is."""

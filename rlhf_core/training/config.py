@@ -133,11 +133,7 @@ class ModelLoopSettings(LoopSettings):
     plan says which, and a resumed run keeps it."""
 
     def check_precision(self, ctx: BuildContext) -> None:
-        """Refuse mixed precision of weights that are not float32.
-
-        Raises:
-            ConfigError: names both settings.
-        """
+        """Refuse mixed precision of weights that are not float32."""
         dtype = ctx.config.model.dtype
         if self.precision == "bf16" and dtype != "float32":
             raise ConfigError(

@@ -102,13 +102,7 @@ ALL, PLAIN = ForwardOptions(), ForwardOptions(False, False, False)
 
 
 def allowed(model: Any, wanted: ForwardOptions, *, packing_required: bool = False) -> ForwardOptions:
-    """The optimisations that are wanted and that the model allows; what it does not is logged.
-
-    Raises:
-        ModelError: packing is required and impossible.
-    """
-    from rlhf_core.models.layers.trunk_and_head import base_model, checkpointing
-
+    """The optimisations that are wanted and that the model allows; what it does not is logged."""
     name = type(base_model(model)).__name__
     if wanted.packing and not structure(model).pack:
         if packing_required:

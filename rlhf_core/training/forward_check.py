@@ -39,31 +39,13 @@ R = TypeVar("R")
 
 
 def probe_on_shards(strategy: Strategy, prepared: torch.nn.Module, tried: Callable[[Any], R]) -> R:
-    """What ``tried(module)`` returns inside of a forward without gradient; all ranks call it.
-
-    Args:
-        strategy: shards the module.
-        prepared: the module, which the strategy prepared; its ``forward(samples, compute)`` returns
-            ``compute(module, samples)``.
-        tried: makes as many forwards on every rank.
-    """
+    """What ``tried(module)``, which makes as many forwards on every rank, returns inside of one without gradient."""
     no_grad = NoGradForward(strategy, prepared)
     return no_grad.rows([None], lambda samples: [[0]], lambda module, _: [tried(module)])[0]
 
 
 def try_transformer(strategy: Strategy, prepared: torch.nn.Module, path: str) -> None:
-    """Refuse an encoder, and try which kernels the model allows, before anything is measured or trained.
-
-    Arguments as of :func:`probe_on_shards`.
-
-    Args:
-        strategy: shards the module.
-        prepared: holds a causal language model, or the trunk of one.
-        path: of the model, as the user wrote it.
-
-    Raises:
-        ModelError: it is an encoder.
-    """
+    """Refuse an encoder, and try which kernels the model allows, before anything is measured or trained."""
 
     def tried(module: Any) -> None:
         model = outermost_transformer(module)
@@ -86,18 +68,7 @@ def outermost_transformer(module: torch.nn.Module) -> Any:
 def probe_forward_options(
     strategy: Strategy, prepared: torch.nn.Module, path: str, *, packing_required: bool
 ) -> ForwardOptions:
-    """What the settings want and a model allows that was loaded without weights; all ranks call it.
-
-    Args:
-        strategy: shards the module.
-        prepared: the policy's module, which the strategy prepared.
-        path: of the model, as the user wrote it.
-        packing_required: refuse a model that cannot be packed.
-
-    Raises:
-        ModelError: an encoder; logits that are not the head applied to the trunk's hidden states, which a model with
-            weights would have shown before the engine and the critic were built; packing is required and impossible.
-    """
+    """What the settings want and a model allows that was loaded without weights; all ranks call it."""
 
     def tried(module: Any) -> ForwardOptions:
         model = module.model
@@ -135,7 +106,6 @@ class Finding:
 
     name: str
     nats: float
-    """Largest difference of a logprob."""
     gradient: float
     """Difference of the gradient over its norm, or over the least norm in which rounding would not show if that is
     larger; 0 where it was not compared."""
@@ -169,16 +139,9 @@ def forward_check(
     gradient: bool = True,
     any_rank: Callable[[bool], bool] = bool,
 ) -> list[Finding]:
-    """Return the optimisations that differ from the model's own padded forward, none if all is well.
+    """The optimisations that differ from the model's own padded forward, none if all is well.
 
-    Args:
-        model: the policy; its weights are whole, its ``grad`` stays as it is.
-        samples: a few, see :func:`choose_samples`.
-        temperature: of the sampler.
-        options: what is on.
-        dtype: of the forward, which decides what is rounding.
-        gradient: compare gradients too.
-        any_rank: whether something is so on any rank, where all have to make as many forwards.
+    ``any_rank`` says whether something is so on any rank, where all have to make as many forwards.
     """
     if not samples or not options.names:
         return []
@@ -277,13 +240,6 @@ class ForwardCheck:
     """Compares the optimised forward with the plain one, once a run; every rank switches off what differs on any.
 
     With a strategy that shards the weights, logprobs are compared and gradients are not.
-
-    Args:
-        module: the policy; its forward options are changed.
-        strategy: gathers what every rank found.
-        prepared: the module, which the strategy prepared.
-        counts: what was switched off is counted here.
-        done: nothing is compared.
     """
 
     def __init__(

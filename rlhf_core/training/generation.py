@@ -62,13 +62,7 @@ class SingleTurnAgent:
 
 
 class RolloutGenerator:
-    """Samples completions from the current policy.
-
-    Args:
-        agent: plays the episodes.
-        engine: samples.
-        seed: the run's.
-    """
+    """Samples completions from the current policy."""
 
     def __init__(self, agent: Agent, engine: RolloutEngine, seed: int) -> None:
         self.agent, self.seed = agent, seed
@@ -83,19 +77,7 @@ class RolloutGenerator:
         tag: object,
         on_ended: OnEnded | None = None,
     ) -> list[Rollout]:
-        """Sample every group's completions, group by group.
-
-        Args:
-            groups: prompts, and how many completions each.
-            sampling: how they are drawn.
-            version: of the policy.
-            tag: part of every seed.
-            on_ended: told how many more completions have ended, where the engine or the agent can say so.
-
-        Raises:
-            PluginError: the engine or the agent returned other rollouts than asked for, or in another order.
-            ComponentError: one of them raised.
-        """
+        """Sample every group's completions, group by group."""
         seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
@@ -113,16 +95,7 @@ class RolloutGenerator:
 
 
 def check_episode(rollout: Rollout, max_tokens: int, label: str) -> None:
-    """Refuse an episode that is longer than asked for, or whose mask, logprobs and turns disagree.
-
-    Args:
-        rollout: its shapes have been checked (``MalformedRollout``).
-        max_tokens: of the whole episode, results of tools included.
-        label: names the agent.
-
-    Raises:
-        PluginError: names the episode, what is wrong, and what was expected.
-    """
+    """Refuse an episode that is longer than asked for, or whose mask, logprobs and turns disagree."""
     name = f"{rollout.prompt_id}#{rollout.group_index}"
     count = len(rollout.completion_ids)
     if not 0 < count <= max_tokens:
@@ -242,13 +215,7 @@ def _surprise(group: Sequence[Rollout]) -> float:
 
 
 class RewardManager:
-    """Scores rollouts; a source may have its own reward.
-
-    Args:
-        default: reward for every source that names none.
-        by_source: source label -> its own reward.
-        max_missing: the run fails when more than this share of a batch has no score.
-    """
+    """Scores rollouts; a source may have its own reward."""
 
     def __init__(self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float) -> None:
         self.default, self.max_missing = CheckedReward(default), max_missing
@@ -258,9 +225,6 @@ class RewardManager:
         """One score per rollout; a reward that raises gives status ``error``, never 0.0.
 
         An episode whose environment broke has no score, and no reward is asked about it.
-
-        Raises:
-            PluginError: a reward returned something else than one ``Score`` per sample.
         """
         rows_by_reward: dict[CheckedReward, list[int]] = {}
         scores: dict[int, Score] = {}
@@ -274,11 +238,7 @@ class RewardManager:
         return [scores[row] for row in range(len(rollouts))]
 
     def check(self, scores: Sequence[Score]) -> None:
-        """Fail loudly when too many scores are missing (deliberate gating does not count).
-
-        Raises:
-            ScoreError: with the commonest reason.
-        """
+        """Fail loudly when too many scores are missing (deliberate gating does not count)."""
         bad = [s for s in scores if not s.ok and s.status is not ScoreStatus.GATED]
         all_missing = not any(s.ok for s in scores)
         if scores and (all_missing or len(bad) > self.max_missing * len(scores)):

@@ -1,7 +1,7 @@
 """Micro-batches in, one optimizer update out. Knows neither algorithm nor data.
 
-The loss is divided by a *global* denominator counted before any forward, so the update does not depend
-on micro-batch size, on what was skipped, or on the number of processes.
+The loss is divided by a *global* denominator counted before any forward, so the update does not depend on micro-batch
+size, on what was skipped, or on the number of processes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -36,20 +36,6 @@ Observe = Callable[[Sequence[Any], Any, LossOutput], None]
 """(Samples, what the loss consumed, what it returned) of one micro-batch."""
 COUNTS = ("train/tokens", "updates_skipped", "log_ratios_clamped", "kl_clamped")
 """Added over updates, and left out where their weight is 0; every other metric is a weighted mean."""
-
-
-class Sample(Protocol):
-    """One training example of a batch."""
-
-    @property
-    def tokens(self) -> int:
-        """Completion tokens that count in the loss."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Identifier shown in errors."""
-        ...
 
 
 class Learner:
@@ -85,7 +71,6 @@ class Learner:
         self.module, self.loss, self.strategy, self.settings = module, checked_loss(loss), strategy, settings
         self.critic, self._constant_length = critic, settings.constant_length
         self.no_grad = NoGradForward(strategy, module)
-        """Forwards of the module without gradient."""
         self.micro_batcher = micro_batcher or micro_batches_of_size(settings.micro_batch_size)
         self.critic_only_updates = 0
         """Updates so far in which only the critic learned; the policy's schedule begins after them."""

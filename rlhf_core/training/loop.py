@@ -60,11 +60,7 @@ class LoopSchedule:
 
 
 def run_loop(trainer: Stepper, session: RunSession, schedule: LoopSchedule) -> Mapping[str, Any]:
-    """Train to the last step and return the summary.
-
-    Raises:
-        Interrupted: the user pressed Ctrl-C; everything is saved.
-    """
+    """Train to the last step and return the summary."""
     with session.guard():
         checkpoint = session.open(schedule.keep_checkpoints)
         with time_limit("build", "building the components of the run"):
@@ -102,16 +98,7 @@ def _saved_without_engine(
     """Save the last whole step where the rollout engine is gone, and the run is unchanged since.
 
     All ranks write the checkpoint together, so all must have left the step at the same point; else the last one on
-    disk is what there is.
-
-    Args:
-        trainer: writes the checkpoint.
-        session: the run's.
-        step: steps that are finished.
-        unchanged: whatever is inside changes nothing of the run.
-
-    Raises:
-        EngineUnavailable: says what was saved.
+    disk is what there is. ``unchanged``: whatever is inside changes nothing of the run.
     """
     try:
         yield

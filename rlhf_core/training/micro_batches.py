@@ -77,12 +77,6 @@ def by_tokens(samples: Sequence[TrainingSample], budget: int, options: ForwardOp
     """Micro-batches of at most ``budget`` positions and nearly equal flops; completions of a prompt stay together.
 
     A sequence is never cut: one longer than the budget is a micro-batch of its own.
-
-    Args:
-        samples: to be cut.
-        budget: positions of one forward, padding included.
-        options: optimisations of the forward, on which the positions depend.
-        width: of the model's hidden states.
     """
     units = _units(samples, budget, options)
     if not options.packing:

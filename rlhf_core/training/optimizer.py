@@ -20,12 +20,6 @@ def plan_optimizer(
     """AdamW over the trainable parameters; weight decay only on matrices, as usual.
 
     A critic, a part of the module, learns with ``critic_rate`` if one is given, and on a schedule of its own.
-
-    Args:
-        module: its parameters have their own shapes: before a strategy shards it, unless that keeps them.
-        settings: of the optimizer.
-        critic: part of the module.
-        critic_rate: None takes the optimizer's.
     """
     of_critic = set() if critic is None else set(critic.parameters())
     groups: list[OptimizerGroup] = []
@@ -50,14 +44,9 @@ def prepare_to_learn(
     *,
     path: str = "",
 ) -> tuple[torch.nn.Module, RunOptimizer]:
-    """Let the strategy prepare a module and make its optimizer; other arguments as of :func:`plan_optimizer`.
+    """Let the strategy prepare a module and make its optimizer.
 
-    Args:
-        strategy: may give weights to a module that has none yet.
-        path: of the model, as the user wrote it. A module that gets its weights only now is then tried with it.
-
-    Raises:
-        ModelError: the model at ``path`` is an encoder.
+    A module that gets its weights only now is then tried with ``path``, which is the model's as the user wrote it.
     """
     untried = path and has_no_weights(module)
     prepared, optimizer = prepare_training(strategy, module, plan_optimizer(module, settings, critic, critic_rate))

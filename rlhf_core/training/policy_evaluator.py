@@ -66,19 +66,7 @@ def for_each_rank(evaluation: Evaluation, ranks: Collectives) -> list[Evaluation
 
 
 class PolicyEvaluator:
-    """Samples the held-out prompts and scores them; every rank takes its share.
-
-    Args:
-        generator: samples.
-        rewards: score what was sampled.
-        datasets: for gold scores.
-        groups: held-out prompts, group size 1.
-        sampling: of held-out completions.
-        benchmarks: of the run; on rank 0 only.
-        whole_weights: context in which the weights that are sampled from are whole on every rank.
-        session: records.
-        has_benchmarks: whether there are any on any rank.
-    """
+    """Samples the held-out prompts and scores them; every rank takes its share."""
 
     def __init__(
         self,
@@ -108,17 +96,7 @@ class PolicyEvaluator:
         count: int,
         more: Callable[[Evaluation], Mapping[str, float]] = lambda evaluation: {},
     ) -> Evaluation | None:
-        """Evaluate the policy and record the result; all ranks call it together.
-
-        Args:
-            step: the last step made.
-            version: of the policy.
-            count: held-out prompts; 0 runs the benchmarks only.
-            more: further metrics of the evaluation, recorded with it.
-
-        Raises:
-            EngineUnavailable: on every rank, if the engine of one is gone.
-        """
+        """Evaluate the policy and record the result; all ranks call it together."""
         with self.whole_weights():
             evaluation = self.run(version, count) if count and self.groups else None
             benchmark_metrics = self._benchmarks_on_first(version)

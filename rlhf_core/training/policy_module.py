@@ -184,14 +184,7 @@ class PolicyModule(torch.nn.Module):
 
 
 class PolicyMicroBatcher:
-    """Cuts the samples of one policy by sequences, or by the positions that its forward computes for them.
-
-    Args:
-        module: the policy; its forward options decide what a sample costs.
-        micro_batch_size: sequences, where there is no budget.
-        budget: positions of one forward, or None.
-        width: of the model's hidden states.
-    """
+    """Cuts the samples of one policy by sequences, or into a ``budget`` of positions of one forward."""
 
     def __init__(self, module: PolicyModule, micro_batch_size: int, budget: int | None, width: int) -> None:
         self.module, self.budget, self.width = module, budget, width
@@ -208,12 +201,7 @@ class PolicyMicroBatcher:
         return 1.0 if self.budget is None else flops(group, self.module.options.share_prefix, self.width)
 
     def share(self, costs: Sequence[float], world_size: int) -> list[list[int]]:
-        """Which groups each rank trains on, ascending: in equal numbers, or of equal work where there is a budget.
-
-        Args:
-            costs: :meth:`cost` of each group.
-            world_size: ranks.
-        """
+        """Which groups each rank trains on, ascending: in equal numbers, or of equal work where there is a budget."""
         if self.budget is None:
             return [part.tolist() for part in np.array_split(np.arange(len(costs)), world_size)]
         return balance(costs, world_size)
@@ -222,13 +210,7 @@ class PolicyMicroBatcher:
 class ReferencePolicy:
     """The reference policy beside the one that is trained.
 
-    Args:
-        reference: a frozen copy, or the adapter switched off. All ranks construct this together, after the copy's
-            weights were loaded: the strategy may shard it.
-        policy: being trained.
-        trained: the policy's prepared module; its part ``model`` is the policy.
-        strategy: ranks, and where the weights are.
-        sync_every: steps after which the policy becomes the reference; 0 never.
+    All ranks construct this together, after the copy's weights were loaded: the strategy may shard it.
     """
 
     def __init__(

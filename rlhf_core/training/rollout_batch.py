@@ -172,18 +172,15 @@ class RolloutBatch:
 
     groups: Sequence[PromptGroup]
     own_groups: Sequence[PromptGroup]
-    """This rank's."""
     rollouts: Sequence[Rollout]
     """This rank's, group by group."""
     scores: Sequence[Score]
-    """Of :attr:`rollouts`."""
     offset: int
     """Completions of the ranks before this one."""
     set_aside: Sequence[RolloutGroup] = ()
     """Groups of all ranks that were sampled and scored, and are not trained on; rank 0 has their completions."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     version: int = 0
-    """Policy version that sampled it."""
     events: Sequence[Event] = ()
     """Kept until it is first learned from, if it was made ahead."""
     seconds: Mapping[str, float] = field(default_factory=dict)

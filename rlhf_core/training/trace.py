@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,14 +18,10 @@ import torch
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.models.layers.trunk_and_head import fetch_to_host
 from rlhf_core.plugins.strategy_protocols import Strategy
-from rlhf_core.training.rollout_batch import RolloutGroup
+from rlhf_core.training.rollout_batch import RolloutGroup, TrainingSample
 from rlhf_core.types.batches import LossOutput, PairBatch, TokenBatch
 from rlhf_core.types.messages import Turn, TurnStatus
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
-
-if TYPE_CHECKING:
-    from rlhf_core.plugins.strategy_protocols import Strategy
-    from rlhf_core.training.rollout_batch import TrainingSample
 
 
 class Timer:
@@ -50,16 +46,7 @@ def prompt_rows(
     full: int,
     tokens: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per prompt: its completions with scores and advantages; tokens for the first ``full`` prompts.
-
-    Args:
-        groups: the step's prompts.
-        rollouts: group by group.
-        scores: one per rollout.
-        advantages: a number, an array ``[T]`` or None per rollout.
-        full: prompts whose tokens are kept.
-        tokens: of their completions by name, what the update saw of each token, as lists ``[T]``.
-    """
+    """One row per prompt: its completions with scores and advantages; tokens for the first ``full`` prompts."""
     rows: list[dict[str, Any]] = []
     start = 0
     for n, group in enumerate(groups):
@@ -160,12 +147,8 @@ class TokenRecorder:
 
     Nothing is computed for it: the values are those of the batch that the loss consumed, copied as the update's
     forward gave them. They stay on their device until they are asked for, so that no micro-batch waits for them. Of
-    several updates on one completion the last one's stay.
-
-    Args:
-        groups: of the step, of all ranks.
-        full: completions of so many first groups are recorded; those of a prompt drawn twice are not, since a name
-            tells them not apart.
+    several updates on one completion the last one's stay. Completions of the first ``full`` groups are recorded; those
+    of a prompt drawn twice are not, since a name tells them not apart.
     """
 
     def __init__(self, groups: Sequence[PromptGroup], full: int) -> None:
@@ -244,15 +227,7 @@ class ExampleRecorder:
 
 
 def figures(batch: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What is kept of each sequence or pair of a micro-batch, shapes ``[B]``, on its device.
-
-    Args:
-        batch: what the loss consumed.
-        loss: unreduced, ``[B, T]`` (its mean over the tokens that count is kept) or ``[B]``.
-
-    Returns:
-        ``loss``, and of pairs also ``chosen`` and ``rejected``.
-    """
+    """What is kept of each sequence or pair of a micro-batch, shapes ``[B]``, on its device."""
     if loss.ndim == 2:
         mask_BT = batch.mask_BT
         return {"loss": (loss * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1)}
@@ -263,15 +238,7 @@ def figures(batch: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
 def example_rows(
     task: Any, batch: Sequence[Any], recorded: Mapping[str, Row], strategy: Strategy, texts: int
 ) -> list[Row]:
-    """Rows of one step's examples, in the order of the batch.
-
-    Args:
-        task: its optional ``texts(item)`` gives the texts of an example by name.
-        batch: the examples of all ranks.
-        recorded: what this rank's examples cost.
-        strategy: collects those of the others.
-        texts: how many examples bring their texts.
-    """
+    """Rows of one step's examples, in the order of the batch."""
     costs = {name: row for rank in strategy.gather_objects(dict(recorded)) for name, row in rank.items()}
     describe = getattr(task, "texts", None)
     rows: list[Row] = []

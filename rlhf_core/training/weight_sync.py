@@ -22,9 +22,6 @@ class SamplerPolicy:
     """Has the policy's shape, and the weights of one of its versions.
 
     Weights that are not trained (under LoRA: all but the adapters) are shared with the policy, not copied.
-
-    Args:
-        policy: whole on this process, with its ``requires_grad`` flags as they stay.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -33,7 +30,6 @@ class SamplerPolicy:
         """To be sampled from. Trained weights stay marked as such, for autocast keeps casts of no others."""
         self.model.eval()
         self.names = trained_names(self.model)
-        """Of the weights that are trained."""
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Let the copy be the version of a :func:`snapshot`."""
@@ -92,13 +88,8 @@ class WeightSync:
     One that has ``needs_ranks`` exchanges values with the engines of other ranks while it is handed weights: before, it
     is given collectives of the thread that does it, by ``use_ranks(ranks)``.
 
-    Args:
-        policy: being trained.
-        whole_weights: context in which its weights are whole on every rank.
-        sampler: a copy to sample from while the policy is trained; None samples from the policy itself.
-        engine: the rollout engine.
-        names: of the trained weights, before a strategy wrapped the policy.
-        strategy: the run's; None where every process has the policy whole.
+    ``names`` are those of the trained weights before a strategy wrapped the policy; without a ``sampler`` the policy
+    itself is sampled from.
     """
 
     def __init__(
@@ -125,11 +116,7 @@ class WeightSync:
         self._written: tuple[int, Written] | None = None
 
     def snapshot(self, version: int) -> Snapshot:
-        """The trained weights as they are now, cloned, or written by rank 0; all ranks call it.
-
-        Raises:
-            OtherRankFailed: on the other ranks, where rank 0 could not write them.
-        """
+        """The trained weights as they are now, cloned, or written by rank 0; all ranks call it."""
         if self._shards is not None:
             return self._write(version, self._shards)
         with self.whole_weights():
@@ -149,13 +136,7 @@ class WeightSync:
         return self._written[1]
 
     def load(self, version: int, weights: Snapshot, ranks: Collectives | None = None) -> None:
-        """Let the engine have the weights of :meth:`snapshot`.
-
-        Args:
-            version: of the policy.
-            weights: of that version.
-            ranks: collectives of a thread beside the main one.
-        """
+        """Let the engine have the weights of :meth:`snapshot`."""
         if self.needs_ranks:
             self.engine.use_ranks(self._strategy if ranks is None else ranks)
         if isinstance(weights, Written):
@@ -181,11 +162,7 @@ class WeightSync:
 
 
 def sync_weights(weight_sync: WeightSync, version: int, comm: Collectives) -> None:
-    """Bring the policy to the engine, before a step changes anything; all ranks call it together.
-
-    Raises:
-        EngineUnavailable: on every rank, if the engine of one takes it nowhere; nothing has changed.
-    """
+    """Bring the policy to the engine, before a step changes anything; all ranks call it together."""
     try:
         with engine_on_every_rank(comm):
             weight_sync.sync(version)
@@ -222,7 +199,6 @@ GROWTH = 5.0
 GROSS = 0.5
 """Difference at which a run cannot go on: a typical ratio of a token is off by 1.6."""
 STANDARD_ERRORS = 4.0
-"""By which a mean has to be above a limit."""
 Action = Literal["stop", "warn", "off"]
 
 
@@ -255,33 +231,16 @@ class Drift:
 
 
 class DriftCheck:
-    """Warns when engine and trainer part, again whenever the difference has doubled; stops when it is gross.
-
-    Args:
-        action: ``stop``, ``warn`` (never stop) or ``off``.
-        counts: ``drift_warnings``.
-    """
+    """Warns when engine and trainer part, again whenever the difference has doubled; stops when it is gross."""
 
     def __init__(self, action: Action, counts: Counter[str]) -> None:
         self.action, self.counts = action, counts
         self.first: float | None = None
-        """Mean of the first batch compared."""
         self.compared = False
         self.warned = 0.0
-        """Mean at the last warning."""
 
     def __call__(self, step: int, drift: Drift | None, staleness: int = 0) -> None:
-        """Judge one update; every rank has the same numbers.
-
-        Args:
-            step: the step.
-            drift: measured before the update.
-            staleness: updates since the weights that sampled; from 1 on policies differ rightly, and only what is gross
-                gets a warning.
-
-        Raises:
-            RlhfError: the difference is gross.
-        """
+        """Judge one update; every rank has the same numbers."""
         if drift is None or self.action == "off":
             return
         limit = GROSS if staleness else self._limit()

@@ -15,11 +15,7 @@ DETAIL_CHARACTERS = 500
 
 
 def pack(message: Any) -> bytes:
-    """One JSON line.
-
-    Raises:
-        TypeError: the message holds something that JSON cannot carry.
-    """
+    """One JSON line."""
     return json.dumps(message, ensure_ascii=True).encode() + b"\n"
 
 
@@ -99,9 +95,5 @@ def error_score(detail: str) -> dict[str, Any]:
 
 
 def score_from_json(data: dict[str, Any]) -> Score:
-    """Undo :func:`score_to_json`.
-
-    Raises:
-        ValueError, KeyError: the worker sent something else.
-    """
+    """Undo :func:`score_to_json`."""
     return Score(data["value"], data["parts"], ScoreStatus(data["status"]), data["detail"])

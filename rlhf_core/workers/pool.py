@@ -27,18 +27,6 @@ class VerifierPool:
 
     Every worker finds the verifier again through its own entry points and refuses to serve if that is not the
     planned distribution, version and object. A call that is late is killed with all the processes it started.
-
-    Args:
-        spec: see :class:`WorkerProcess`.
-        workers: processes.
-        timeout_s: seconds for one call.
-        start_timeout_s: seconds for a worker to become ready.
-        recycle_after_calls: calls after which a worker in good health is replaced all the same; None: no limit.
-        recycle_above_mb: resident memory after a call above which it is replaced (Linux); None: no limit.
-
-    Raises:
-        PluginError: a worker cannot build the verifier.
-        DeadlineExceeded: a worker is not ready in time.
     """
 
     def __init__(
@@ -67,11 +55,7 @@ class VerifierPool:
             self._idle.put(worker)
 
     def verify(self, samples: Sequence[Sample]) -> list[Score]:
-        """One verdict per sample, in order; ``timeout`` and ``error`` are statuses, never 0.0.
-
-        Raises:
-            DeadlineExceeded: the pool itself is stuck, which no verifier can cause.
-        """
+        """One verdict per sample, in order; ``timeout`` and ``error`` are statuses, never 0.0."""
         rounds = math.ceil(len(samples) / len(self.workers))
         budget = rounds * (self.timeout_s + self.start_timeout_s + 2 * EXIT_GRACE_S)
         calls = [self._threads.submit(self._call, s) for s in samples]
@@ -119,21 +103,12 @@ def _stop(workers: Sequence[WorkerProcess], threads: ThreadPoolExecutor) -> None
 
 
 START_TIMEOUT_S = 300.0
-"""For a worker to import and build the reward."""
 
 
 class RewardWorkers:
     """Calls a reward in processes that are killed when late; what was lost has status ``timeout`` or ``error``.
 
-    Args:
-        config: the reward's. Each worker builds it anew, with a context that has no run, policy or data.
-        ctx: the run's.
-        workers: processes.
-        timeout_s: seconds for one completion.
-
-    Raises:
-        PluginError: the reward cannot be built in a worker; says why.
-        DeadlineExceeded: a worker is not ready in time.
+    Each worker builds the reward anew, with a context that has no run, policy or data.
     """
 
     def __init__(self, config: ComponentConfig, ctx: BuildContext, workers: int, timeout_s: float) -> None:
@@ -159,11 +134,7 @@ class RewardWorkers:
 
 
 class OneByOne:
-    """In the worker: a reward that is asked as a verifier is.
-
-    Args:
-        reward: keeps no state, for each worker would have its own and no checkpoint would hold it.
-    """
+    """In the worker: a reward that is asked as a verifier is; it keeps no state, which no checkpoint would hold."""
 
     def __init__(self, reward: Any) -> None:
         self.reward = reward

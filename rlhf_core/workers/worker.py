@@ -127,11 +127,7 @@ def judge(verifier: Verifier, sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def planned_config(spec: dict[str, Any]) -> tuple[Any, Registry]:
-    """(Configuration, registry) of the component that the trainer planned, from this process's own entry points.
-
-    Raises:
-        PluginError: it is another distribution, version or object.
-    """
+    """(Configuration, registry) of the component that the trainer planned, from this process's own entry points."""
     registry = Registry(only_core=spec["only_core"], disabled=spec["disabled"])
     planned = spec["component"]
     kind, name = planned["kind"], f"{planned['distribution']}/{planned['name']}"
@@ -147,11 +143,7 @@ def planned_config(spec: dict[str, Any]) -> tuple[Any, Registry]:
 
 
 def build(spec: dict[str, Any]) -> Verifier:
-    """Find the verifier (or reward) among this process's own entry points, and build it from its config.
-
-    Raises:
-        PluginError: it is not the distribution, version and object that the trainer planned.
-    """
+    """Find the verifier (or reward) among this process's own entry points, and build it from its config."""
     config, registry = planned_config(spec)
     kind, planned = spec["component"]["kind"], spec["component"]
     folder = None if spec.get("run_dir") is None else Path(spec["run_dir"])

@@ -37,9 +37,7 @@ class Recycling:
     """When a worker is replaced though it answers: libraries leak, and caches grow."""
 
     after_calls: int | None = None
-    """Calls of one process; None: no limit."""
     above_mb: int | None = None
-    """Resident memory after a call (Linux); None: no limit."""
 
     def due(self, calls: int, pid: int) -> bool:
         """Whether the process has done its share."""
@@ -54,11 +52,8 @@ class WorkerProcess:
     The process that imports and builds the verifier forks the one that answers, where it can (``worker.forks_safely``):
     a call that must be killed, or that crashes, then costs the next one a fork and not the imports.
 
-    Args:
-        spec: what the worker builds: ``component`` (kind, name, distribution, version, value), ``config``,
-            ``only_core``, ``disabled``, ``memory_mb``, ``secrets`` (see :func:`without_secrets`).
-        start_timeout_s: seconds a worker may take to import and build its verifier.
-        recycling: when a worker that answers is replaced; by default never.
+    ``spec`` is what the worker builds: ``component`` (kind, name, distribution, version, value), ``config``,
+    ``only_core``, ``disabled``, ``memory_mb``, ``secrets`` (see :func:`without_secrets`).
     """
 
     def __init__(self, spec: Mapping[str, Any], start_timeout_s: float, recycling: Recycling | None = None) -> None:
@@ -77,12 +72,7 @@ class WorkerProcess:
         self._buffer = b""
 
     def start(self) -> None:
-        """Start the process and wait until its verifier is built.
-
-        Raises:
-            PluginError: the worker cannot build the verifier; says why.
-            DeadlineExceeded: it is not ready in time.
-        """
+        """Start the process and wait until its verifier is built."""
         if self.closed:
             raise RuntimeError(f"the pool of {self.label} is closed")
         ours, theirs = socket.socketpair()
@@ -117,11 +107,7 @@ class WorkerProcess:
             raise PluginError(f"{self.label} cannot be built in a worker process", why=why)
 
     def _adopt(self, deadline: float) -> dict[str, Any]:
-        """Read the next announcement: a process is ready, its channel comes along, and how the one before it ended.
-
-        Raises:
-            OSError, ValueError: there is none, or it is not one.
-        """
+        """Read the next announcement: a process is ready, its channel comes along, and how the one before it ended."""
         data, descriptors = b"", list[int]()
         while not data.endswith(b"\n"):
             self._control.settimeout(max(deadline - time.monotonic(), 1e-3))

@@ -23,7 +23,7 @@ from rlhf_core.distributed.peers import waiting
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch import joined, rank_checks, ranks
 from rlhf_core.runs.launch import rendezvous as rendezvous_module
-from rlhf_core.runs.launch.joined import EndedByRank0, LaunchArgs, PlanFromRankZero, Rank0, RanksRefused, take_plan
+from rlhf_core.runs.launch.joined import EndedByRank0, PlanFromRankZero, Rank0, RanksRefused, take_plan
 from rlhf_core.runs.launch.ranks import RankInfo, end_with_launcher, how_to_go_on, started_rank, world_size
 from rlhf_core.runs.launch.rendezvous import SEEN_S, LostRanks, Rendezvous
 from rlhf_core.runs.launch.resume import planned_resume
@@ -67,7 +67,7 @@ def meet(
         registry, _ = open_plugins(reports=False)
         wanted = partial(resolve, registry, sugar=dict(of_rank_1))
         checked = partial(preflight, registry)
-        return take_plan(two[1], registry, LaunchArgs(checked, run_dir, resume, wanted))
+        return take_plan(two[1], registry, checked, run_dir, wanted, resume=resume)
 
     def zero() -> None:
         registry, hooks = open_plugins()
@@ -194,7 +194,7 @@ def test_rank_0_says_why_to_a_rank_that_arrives_later(
         assert waits.wait(60), "its store would end with it"
         assert not end.done()
         with pytest.raises(EndedByRank0, match="rank 0 ended: no such file"):
-            take_plan(two[1], Registry(), LaunchArgs(lambda *_: None))
+            take_plan(two[1], Registry(), lambda *_: None)
         end.result(20)
 
 

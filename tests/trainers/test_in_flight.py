@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rlhf_core.cli.trace import _versions
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams, VersionSpan
+from rlhf_plugin_report.trace import versions_text
 
 from .conftest import ONLINE, Train
 from .test_weight_sync import OwnWeights
@@ -100,4 +100,4 @@ def test_completions_go_on_with_the_weights_of_the_next_step(train: Train) -> No
         assert max(gaps[now]) < 1e-4, "each token's behaviour logprob is of the weights that sampled it"
         assert now == 0 or np.mean(gaps[now - 1]) > 1e-3
         words = "version 0" if now == 0 else f"versions {now - 1} to {now}"
-        assert _versions(completions) == words
+        assert versions_text(completions) == words

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from rlhf_core.cli import table
-from rlhf_core.cli.common import shorten
 
 Row = Mapping[str, Any]
 NARROW = ("run", "started", "status", "algo", "steps", "reward", "loss")
@@ -49,7 +48,8 @@ def print_runs(rows: Sequence[Row], width: int | None = None) -> None:
         over = _width(columns, cells) - room
         if over > 0:
             longest = max(len(column), *(len(cell[column]) for cell in cells))
-            cells = [{**cell, column: shorten(cell[column], max(least, longest - over))} for cell in cells]
+            width = max(least, longest - over)
+            cells = [{**cell, column: _shortened(cell[column], width)} for cell in cells]
     table(columns, [[cell[c] for c in columns] for cell in cells])
     if any(cell["status"].startswith("damaged") for cell in cells):
         click.echo("what is damaged: rlhf runs show RUN")
@@ -75,3 +75,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."

@@ -15,7 +15,6 @@ from rlhf_core.runs.launch.rows import Rows, check_hub_model, read_all
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.models.inspect import ModelFacts
     from rlhf_core.plugins.registry import Registry
 
 
@@ -23,13 +22,7 @@ NOT_COUNTED = "activations, reward models, critic, the sampler's cache, librarie
 
 
 def estimate_memory(config: RunConfig, model: ModelFacts, longest: int) -> dict[str, int]:
-    """Bytes of each part in one process that holds the whole model; :data:`NOT_COUNTED` comes on top.
-
-    Args:
-        config: of the run.
-        model: the policy.
-        longest: tokens of the longest sequence whose log-probabilities are computed.
-    """
+    """Bytes of each part in one process that holds the whole model; :data:`NOT_COUNTED` comes on top."""
     trainer: Any = config.trainer
     return {
         "weights": model.weight_bytes,
@@ -85,7 +78,6 @@ class Lengths:
 
     mean: float
     longest: int
-    """Prompt and answer."""
     prompt: float
     """Mean of the prompts alone."""
 
@@ -103,11 +95,7 @@ class DryRun:
 
 
 def look_at(plan: Plan, config: RunConfig, registry: Registry) -> DryRun:
-    """Check models and data of a planned run, and count what it would do.
-
-    Raises:
-        UserError: a model or data set that does not exist, or that the run would refuse.
-    """
+    """Check models and data of a planned run, and count what it would do."""
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size, dry_run=True)
     model = inspect_model(config.model, generates=trains_policy(config))
     _check_other_models(config)
@@ -147,11 +135,7 @@ def _longest(config: RunConfig, lengths: Lengths | None) -> int:
 
 
 def _lengths(config: RunConfig, model: ModelFacts, rows: Rows) -> Lengths:
-    """Tokenize a part of the rows; prompts that do not fit are refused as the run would refuse them.
-
-    Raises:
-        DatasetError: too many prompts are too long.
-    """
+    """Tokenize a part of the rows; prompts that do not fit are refused as the run would refuse them."""
     from rlhf_core.data.conversations import replies
     from rlhf_core.data.datasets import admit
     from rlhf_core.data.order import PromptOrder

@@ -7,9 +7,8 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.config.plan import Plan, library_versions, reload
 from rlhf_core.plugins.registry import Registry
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 WORD, VERDICT = "word", "verdict"
 """Keys of what rank 0 says: first the plan, or why there is none; then whether every rank can run it."""
-
-
 INTERRUPTED = 130
 """Exit code of a run that Ctrl-C or SIGTERM ended; every rank ends with it, and the same message."""
 
@@ -45,11 +42,7 @@ class EndedByRank0(RlhfError):
 
 
 class Rank0:
-    """Rank 0's side. The others wait for its word, however it ends.
-
-    Args:
-        me: this rank.
-    """
+    """Rank 0's side. The others wait for its word, however it ends."""
 
     def __init__(self, me: RankInfo) -> None:
         self.me, self.rendezvous = me, Rendezvous(me)
@@ -75,12 +68,7 @@ class Rank0:
             self.rendezvous.wait_until_seen("seen", absent_too=absent_too)
 
     def agree(self, plan: Plan, config: RunConfig, run: RunDir, *, resume: bool) -> None:
-        """Give the plan to the other ranks, and wait until every one has said that it can run it.
-
-        Raises:
-            RanksRefused: what some cannot, each with its rank and machine.
-            UserError: a rank did not come in time.
-        """
+        """Give the plan to the other ranks, and wait until every one has said that it can run it."""
         token = secrets.token_hex(16)
         path = run.path / checks.TOKEN
         checks.check_disk(run.path, checks.checkpoint_bytes(config), self.me.place)
@@ -130,43 +118,27 @@ def _write(path: Path, text: str) -> None:
         raise disk_error(path, error) from error
 
 
-@dataclass(frozen=True)
-class PlanFromRankZero:
+class PlanFromRankZero(NamedTuple):
     """What another rank takes from rank 0: the plan, its configuration and the run's directory."""
 
     plan: Plan
     config: RunConfig
     run_dir: Path
-    resume: bool
 
 
-@dataclass(frozen=True)
-class LaunchArgs:
-    """What a rank's own command line says, and its machine's check, which rank 0's plan is compared with."""
-
-    preflight: Callable[[RunConfig, int], None]
-    """Checks the components' settings on this machine."""
-    run_dir: Path | None = None
-    """As the command line names it; None takes rank 0's."""
-    resume: bool = False
-    """Whether the command line resumes a run."""
-    wanted: Callable[[], RunConfig] | None = None
-    """The configuration that the command line asks for; None where it changes nothing."""
-
-
-def take_plan(me: RankInfo, registry: Registry, own: LaunchArgs) -> PlanFromRankZero | None:
+def take_plan(
+    me: RankInfo,
+    registry: Registry,
+    preflight: Callable[[RunConfig, int], None],
+    run_dir: Path | None = None,
+    wanted: Callable[[], RunConfig] | None = None,
+    *,
+    resume: bool = False,
+) -> PlanFromRankZero | None:
     """Wait for rank 0's plan, check on this machine whether it can be run, and wait for what the others say.
 
-    Args:
-        me: this rank.
-        registry: of this process; frozen afterwards.
-        own: what this rank was asked for.
-
-    Returns:
-        What to run; None where rank 0 has nothing to run, and all is well.
-
-    Raises:
-        RlhfError: rank 0 ended, or some rank cannot run the plan.
+    None where rank 0 has nothing to run, and all is well. The registry is frozen afterwards. ``run_dir`` (None takes
+    rank 0's), ``resume`` and the configuration that is ``wanted`` are what this rank's own command line says.
     """
     rendezvous = Rendezvous(me)
     word = rendezvous.get(WORD, 0, "rank 0's plan", rendezvous.beat)
@@ -177,7 +149,7 @@ def take_plan(me: RankInfo, registry: Registry, own: LaunchArgs) -> PlanFromRank
         raise EndedByRank0(f"rank 0 ended: {word['text']}", word["end"])
     taken, problem = None, None
     try:
-        taken = _check(word, me, registry, own)
+        taken = _check(word, me, registry, preflight, run_dir, wanted, resume)
     except UserError as error:
         problem = str(error) if me.place in str(error) else f"{me.place}: {error}"
     except Exception as error:
@@ -191,10 +163,18 @@ def take_plan(me: RankInfo, registry: Registry, own: LaunchArgs) -> PlanFromRank
     return taken
 
 
-def _check(word: Mapping[str, Any], me: RankInfo, registry: Registry, own: LaunchArgs) -> PlanFromRankZero:
-    folder = Path(word["run_dir"]) if own.run_dir is None else own.run_dir.absolute()
-    if own.resume != word["resume"]:
-        mine, theirs = ("resumes", "starts") if own.resume else ("starts", "resumes")
+def _check(
+    word: Mapping[str, Any],
+    me: RankInfo,
+    registry: Registry,
+    preflight: Callable[[RunConfig, int], None],
+    run_dir: Path | None,
+    wanted: Callable[[], RunConfig] | None,
+    resume: bool,
+) -> PlanFromRankZero:
+    folder = Path(word["run_dir"]) if run_dir is None else run_dir.absolute()
+    if resume != word["resume"]:
+        mine, theirs = ("resumes", "starts") if resume else ("starts", "resumes")
         raise RunDirError(
             f"{me.place} {mine} a run, and rank 0 {theirs} one",
             fix="give every rank the same command line",
@@ -207,11 +187,11 @@ def _check(word: Mapping[str, Any], me: RankInfo, registry: Registry, own: Launc
         )
     checks.check_versions(word["versions"], me.place)
     config = reload(registry, plan)
-    if own.wanted is not None:
-        checks.check_same_config(own.wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.place)
+    if wanted is not None:
+        checks.check_same_config(wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.place)
     registry.freeze()
-    own.preflight(config, plan.world_size)
-    return PlanFromRankZero(plan, config, folder, own.resume)
+    preflight(config, plan.world_size)
+    return PlanFromRankZero(plan, config, folder)
 
 
 def end_quietly(error: RlhfError, me: RankInfo) -> None:

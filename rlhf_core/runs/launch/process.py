@@ -37,21 +37,7 @@ def run_plan(
     display: Display | None = None,
     started: RankInfo | None = None,
 ) -> Mapping[str, Any]:
-    """Build strategy, session and trainer in this process, and run.
-
-    Args:
-        plan: of the run.
-        config: the plan's, validated.
-        registry: of this process.
-        hooks: listeners.
-        run_dir: of the run.
-        resume: go on from the newest checkpoint.
-        display: shows the run.
-        started: this rank, where another launcher than ours started the ranks.
-
-    Returns:
-        The summary.
-    """
+    """Build strategy, session and trainer in this process, and run."""
     from rlhf_core.runs.session import RunSession
 
     set_up_torch(config)

@@ -27,11 +27,7 @@ MAX_ROWS = 4
 
 
 def check_versions(planned: Mapping[str, str], place: str) -> None:
-    """Compare the libraries here with the plan's.
-
-    Raises:
-        UserError: they differ.
-    """
+    """Compare the libraries here with the plan's."""
     here = library_versions()
     rows = [f"{k} {here.get(k)} (rank 0 has {planned.get(k)})" for k in planned if here.get(k) != planned.get(k)]
     if rows:
@@ -41,11 +37,7 @@ def check_versions(planned: Mapping[str, str], place: str) -> None:
 
 
 def check_same_config(mine: Mapping[str, Any], planned: Mapping[str, Any], place: str) -> None:
-    """Compare what this rank's command line says with the plan.
-
-    Raises:
-        UserError: they differ.
-    """
+    """Compare what this rank's command line says with the plan."""
     rows = [f"{key}: {new!r} (rank 0 has {old!r})" for key, old, new in differences(planned, mine)]
     if rows:
         more = [f"and {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
@@ -56,11 +48,7 @@ def check_same_config(mine: Mapping[str, Any], planned: Mapping[str, Any], place
 
 
 def check_shared(run_dir: Path, token: str, rank_0_dir: str, place: str) -> None:
-    """Look for rank 0's token in the run directory.
-
-    Raises:
-        UserError: it is not there: this rank has another directory.
-    """
+    """Look for rank 0's token in the run directory."""
     ends = time.monotonic() + SHARED_S
     while True:
         try:
@@ -78,11 +66,7 @@ def check_shared(run_dir: Path, token: str, rank_0_dir: str, place: str) -> None
 
 
 def check_disk(folder: Path, needed: int, place: str) -> None:
-    """Compare free disk space with what a checkpoint takes at least.
-
-    Raises:
-        UserError: there is less.
-    """
+    """Compare free disk space with what a checkpoint takes at least."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
@@ -95,11 +79,7 @@ def check_disk(folder: Path, needed: int, place: str) -> None:
 
 @contextlib.contextmanager
 def named_rank(what: str, place: str) -> Generator[None, None, None]:
-    """Ranks join each other, or exchange their first number. Errors of other kinds pass as they are.
-
-    Raises:
-        UserError: what the backend raised, with this rank, its machine and what to set.
-    """
+    """Ranks join each other, or exchange their first number. Errors of other kinds pass as they are."""
     from rlhf_core.distributed.peers import LOST
 
     try:
@@ -118,11 +98,7 @@ def named_rank(what: str, place: str) -> Generator[None, None, None]:
 
 
 def check_all_reduce(strategy: Strategy, place: str) -> None:
-    """Add a number of every rank, as gradients are added later.
-
-    Raises:
-        UserError: it failed, did not end in time, or has another sum.
-    """
+    """Add a number of every rank, as gradients are added later."""
     ranks = strategy.world_size
     with named_rank(f"an all-reduce over {ranks} ranks", place):
         total = strategy.sum_over_ranks([strategy.rank + 1.0])[0]

@@ -61,9 +61,6 @@ def started_rank(environ: MutableMapping[str, str] = os.environ) -> RankInfo | N
     """This process among those that a launcher started; None where it is the only one.
 
     What ``srun`` says is written down as torchrun says it, for the libraries that read it there.
-
-    Raises:
-        UserError: the launcher's variables do not fit together, or another library was to shard the model.
     """
     if "RANK" in environ:
         launcher, names = "torchrun", ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -97,10 +94,7 @@ def started_rank(environ: MutableMapping[str, str] = os.environ) -> RankInfo | N
 def how_to_go_on(run_dir: Path, started: RankInfo | None) -> str:
     """What to do to resume a run, for messages.
 
-    Args:
-        run_dir: of the run.
-        started: this rank, where another launcher started the ranks; ``rlhf train --resume`` alone would start all of
-            them on one machine.
+    Where another launcher ``started`` the ranks, ``rlhf train --resume`` would start all of them on one machine.
 
     Example:
         >>> how_to_go_on(Path("runs/grpo"), None)
@@ -120,11 +114,7 @@ def end_with_launcher(rank: RankInfo) -> None:
 
 
 def world_size(nproc: int | None, rank: RankInfo | None) -> int | None:
-    """Processes that were asked for with ``--nproc``, or that the launcher started; None if neither says.
-
-    Raises:
-        UserError: they differ.
-    """
+    """Processes that were asked for with ``--nproc``, or that the launcher started; None if neither says."""
     if rank is None:
         return nproc
     if nproc not in (None, rank.world_size):
@@ -223,42 +213,13 @@ def run_ranks(run: RunDir, nproc: int, flags: Sequence[str], cuda: bool) -> None
     ``accelerate launch --cpu --num_processes 2`` silently runs one process, hence torchrun without CUDA; every
     worker compares WORLD_SIZE with the plan. The first Ctrl-C asks the ranks to finish their step and save; before
     the first evaluation or step, and at the second Ctrl-C, they are ended at once.
-
-    Args:
-        run: the run's folder; its plan is written.
-        nproc: number of ranks on this machine.
-        flags: options of ``rlhf_core.cli.rank_main``.
-        cuda: start them with ``accelerate launch`` on the GPUs.
-
-    Raises:
-        RankFailed: with the message and exit code of the rank that failed first.
     """
-    starter = (
-        [
-            "accelerate.commands.launch",
-            "--num_processes",
-            str(nproc),
-            "--num_machines",
-            "1",
-            "--mixed_precision",
-            "no",
-            "--dynamo_backend",
-            "no",
-            *(["--multi_gpu"] if nproc > 1 else []),
-        ]
-        if cuda
-        else ["torch.distributed.run", "--standalone", "--nproc_per_node", str(nproc)]
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "rlhf_core.runs.launch.ranks",
-        *starter,
-        "-m",
-        "rlhf_core.cli.rank_main",
-        str(run.path),
-        *flags,
-    ]
+    accelerate = f"accelerate.commands.launch --num_processes {nproc} --num_machines 1 --mixed_precision no"
+    several = " --multi_gpu" if nproc > 1 else ""
+    torchrun = f"torch.distributed.run --standalone --nproc_per_node {nproc}"
+    starter = f"{accelerate} --dynamo_backend no{several}" if cuda else torchrun
+    launcher = [sys.executable, "-m", "rlhf_core.runs.launch.ranks", *starter.split()]
+    command = [*launcher, "-m", "rlhf_core.cli.rank_main", str(run.path), *flags]
     threads = str(max(1, (os.cpu_count() or 1) // nproc))
     with tempfile.TemporaryDirectory(prefix="rlhf-ranks-") as reports:
         env = {"OMP_NUM_THREADS": threads, **os.environ, REPORTS: reports}

@@ -30,11 +30,7 @@ class LostRanks(UserError):
 
 
 class Rendezvous:
-    """The ranks of one launch. Every wait has a deadline, and names the rank that was awaited.
-
-    Args:
-        me: this rank.
-    """
+    """The ranks of one launch. Every wait has a deadline, and names the rank that was awaited."""
 
     def __init__(self, me: RankInfo) -> None:
         import torch.distributed as dist
@@ -64,25 +60,14 @@ class Rendezvous:
         self.put(f"arrived/{me.rank}", {"host": socket.gethostname(), "pid": os.getpid()})
 
     def put(self, key: str, value: Any) -> None:
-        """Let every rank read a plain value.
-
-        Raises:
-            LostRanks: the store is gone.
-        """
+        """Let every rank read a plain value."""
         with self._connected():
             self.store.set(key, json.dumps(value))
 
     def get(self, key: str, rank: int, what: str, alive: Callable[[], object] | None = None) -> Any:
         """Wait for what a rank says.
 
-        Args:
-            key: of its value.
-            rank: that says it.
-            what: is awaited, for the message.
-            alive: changes while that rank is at work; the deadline then counts from the last change, for an hour.
-
-        Raises:
-            UserError: it did not say it in time, or the store is gone.
+        ``alive`` changes while that rank is at work; the deadline then counts from the last change, for an hour.
         """
         began, beat = time.monotonic(), None
         ends, latest = began + self.me.timeout_s, began + max(AT_WORK_S, self.me.timeout_s)
@@ -95,11 +80,7 @@ class Rendezvous:
         return self._read(key)
 
     def get_all(self, name: str, what: str) -> Mapping[int, Any]:
-        """Wait for what every other rank says under ``NAME/RANK``, by one deadline.
-
-        Raises:
-            UserError: names every rank that did not say it in time.
-        """
+        """Wait for what every other rank says under ``NAME/RANK``, by one deadline."""
         missing, rows = [r for r in range(self.me.world_size) if r != self.me.rank], dict[int, Any]()
         ends = time.monotonic() + self.me.timeout_s
         while missing:
@@ -136,12 +117,7 @@ class Rendezvous:
             thread.join(BEAT_S)
 
     def wait_until_seen(self, name: str, *, absent_too: bool = False) -> None:
-        """Give the other ranks some time to have read something.
-
-        Args:
-            name: of what each says when it has.
-            absent_too: wait also for those that have not arrived, and longer.
-        """
+        """Give the other ranks some time to have read something; with ``absent_too`` also those not yet here."""
         others = [r for r in range(self.me.world_size) if r != self.me.rank]
         ends = time.monotonic() + (min(ARRIVE_S, self.me.timeout_s) if absent_too else SEEN_S)
         with contextlib.suppress(LostRanks):

@@ -39,13 +39,8 @@ def planned_resume(
 ) -> tuple[Plan, RunConfig]:
     """The plan of the run to go on with, and its configuration; the registry is frozen afterwards.
 
-    Args:
-        run_dir: folder of the earlier run.
-        change: maps the run's configuration to what the command line makes of it, if it says anything. It may differ
-            in how long the run is, in what is done beside its steps, and in its strategy; the plan is then extended.
-        registry: where the plan's components are looked up.
-        world_size: number of processes that was asked for, or that a launcher started; None for the plan's own.
-            With another number the plan is extended, too.
+    The plan is extended by what ``change`` makes of its configuration, which may differ in how long the run is, in what
+    is done beside its steps and in its strategy, and by another number of processes.
 
     Raises:
         RunDirError: no run there, or the configuration differs in what may not change (every difference is listed).
@@ -115,11 +110,7 @@ def may_change(key: str) -> bool:
 
 
 def extended(plan: Plan, config: RunConfig, changes: Sequence[Change], run_dir: Path) -> Plan:
-    """The plan with changed settings, and a record of what they were.
-
-    Raises:
-        RunDirError: the run would become shorter, or has no checkpoint to go on from.
-    """
+    """The plan with changed settings, and a record of what they were."""
     newest = max((int(p.name.removeprefix("step-")) for p in _checkpoints(run_dir)), default=None)
     for key, old, new in changes:
         if key in LENGTHS and _steps(new) < _steps(old):

@@ -36,7 +36,6 @@ class Rows:
     heldout: Sequence[Row]
     dropped: Mapping[str, int]
     weights: Mapping[str, float]
-    """Source -> weight in the mixture."""
 
 
 def row_kind(config: RunConfig) -> str:
@@ -72,11 +71,7 @@ def with_rows(plan: Plan, registry: Registry, config: RunConfig, *, dry_run: boo
 
 
 def read_all(config: RunConfig, ctx: BuildContext) -> Rows | None:
-    """Every row as the trainer would read it; None where it reads them in a way of its own, or they are at the hub.
-
-    Raises:
-        DatasetError: what the run itself would stop at, with file and row; no such dataset, subset or split at the hub.
-    """
+    """Every row as the trainer would read it; None where it reads them in a way of its own, or they are at the hub."""
     from rlhf_core.data.datasets import Datasets
 
     remote = remote_sources(config)
@@ -98,11 +93,7 @@ def cause(error: Exception) -> str:
 
 
 def check_hub_dataset(source: Any) -> None:
-    """Look a dataset up at the hub, or among what was downloaded before; its rows are not downloaded.
-
-    Raises:
-        DatasetError: there is none of that name, or no such subset or split.
-    """
+    """Look a dataset up at the hub, or among what was downloaded before; its rows are not downloaded."""
     import datasets
 
     path, subset = str(source.path), getattr(source, "subset", None)
@@ -124,11 +115,7 @@ def check_hub_dataset(source: Any) -> None:
 
 
 def check_hub_model(path: str, where: str) -> None:
-    """Look a model up that a component names, unless it is here; nothing but its ``config.json`` is downloaded.
-
-    Raises:
-        ModelError: neither a file or folder here nor a model at the hub.
-    """
+    """Look a model up that a component names, unless it is here; nothing but its ``config.json`` is downloaded."""
     from transformers import AutoConfig
 
     from rlhf_core.models.paths import model_place

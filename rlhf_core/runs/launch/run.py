@@ -41,11 +41,7 @@ def plan_run(registry: Registry, hooks: HookBus, config: RunConfig, nproc: int) 
 
 
 def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run: bool = False) -> None:
-    """Let every selected component check its settings; nothing heavy is imported, nothing downloaded if ``dry_run``.
-
-    Raises:
-        UserError: the first thing that cannot work.
-    """
+    """Let every selected component check its settings; nothing heavy is imported, nothing downloaded if ``dry_run``."""
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
     for kind, component in config.components():
         try:
@@ -69,24 +65,7 @@ def launch(
     display: Display,
     rank_0: Rank0 | None = None,
 ) -> Mapping[str, Any]:
-    """Run the plan in this process, or start one process per rank and wait.
-
-    Args:
-        plan: of the run.
-        config: the plan's, validated.
-        registry: of this process.
-        hooks: listeners.
-        run_dir: of the run; created unless it is resumed.
-        resume: go on from the newest checkpoint.
-        display: shows the run.
-        rank_0: where another launcher started the ranks, of which this is the first.
-
-    Returns:
-        The summary.
-
-    Raises:
-        RlhfError: the run failed.
-    """
+    """Run the plan in this process, or start one process per rank and wait."""
     run = RunDir(run_dir)
     first_new_folder = first_missing(run_dir)
     with contextlib.ExitStack() as stack:

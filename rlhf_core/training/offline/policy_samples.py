@@ -66,17 +66,10 @@ class RankSamples(NamedTuple):
 
 
 References = Sequence[npt.NDArray[np.float32] | None]
-"""Reference logprobs ``[T]`` of each completion."""
 
 
 class PolicySamples:
-    """Samples one completion per held-out prompt, the same seeds every time.
-
-    Args:
-        config: how many prompts, and how to sample.
-        ctx: session, strategy and components.
-        task: its policy is not trained yet.
-    """
+    """Samples one completion per held-out prompt, the same seeds every time."""
 
     def __init__(self, config: PolicyTrainerConfig, ctx: BuildContext, task: PolicyTask) -> None:
         self.config, self.strategy, self.session = config, ctx.strategy, ctx.session
@@ -125,11 +118,7 @@ class PolicySamples:
         return generator, RewardManager(reward, {}, self.config.max_missing_fraction)
 
     def run(self, step: int, version: int) -> dict[str, float]:
-        """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it.
-
-        Raises:
-            EngineUnavailable: on every rank, if the engine of one is gone.
-        """
+        """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it."""
         if not self.groups:
             return {}
         whole_weights = partial(self.strategy.gathered, self.module)

@@ -12,10 +12,9 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.config.plan import Plan
-from rlhf_core.data.atomic import write_text
-from rlhf_core.models.paths import planned_model
-from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.data import write_text
+from rlhf_core.hooks import RunClosed, hookimpl
+from rlhf_core.runs import StoredRun
 
 log = logging.getLogger("rlhf")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -25,41 +24,40 @@ CARD = "README.md"
 MOST_METRICS = 40
 
 
-def write_card(run: RunDir, plan: Plan, summary: Mapping[str, Any]) -> None:
-    """Write the card of a run that has a final model; it is not part of the model's manifest, and may be edited.
+@hookimpl
+def rlhf_run_closed(event: RunClosed) -> None:
+    """Write the card of a run that has ended with a final model; it is not part of the model's manifest.
 
     What the plan of another program lacks costs the card, not the run.
     """
-    if not run.final.is_dir():
+    final = event.run_dir / "final"
+    if not final.is_dir() or not (event.run_dir / "summary.json").is_file():
         return
     try:
-        write_text(run.final / CARD, model_card(run.final, plan, summary))
+        write_text(final / CARD, model_card(final, StoredRun.find(str(event.run_dir))))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        log.warning("'%s' gets no model card: %s: %s", run.final, type(error).__name__, error)
+        log.warning("'%s' gets no model card: %s: %s", final, type(error).__name__, error)
 
 
-def model_card(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
-    """The card's text.
-
-    Args:
-        folder: of the model; its ``config.json`` says what it is.
-        plan: of the run.
-        summary: what ``summary.json`` holds.
-    """
-    front = yaml.safe_dump(front_matter(folder, plan), sort_keys=False, allow_unicode=True, width=10_000)
+def model_card(folder: Path, run: StoredRun) -> str:
+    """The card of the model in a folder, whose ``config.json`` says what it is."""
+    front = yaml.safe_dump(front_matter(folder, run), sort_keys=False, allow_unicode=True, width=10_000)
     sections = [_about, _load, _data, _recipe, _metrics, _use, _reproduce, _versions]
-    public = replace(plan, config=shortened(plan.config), rows={short(k): v for k, v in plan.rows.items()})
-    body = "\n\n".join(section(folder, plan if section is _reproduce else public, summary) for section in sections)
+    plan = replace(run.plan, config=shortened(run.plan.config), rows={short(k): v for k, v in run.plan.rows.items()})
+    public = replace(run, plan=plan, summary=run.summary or {})
+    body = "\n\n".join(section(folder, run if section is _reproduce else public) for section in sections)
     return f"---\n{front}---\n\n{body}\n"
 
 
-def front_matter(folder: Path, plan: Plan) -> dict[str, Any]:
+def front_matter(folder: Path, run: StoredRun) -> dict[str, Any]:
     """What the hub reads of a card. Only what is a hub id is named as one."""
     scores = _scores(folder)
-    base, datasets = base_on_hub(str(plan.config["model"]["path"])), _hub_datasets(plan)
-    algorithm = " ".join(str(plan.config["trainer"]["name"]).split())  # on one line, so that none of it ends the head
+    base, datasets = base_on_hub(str(run.plan.config["model"]["path"])), _hub_datasets(run)
+    algorithm = " ".join(
+        str(run.plan.config["trainer"]["name"]).split()
+    )  # on one line, so that none of it ends the head
     tags = ["rlhf", algorithm, *(["reward-model"] if scores else [])]
-    tags += ["lora"] if plan.config["model"].get("lora") else []
+    tags += ["lora"] if run.plan.config["model"].get("lora") else []
     return {
         "library_name": "transformers",
         "license": "unknown",
@@ -99,14 +97,16 @@ def base_on_hub(path: str) -> str | None:
         place = Path(path).expanduser()
         if not place.exists():
             return path if HUB_ID.fullmatch(path) else None
-        path = str(planned_model(place).get("path") or "")
-        if not path:
+        plans = [folder / "plan.json" for folder in place.absolute().parents[:3]]
+        plan = next((file for file in plans if file.is_file()), None)
+        if plan is None:
             return None
+        path = str(json.loads(plan.read_text())["config"]["model"]["path"])
     return None
 
 
-def _hub_datasets(plan: Plan) -> list[str]:
-    paths = [str(s["source"].get("path") or "") for s in plan.config.get("dataset", {}).get("sources", ())]
+def _hub_datasets(run: StoredRun) -> list[str]:
+    paths = [str(s["source"].get("path") or "") for s in run.plan.config.get("dataset", {}).get("sources", ())]
     return [path for path in dict.fromkeys(paths) if HUB_ID.fullmatch(path) and not Path(path).exists()]
 
 
@@ -130,8 +130,9 @@ def fenced(text: str, language: str) -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def _about(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
-    config = plan.config
+def _about(folder: Path, run: StoredRun) -> str:
+    summary = run.summary or {}
+    config = run.plan.config
     what = "reward model" if _scores(folder) else "language model"
     reward = config.get("reward")
     by = f" Its reward was {inline(reward['name'])}." if isinstance(reward, Mapping) else ""
@@ -142,14 +143,14 @@ def _about(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
     )
 
 
-def _load(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+def _load(folder: Path, run: StoredRun) -> str:
     kind = "AutoModelForSequenceClassification" if _scores(folder) else "AutoModelForCausalLM"
     code = f"from transformers import AutoTokenizer, {kind}\n\n"
     code += f"model = {kind}.from_pretrained(FOLDER)\ntokenizer = AutoTokenizer.from_pretrained(FOLDER)"
     text = f"## Use\n\n{fenced(code, 'python')}"
     if not (folder / "adapter").is_dir():
         return text
-    base = plan.config["model"]["path"]
+    base = run.plan.config["model"]["path"]
     code = "from peft import AutoPeftModelForCausalLM\n\n"
     code += 'model = AutoPeftModelForCausalLM.from_pretrained(FOLDER + "/adapter")'
     if base == "pocket":
@@ -160,28 +161,32 @@ def _load(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
     return f"{text}\n\nThe weights are merged; the LoRA adapter for {inline(base)} alone:\n\n{fenced(code, 'python')}"
 
 
-def _data(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+def _data(folder: Path, run: StoredRun) -> str:
+    summary = run.summary or {}
     rows: list[str] = []
-    for source in plan.config.get("dataset", {}).get("sources", ()):
+    for source in run.plan.config.get("dataset", {}).get("sources", ()):
         facts = source["source"]
         rows.append("- " + " ".join(inline(facts[k]) for k in ("name", "subset", "path", "split") if facts.get(k)))
-    sizes = [f"- {inline(name)}: {', '.join(f'{n} {what}' for what, n in s.items())}" for name, s in plan.rows.items()]
+    sizes = [
+        f"- {inline(name)}: {', '.join(f'{n} {what}' for what, n in s.items())}" for name, s in run.plan.rows.items()
+    ]
     dropped = {k: v for k, v in (summary.get("dropped") or {}).items() if v}
     counted = ", ".join(f"{inline(k)} {v}" for k, v in dropped.items())
     left_out = [f"- left out or counted: {counted}"] if dropped else []
     return "## Data\n\n" + "\n".join([*rows, *sizes, *left_out] or ["What it was trained on is not recorded."])
 
 
-def _recipe(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
-    config = yaml.safe_dump(dict(plan.config), sort_keys=False, allow_unicode=True)
+def _recipe(folder: Path, run: StoredRun) -> str:
+    config = yaml.safe_dump(dict(run.plan.config), sort_keys=False, allow_unicode=True)
     longer = "".join(
-        f"\n\nExtended after step {r['at_step']}: {inline(shortened(r['changes']))}." for r in plan.extensions
+        f"\n\nExtended after step {r['at_step']}: {inline(shortened(r['changes']))}." for r in run.plan.extensions
     )
     cut = " Where a path begins with `...`, the folders above it are left out." if ".../" in config else ""
     return f"## Recipe\n\nEvery setting of the run, as `config.yaml`:{cut}\n\n{fenced(config, 'yaml')}{longer}"
 
 
-def _metrics(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+def _metrics(folder: Path, run: StoredRun) -> str:
+    summary = run.summary or {}
     rows = [(key, "", _number(value)) for key, value in summary.items() if _number(value)]
     before, after = (summary.get(f"evaluation_{when}") or {} for when in ("before", "after"))
     rows += [(key, _number(before.get(key)), _number(value)) for key, value in after.items() if _number(value)]
@@ -196,7 +201,7 @@ def _number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) and not isinstance(value, bool) else ""
 
 
-def _use(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+def _use(folder: Path, run: StoredRun) -> str:
     scores = _scores(folder)
     use = (
         "To score completions of prompts like those above; scores compare completions of one prompt."
@@ -211,23 +216,23 @@ def _use(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
     return "## Intended use and limits\n\n" + use + "\n\n" + "\n".join(f"- {text}" for text in limits)
 
 
-def _reproduce(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
-    ranks = f" --nproc {plan.world_size}" if plan.world_size > 1 else ""
+def _reproduce(folder: Path, run: StoredRun) -> str:
+    ranks = f" --nproc {run.plan.world_size}" if run.plan.world_size > 1 else ""
     text = f"## How to reproduce\n\n{fenced(f'rlhf train --config config.yaml{ranks}', '')}"
-    objects = [slot for slot in ("reward", "loss", "dataset") if '"reproducible_from_file": false' in _json(plan, slot)]
+    objects = [slot for slot in ("reward", "loss", "dataset") if '"reproducible_from_file": false' in _json(run, slot)]
     if objects:
         names = " and ".join(objects)
         text += f"\n\nNot from this file alone: {names} was given as a Python object, of which the plan keeps a digest."
-    inexact = [fact for facts in plan.conditions.values() for fact in facts.values() if "not exactly" in fact]
+    inexact = [fact for facts in run.plan.conditions.values() for fact in facts.values() if "not exactly" in fact]
     bits = f"{'; '.join(inexact)}." if inexact else "the same machine and versions give the same bits."
-    return f"{text}\n\nSeed {plan.seed}, plan {inline(plan.digest)}; {bits}"
+    return f"{text}\n\nSeed {run.plan.seed}, plan {inline(run.plan.digest)}; {bits}"
 
 
-def _json(plan: Plan, slot: str) -> str:
-    return json.dumps(plan.config.get(slot), default=str)
+def _json(run: StoredRun, slot: str) -> str:
+    return json.dumps(run.plan.config.get(slot), default=str)
 
 
-def _versions(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
-    libraries = ", ".join(f"{name} {version}" for name, version in plan.versions.items())
-    parts = {f"{row['distribution']} {row['version']}" for row in plan.components}
+def _versions(folder: Path, run: StoredRun) -> str:
+    libraries = ", ".join(f"{name} {version}" for name, version in run.plan.versions.items())
+    parts = {f"{row['distribution']} {row['version']}" for row in run.plan.components}
     return f"## Versions\n\n{libraries}\n\nComponents of: {', '.join(sorted(parts))}"

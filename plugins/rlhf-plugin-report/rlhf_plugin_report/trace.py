@@ -1,4 +1,4 @@
-"""`rlhf trace`."""
+"""`rlhf trace show`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlhf_core.cli import complete
+from rlhf_core.cli.generate import print_turn
 
 if TYPE_CHECKING:
-    from rlhf_core.runs.read import StoredRun
+    from rlhf_core.runs import StoredRun
 
 Row = Mapping[str, Any]
 SET_ASIDE = "set_aside"
 """Event of a prompt that was sampled and scored but not trained on."""
 
 
-@click.group()
-def trace() -> None:
-    """Replay what happened to one prompt."""
-
-
-@trace.command()
+@click.command()
 @click.argument("run", shell_complete=complete.runs)
 @click.option("--step", type=click.IntRange(1), metavar="N", required=True, help="Which training step.")
 @click.option("--prompt", metavar="ID", help="Prompt id, or the end of one; default is the step's first.")
@@ -35,8 +31,8 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
     \b
     rlhf trace show runs/grpo-20260131-142501 --step 3
     """
-    from rlhf_core.cli.common import emit_json
-    from rlhf_core.runs.read import StoredRun
+    from rlhf_core.cli import emit_json
+    from rlhf_core.runs import StoredRun
 
     rows = rows_of(StoredRun.find(run), step)
     warnings = [r for r in rows if r.get("event") == "warning"]
@@ -62,8 +58,8 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
 
 def rows_of(run: StoredRun, step: int) -> list[Row]:
     """Trace rows of one step."""
-    from rlhf_core.data.jsonl import read_jsonl
-    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.config import ConfigError
+    from rlhf_core.data import read_jsonl
 
     step_rows: list[Row] = []
     steps: set[int] = set()
@@ -79,7 +75,7 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
 
 def pick(prompts: Sequence[Row], name_or_end: str | None) -> Row | None:
     """The prompt or example to show; None where the step has none and none is asked for."""
-    from rlhf_core.types.errors import ConfigError, did_you_mean
+    from rlhf_core.config import ConfigError, did_you_mean
 
     if name_or_end is None:
         return prompts[0] if prompts else None
@@ -102,7 +98,7 @@ def _print_prompt(step: int, row: Row) -> None:
     click.secho(f"step {step}, prompt {row['prompt_id']}{note}", bold=True)
     _print_stage("prompt", f"from source '{row['source']}'{tokens}")
     click.echo(_indent(row["prompt"]))
-    _print_stage("rollouts", f"{len(row['completions'])} completions of policy {_versions(row['completions'])}")
+    _print_stage("rollouts", f"{len(row['completions'])} completions of policy {versions_text(row['completions'])}")
     for i, completion in enumerate(row["completions"]):
         ended = f"({completion['tokens']} tokens, ended by {completion['finish_reason']})"
         click.echo(_indent(f"#{i}  {completion['text']!r}  {ended}"))
@@ -119,23 +115,11 @@ def _print_prompt(step: int, row: Row) -> None:
         click.echo(_indent(f"#{i}  " + ("none: not trained on" if value is None else f"{value:+.4f}")))
 
 
-def _versions(completions: Sequence[Row]) -> str:
+def versions_text(completions: Sequence[Row]) -> str:
     """Example: ``version 3``, or where weights came while completions were sampled: ``versions 3 to 5``."""
     numbers = [c["policy_version"] for c in completions]
     numbers += [span[2] for c in completions for span in c.get("versions", ())]
     return f"version {numbers[0]}" if min(numbers) == max(numbers) else f"versions {min(numbers)} to {max(numbers)}"
-
-
-def print_turn(turn: Row, margin: str = "        ") -> None:
-    """A turn of an episode; what the policy read, and is not trained on, is greyed."""
-    from rlhf_core.types.messages import message_text
-
-    start, end = turn["span"]
-    facts = [f"{end - start} tokens", *([turn["status"]] if "status" in turn else ())]
-    facts += [f"score {turn['score']:.4g}"] if "score" in turn else []
-    facts += [f"{turn['seconds']:.3g} s"] if turn.get("seconds") else []
-    text = f"{turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}"
-    click.secho("\n".join(margin + line for line in text.splitlines()), dim=turn["role"] != "assistant")
 
 
 def _print_example(step: int, chosen: Row, update: Row) -> None:
