@@ -43,11 +43,6 @@ class SpeechRewardConfig(ComponentConfig):
     """A longer clip has no score."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse a scorer whose packages are not installed.
-
-        Raises:
-            ConfigError: names the package and how to install it.
-        """
         del ctx
         check_installed(self.name, self.needs)
 
@@ -106,7 +101,6 @@ class AcousticProxyConfig(SpeechRewardConfig):
         return value
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that Praat is installed where it is chosen."""
         super().preflight(ctx)
         if self.pitch == "praat":
             check_installed(self.name, {"parselmouth": 'pip install "rlhf-plugin-tts[praat]" (GPL-3.0)'})
@@ -173,7 +167,6 @@ class WerConfig(SpeechRewardConfig):
     """A higher error rate counts as this one; the part ``wer`` says what it was."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that the recogniser is there."""
         super().preflight(ctx)
         if self.recogniser == "pocketsphinx":
             check_installed(self.name, {"pocketsphinx": "pip install pocketsphinx"})
@@ -225,7 +218,6 @@ class AudioModelConfig(SpeechRewardConfig):
     """lambda in ``mean - lambda * std`` over the members (population std), where there are several."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that each folder holds such a model."""
         super().preflight(ctx)
         from rlhf_plugin_tts.store import check_folder
 

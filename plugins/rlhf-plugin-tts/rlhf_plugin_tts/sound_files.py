@@ -28,10 +28,6 @@ class SoundFiles:
     """Writes each sound once, under a name that its maker chooses; the oldest go when there are too many bytes.
 
     A run copies what it keeps into its own folder (:mod:`rlhf_plugin_tts.keep`).
-
-    Args:
-        folder: made when first needed; None takes :func:`default_folder`.
-        most_bytes: of all files together.
     """
 
     def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:

@@ -44,11 +44,7 @@ class Wer(ClipReward):
         )
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """The error rate of one clip.
-
-        Raises:
-            ClipError: there is no word to compare with, or one in letters that PocketSphinx cannot write.
-        """
+        """The error rate of one clip."""
         reference = normalised(spoken_text(sample))
         if not reference:
             raise ClipError("the prompt has no word to be spoken")
@@ -80,12 +76,7 @@ def normalised(text: str) -> str:
 
 
 def in_latin_letters(text: str) -> str:
-    """The words as PocketSphinx would write them: without accents.
-
-    Example:
-        >>> in_latin_letters("café")
-        'cafe'
-    """
+    """The words as PocketSphinx would write them: without accents."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     if foreign := sorted({c for c in plain if c.isalpha() and not c.isascii()}):
         raise ClipError(
@@ -113,14 +104,7 @@ class PocketSphinx:
 
 
 class Whisper:
-    """Any Whisper checkpoint in Hugging Face form; greedy, on the CPU.
-
-    Args:
-        path: folder or hub id.
-
-    Raises:
-        ModelError: it cannot be loaded.
-    """
+    """Any Whisper checkpoint in Hugging Face form; greedy, on the CPU."""
 
     def __init__(self, path: str) -> None:
         transformers: Any = importlib.import_module("transformers")

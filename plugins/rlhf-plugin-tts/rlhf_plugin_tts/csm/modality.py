@@ -29,7 +29,6 @@ class CsmStreamConfig(CsmConfig):
     """CSM's configuration; the core is told about its stream."""
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> Any:
-        """Of the stream."""
         books, steps = int(self.num_codebooks or 1), self.max_position_embeddings
         return stream_view(self.vocab_size, self.text_vocab_size, self.hidden_size, steps, books)
 
@@ -122,16 +121,10 @@ class CsmVoice(StreamVoice):
 
     @staticmethod
     def laid_out(config: Any) -> Layout:
-        """Frame after frame."""
         return Layout(config.vocab_size, (0,) * config.num_codebooks, config.codebook_eos_token_id, whole_end=True)
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """As CSM's chat template writes a turn without sound: ``[speaker]text``.
-
-        Raises:
-            DatasetError: other turns, nothing to say, names of control tokens in it, or a description that is no
-                speaker's number.
-        """
+        """As CSM's chat template writes a turn without sound: ``[speaker]text``."""
         said, voice = said_and_described(messages)
         speaker = str(self.settings.get("voice") or "0") if voice is None else voice.strip()
         if not speaker.isdecimal():

@@ -27,12 +27,7 @@ def rotate(x_BAMD: Tensor, angles_BMD: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections of one attention.
-
-    Args:
-        config: of the decoder.
-        key_heads: heads of keys and values.
-    """
+    """Projections of one attention."""
 
     def __init__(self, config: Any, key_heads: int) -> None:
         super().__init__()
@@ -139,16 +134,7 @@ class Decoder(nn.Module):
         seen_described_BMN: Tensor,
         store: Store,
     ) -> Tensor:
-        """Hidden states ``[B, M, H]``.
-
-        Args:
-            x_BMH: embedded inputs.
-            places_BM: positions in the sequence.
-            described_BNH: the description, where its keys are not stored yet.
-            seen_BMN: which of all keys a position sees.
-            seen_described_BMN: which of the description's.
-            store: keeps keys and values.
-        """
+        """Hidden states ``[B, M, H]``."""
         config, angles_BMD = self.config, None
         if config.rope_embeddings:
             width = config.hidden_size // config.num_attention_heads

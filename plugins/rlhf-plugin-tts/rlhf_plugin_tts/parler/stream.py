@@ -19,11 +19,7 @@ from rlhf_plugin_tts.parler.layers import Decoder, Positions
 
 
 class ParlerStream(CodeStream, PreTrainedModel):
-    """Weights have the names of ``ParlerTTSForConditionalGeneration``; its codec is left out.
-
-    Raises:
-        ValueError: a kind of Parler-TTS that this does not run.
-    """
+    """Weights have the names of ``ParlerTTSForConditionalGeneration``; its codec is left out."""
 
     config_class = ParlerConfig
     main_input_name = "input_ids"
@@ -63,12 +59,10 @@ class ParlerStream(CodeStream, PreTrainedModel):
 
     @property
     def layers(self) -> Any:
-        """The decoder."""
         model: Any = self.decoder["model"]
         return model["decoder"]
 
     def get_input_embeddings(self) -> Any:
-        """Of the pieces of texts."""
         return self.embed_prompts
 
     def embed_text(self, pieces_BM: Tensor) -> Tensor:
@@ -96,7 +90,6 @@ class ParlerStream(CodeStream, PreTrainedModel):
         about_seen_BMN: Tensor,
         memory: StreamMemory | None,
     ) -> Tensor:
-        """As in :class:`CodeStream`."""
 
         def store(layer: int, key: Tensor, value: Tensor, *about: Tensor) -> Any:
             if memory is None:

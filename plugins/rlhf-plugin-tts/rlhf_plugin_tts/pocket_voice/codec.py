@@ -34,22 +34,14 @@ class Frames:
 
 
 class PocketCodec:
-    """Encodes and decodes with one codebook.
-
-    Args:
-        codebook: mel-cepstra ``[codes, CEPSTRA]``.
-    """
+    """Encodes and decodes with one codebook."""
 
     def __init__(self, codebook: Floats) -> None:
         self.codebook = np.asarray(codebook, np.float64)
 
     @classmethod
     def load(cls, folder: Path) -> PocketCodec:
-        """From ``codec.json`` and ``codec.safetensors``.
-
-        Raises:
-            ModelError: a file is missing, or they are of another codec.
-        """
+        """From ``codec.json`` and ``codec.safetensors``."""
         from safetensors.numpy import load_file
 
         for name in (CONFIG_FILE, CODEC_FILE):
@@ -72,7 +64,6 @@ class PocketCodec:
         return cls(book)
 
     def save(self, folder: Path) -> None:
-        """Write what :meth:`load` reads."""
         from safetensors.numpy import save_file
 
         settings = {"codec": "pocket-voice", "sample_rate": RATE, "spectrum_codes": len(self.codebook)}
