@@ -45,7 +45,6 @@ def ratio(batch: TokenBatch, level: Level = "token") -> tuple[torch.Tensor, torc
 
 
 def advantages(batch: TokenBatch) -> torch.Tensor:
-    """The batch's advantages, ``[B, T]``."""
     assert batch.advantages_BT is not None, "a policy gradient needs advantages"
     return batch.advantages_BT
 
@@ -111,7 +110,6 @@ class NoClip:
         self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        """Return ``loss_BT``."""
         ratio_BT, held_BT = ratio(batch, self.level)
         return output(-ratio_BT * advantages(batch), batch, ratio_BT, held_BT)
 
@@ -127,7 +125,6 @@ class Sapo:
         self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        """Return ``loss_BT``."""
         A_BT, (ratio_BT, held_BT) = advantages(batch), ratio(batch, self.level)
         tau_BT = torch.where(A_BT > 0, self.positive, self.negative)
         gate_BT = torch.sigmoid(tau_BT * (ratio_BT - 1)) * 4 / tau_BT
@@ -141,7 +138,6 @@ class Reinforce:
     """
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        """Return ``loss_BT``."""
         return LossOutput(compute_naive_policy_gradient_loss(advantages(batch), batch.logprobs_BT))
 
 

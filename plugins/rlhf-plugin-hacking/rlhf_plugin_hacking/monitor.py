@@ -35,12 +35,7 @@ class Level(enum.IntEnum):
 
 
 class HackingMonitor:
-    """Watches the metrics of each step; in a run also its rollouts, scores and evaluations.
-
-    Args:
-        config: thresholds.
-        ctx: the run; without a session (outside any run) only metrics are watched.
-    """
+    """Watches the metrics of each step; in a run also its rollouts, scores and evaluations."""
 
     def __init__(self, config: HackingConfig, ctx: BuildContext) -> None:
         self.config, self.run, self.session = config, ctx.config, ctx.session

@@ -54,11 +54,9 @@ class DecodeState:
         return len(self.request_B)
 
     def select(self, keep_B: torch.Tensor) -> DecodeState:
-        """Those rows, in that order."""
         return DecodeState(*(getattr(self, f.name)[keep_B] for f in fields(self)))
 
     def join(self, other: DecodeState) -> DecodeState:
-        """These rows and then the other's."""
         return DecodeState(*(torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
 
     def record(self, tokens_B: torch.Tensor, logprobs_B: torch.Tensor, ends: torch.Tensor) -> None:
@@ -98,16 +96,7 @@ def new_rows(
     width: int,
     device: torch.device,
 ) -> DecodeState:
-    """DecodeState that have read their prompts and drawn nothing yet.
-
-    Args:
-        first: number of the first request; the others follow.
-        limits: tokens each may have.
-        seeds: each request's own.
-        prompt_lengths: tokens of each prompt.
-        width: columns of the tables, at least the largest limit.
-        device: where the model is.
-    """
+    """Rows that have read their prompts and drawn nothing yet; the first is of request number ``first``."""
     count = len(seeds)
     limit_B, held_B = torch.tensor(list(limits), device=device), torch.tensor(list(prompt_lengths), device=device)
     return DecodeState(
@@ -132,19 +121,7 @@ CUDA_STRIDE = 8
 
 
 class Decoder:
-    """Distinct prompts of those that enter together are read once each; every row has its own copy of the cache.
-
-    Args:
-        forward: runs the model; see :meth:`rlhf_plugin_native.engine.NativeEngine.logits`.
-        requests: at least one, in the order in which they enter; equal prompts side by side.
-        sampling: for all of them; a request's own ``max_tokens`` may be lower.
-        ends: token ids that end a completion.
-        stop: stop strings.
-        cache_config: the decoder's config, from which the cache is made.
-        device: where the model is.
-        max_concurrent: most rows.
-        max_batch_tokens: most cached positions, each row counted up to its last possible token; None for no limit.
-    """
+    """Distinct prompts of those that enter together are read once each; every row has its own copy of the cache."""
 
     def __init__(
         self,
@@ -179,10 +156,8 @@ class Decoder:
     def run(self, ended: Ended | None = None, every_s: float = 2.0, token: Token | None = None) -> list[Drawn]:
         """Decode until every request has ended or has its ``max_tokens``; results in the order of the requests.
 
-        Args:
-            ended: called with what has ended since the last call, by request, and the number of tokens drawn so far.
-            every_s: least time between two calls.
-            token: of one request alone, called with each token once it is drawn.
+        ``ended`` is told, at least ``every_s`` seconds apart, what has ended since the last call, by request, and how
+        many tokens were drawn so far; ``token`` each token of one request alone.
         """
         self.stride = 1 if token is not None else self.stride
         since_look, due = 0, time.monotonic() + every_s

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 class NativeStream:
     """The native engine's :class:`~rlhf_core.plugins.protocols.TurnStream`; the model's weights must not change
-    while it is open, which is why they are packed once.
-
-    Args:
-        engine: whose model samples.
-        decoder: its loop.
-        finish: makes a rollout of what a request got.
-    """
+    while it is open, which is why they are packed once."""
 
     def __init__(
         self, engine: NativeEngine, decoder: StreamDecoder, finish: Callable[[RolloutRequest, Drawn], Rollout]
@@ -42,11 +36,7 @@ class NativeStream:
         return len(self._new) + self._under_way
 
     def submit(self, episode: Hashable, request: RolloutRequest) -> None:
-        """Add a turn.
-
-        Raises:
-            ConfigError: the context is empty, or does not fit together with the turn's ``max_tokens``.
-        """
+        """Add a turn."""
         self.engine.check(request, self.decoder.sampling)
         self._new.append((episode, request))
 

@@ -26,12 +26,7 @@ are not worth a forward."""
 
 class StreamDecoder(Decoder):
     """Rows that have ended give their place to requests that wait. What happens depends on the calls and the tokens
-    alone, so that equal calls give equal results, bit for bit.
-
-    Args:
-        kept: keys and values between turns.
-        arguments: as for :class:`Decoder`, without requests.
-    """
+    alone, so that equal calls give equal results, bit for bit."""
 
     def __init__(self, kept: KeptTurns, **arguments: Any) -> None:
         super().__init__(requests=(), **arguments)

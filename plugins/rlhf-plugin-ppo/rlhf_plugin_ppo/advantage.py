@@ -130,7 +130,6 @@ class Gae:
         return {"kl_coefficient": self.control.coefficient}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it."""
         self.control.coefficient = float(state["kl_coefficient"])
 
 

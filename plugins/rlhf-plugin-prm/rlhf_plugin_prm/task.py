@@ -33,7 +33,6 @@ class StepTask(RewardModelTask):
         self.module = StepModule(self.net)
 
     def solutions(self, split: str) -> list[Solution]:
-        """Rows of a split with their labels."""
         return read_solutions(self.datasets.prompts(split), self.steps.split, self.datasets.where)
 
     def items(self, split: str) -> Sequence[StepItem]:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -43,7 +43,6 @@ class RubricTask(RewardModelTask):
         return encode_rows(self.rows[split], self.encoder, self.ctx.session.counts)
 
     def conversations(self, item: Any) -> Sequence[Sequence[int]]:
-        """One."""
         return (item.ids,)
 
     def texts(self, item: Any) -> Mapping[str, str]:
@@ -51,7 +50,6 @@ class RubricTask(RewardModelTask):
         return {"text": self.tokenizer.decode(item.ids)}
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """Trunk, heads and rubric."""
         save_model(self.net, self.tokenizer, self.rubric, self.mean_K, folder, weights)
         write_view(self.view, folder)
 

@@ -30,11 +30,7 @@ class SftTask:
         self.module = PolicyModule(self.model)
 
     def items(self, split: str) -> Sequence[TrainingSample]:
-        """Tokenize; examples over ``max_length`` or the model's context are dropped and counted.
-
-        Raises:
-            DatasetError: more than ``dataset.max_dropped_fraction`` of them, or all of one source.
-        """
+        """Tokenize; examples over ``max_length`` or the model's context are dropped and counted."""
         limit = min(self.config.max_length, self.policy.context)
         samples: list[TrainingSample] = []
         sizes: list[tuple[str, str, int]] = []
@@ -69,7 +65,6 @@ class SftTask:
         self.policy.save(folder, weights)
 
     def load_model(self, folder: Path) -> None:
-        """Read a checkpoint's weights."""
         self.policy.load_weights(folder)
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
@@ -83,11 +78,7 @@ def build_trainer(config: SftConfig, ctx: BuildContext) -> OfflineTrainer:
 
 
 class Turns(NamedTuple):
-    """A conversation cut where learning may begin.
-
-    Example:
-        Turns(prompt=(1, 5, 6), completion=(8, 2, 5, 7, 6, 9, 2), learned=(True, True, False, False, False, True, True))
-    """
+    """A conversation cut where learning may begin."""
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
@@ -106,15 +97,7 @@ def last_answer(
 def all_answers(
     formatter: Formatter, prompt: Sequence[Message], text: str, turn: Message | None = None, tools: Sequence[Tool] = ()
 ) -> Turns:
-    """Learn every answer of the assistant, each as it would be written: after its own prompt, up to its end token.
-
-    Args:
-        formatter: with a chat template.
-        prompt: the turns before the last answer, those of the assistant among them.
-        text: the last answer.
-        turn: the last answer whole, where it is more than a text; results of tools are never learned.
-        tools: those of the prompt.
-    """
+    """Learn every answer of the assistant, each as it would be written: after its own prompt, up to its end token."""
     messages = [*prompt, turn or {"role": "assistant", "content": text}]
     answers = [n for n, m in enumerate(messages) if m["role"] == "assistant"]
     if len(answers) == 1:

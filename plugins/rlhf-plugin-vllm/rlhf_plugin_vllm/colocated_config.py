@@ -48,11 +48,7 @@ class ColocatedConfig(ComponentConfig):
         return colocated_changes(self)
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Import vLLM in a process of its own, before a model is loaded; a dry run only looks for it.
-
-        Raises:
-            ConfigError: it is not there, does not import, is untested, or cannot be used with the run's settings.
-        """
+        """Import vLLM in a process of its own, before a model is loaded; a dry run only looks for it."""
         from rlhf_plugin_vllm.colocated_checks import check_colocated
 
         check_colocated(self, ctx)

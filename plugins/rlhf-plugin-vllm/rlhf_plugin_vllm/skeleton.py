@@ -42,11 +42,7 @@ class Unit(NamedTuple):
 
 
 class Skeleton:
-    """A copy of a model that holds no weights between calls.
-
-    Args:
-        model: copied without its parameters.
-    """
+    """A copy of a model that holds no weights between calls."""
 
     def __init__(self, model: Any) -> None:
         self.model = without_weights(model)
@@ -67,15 +63,7 @@ class Skeleton:
         self._watch(list(self._cut(self.model, _holders(self.model))))
 
     def __call__(self, value: Value, device: torch.device, dtype: torch.dtype, *args: Any, **kwargs: Any) -> Any:
-        """The model's output, without gradient.
-
-        Args:
-            value: gives each weight, when it is needed.
-            device: of weights and buffers.
-            dtype: of the weights.
-            args: of the model.
-            kwargs: of the model.
-        """
+        """The model's output, without gradient."""
         self._prepare(device, dtype)
         self._value = value
         try:
@@ -165,12 +153,7 @@ def _holders(model: torch.nn.Module) -> set[int]:
 
 
 class FrozenOnDisk(Mapping[str, torch.Tensor]):
-    """Weights that a model without weights does not train, each read from the model's own files when it is looked up.
-
-    Args:
-        model: some of its parameters have no memory and know their files.
-        named: what a weight is called here, of its name in the model.
-    """
+    """Weights that a model without weights does not train, each read from the model's files when looked up."""
 
     def __init__(self, model: Any, named: Callable[[str], str] = str) -> None:
         copied = copy.deepcopy(model)

@@ -21,11 +21,7 @@ ANSWER = re.compile(r"The answer is (\d+)\.?")
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A start and what is done to it.
-
-    Example:
-        Chain(7, (5, -3))
-    """
+    """A start and what is done to it."""
 
     start: int
     terms: tuple[int, ...]
@@ -37,7 +33,6 @@ class Chain:
 
     @property
     def answer(self) -> int:
-        """Its value."""
         return self.start + sum(self.terms)
 
 
