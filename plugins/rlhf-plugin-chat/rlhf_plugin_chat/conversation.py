@@ -67,7 +67,6 @@ class Conversation:
         return True
 
     def say(self, message: str) -> None:
-        """Let every model answer a message."""
         self.last = message
         with self.screen.turn(message, [t.name for t in self.talkers]) as writers:
             for talker, writer in zip(self.talkers, writers, strict=True):

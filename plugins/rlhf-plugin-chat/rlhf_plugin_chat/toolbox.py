@@ -55,7 +55,6 @@ class Toolbox:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What the model is offered."""
         return tuple(self.environment.offered())
 
     def open(self, policy: LoadedModel, model: ModelConfig) -> Any:

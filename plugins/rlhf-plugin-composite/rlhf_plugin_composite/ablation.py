@@ -113,7 +113,6 @@ def components(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def label_column(rows: Sequence[Mapping[str, Any]], label: str, file: str) -> Floats:
-    """The labels as numbers."""
     for row in rows:
         if not isinstance(row.get(label), (int, float)) or not math.isfinite(row[label]):
             raise DatasetError(

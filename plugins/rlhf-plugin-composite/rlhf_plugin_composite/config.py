@@ -268,7 +268,6 @@ def check_names(names: Iterable[str], kind: str) -> None:
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse what is no regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:

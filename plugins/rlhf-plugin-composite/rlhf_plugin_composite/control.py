@@ -21,7 +21,6 @@ class RandomReward:
         self._rng = np.random.default_rng(list(seed))
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One draw per sample."""
         return [Score(float(drawn < self.rate)) for drawn in self._rng.random(len(samples))]
 
     def state_dict(self) -> dict[str, Any]:
@@ -42,7 +41,6 @@ class ShuffledReward:
         self._rng = np.random.default_rng(list(seed))
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One score per sample, a permutation of the reward's."""
         scores = score_samples(self.reward, samples, "the shuffled reward")
         order = self._rng.permutation(len(scores))
         return [

@@ -34,7 +34,6 @@ class Fragment:
 
     @property
     def numel(self) -> int:
-        """Elements of the whole parameter."""
         return torch.Size(self.shape).numel()
 
 

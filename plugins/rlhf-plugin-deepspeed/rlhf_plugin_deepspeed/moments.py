@@ -79,7 +79,6 @@ def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments:
 
 
 def _gather_moments(flat: torch.Tensor, fragment: Fragment, strategy: Zero) -> torch.Tensor:
-    """One parameter's moments on every rank."""
     whole = torch.zeros(fragment.numel, dtype=flat.dtype, device=strategy.device)
     count = fragment.stop - fragment.start
     whole[fragment.start : fragment.stop] = flat[fragment.offset : fragment.offset + count]

@@ -103,7 +103,6 @@ class ZeroOptimizer:
         return [] if gradient is None else [gradient]
 
     def _square(self, numbers: Sequence[int]) -> float:
-        """Sum of this rank's squares."""
         pieces = [piece for number in numbers for piece in self._gradients(number)]
         norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces]
         return float(torch.stack(norms).square().sum()) if norms else 0.0

@@ -76,7 +76,6 @@ class Zero3(Zero):
         return cut_fragments(module, plan, engine.optimizer, self.rank)
 
     def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Divide a module that is never trained."""
         self._read_parts(module)
         self._engines[id(module)] = self._engine(module, None)
         return module

@@ -51,7 +51,6 @@ def missing() -> str:
 
 
 def device_type(config: DeepSpeedConfig) -> str:
-    """Of the run's ranks."""
     import torch
 
     return "cpu" if config.device == "cpu" or not torch.cuda.is_available() else "cuda"

@@ -69,7 +69,6 @@ def pack(items: Sequence[PairItem]) -> dict[str, Any]:
 
 
 def unpack(packed: dict[str, Any]) -> list[PairItem]:
-    """Undo :func:`pack`."""
     ends = np.cumsum(packed["lengths"].reshape(-1))
     ids = [tuple(part.tolist()) for part in np.split(packed["tokens"], ends)[:-1]]
     counts = packed["lengths"][:, 1:].reshape(-1)

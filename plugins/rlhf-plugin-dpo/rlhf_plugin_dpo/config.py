@@ -82,7 +82,6 @@ class DpoConfig(PreferenceTrainerConfig):
 
 
 def check_preferences(config: Any, ctx: BuildContext) -> None:
-    """The loss and the settings around it fit each other."""
     loss = ctx.config.loss
     assert loss is not None, "companions name a loss"
     need = getattr(loss, "reference", "optional")
@@ -107,7 +106,6 @@ def check_preferences(config: Any, ctx: BuildContext) -> None:
 
 
 def check_supervised_term(sft: SftTerm) -> None:
-    """Where it applies is given only where it has a weight."""
     if sft.on == "conversation" and sft.weight == 0:
         raise ConfigError(
             "trainer.sft.on has no effect while trainer.sft.weight is 0",

@@ -45,7 +45,6 @@ class PairItem:
 
     @property
     def tokens(self) -> int:
-        """Completion tokens of both responses."""
         return len(self.chosen.completion_ids) + len(self.rejected.completion_ids)
 
     @property

@@ -97,7 +97,6 @@ class IterativeDpoConfig(RolloutTrainerConfig):
 
 
 def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
-    """Refuse what would sample no pairs, or has no effect."""
     if ctx.config.reward is None:
         raise ConfigError(
             "algorithm 'iterative_dpo' needs a reward to tell the best completion from the worst",

@@ -103,5 +103,4 @@ class PairModule(torch.nn.Module):
         return sums
 
     def side_sums(self, sides: Sequence[Side]) -> list[float]:
-        """:meth:`sums` of one micro-batch."""
         return self._summed(self._logprobs(sides, 0), sides, 0).tolist()

@@ -28,5 +28,4 @@ def pair_rehearsal(
 
 
 def _ids(count: int, which: int) -> tuple[int, ...]:
-    """Tokens that differ from those of the other pairs."""
     return tuple((which >> (2 * (n % 5))) & 3 for n in range(count))

@@ -73,7 +73,6 @@ class PairTask:
         return cached_logprobs(self.model, sides, self.ctx, split, self.ld_alpha, self.paths, size)
 
     def texts(self, item: Any) -> Mapping[str, str]:
-        """Prompt and both responses as the model sees them."""
         decode = self.policy.tokenizer.decode
         return {
             "prompt": decode(item.chosen.prompt_ids),

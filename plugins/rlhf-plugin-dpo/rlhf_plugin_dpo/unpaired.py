@@ -69,7 +69,6 @@ class UnpairedTask(PairTask):
         self.module = UnpairedModule(self.model, paths=self.paths)
 
     def check_rows(self) -> None:
-        """Find bad rows before the model is loaded."""
         rows = self.datasets.unpaired("train")
         desirable = sum(row.desirable for row in rows)
         undesirable = len(rows) - desirable
@@ -113,7 +112,6 @@ class UnpairedTask(PairTask):
         return [UnpairedItem(row.id, side, row.desirable, other) for (row, side), other in zip(fitting, others)]
 
     def texts(self, item: UnpairedItem) -> Mapping[str, str]:
-        """Prompt and response as the model sees them, and the label."""
         decode = self.policy.tokenizer.decode
         return {
             "prompt": decode(item.side.prompt_ids),

@@ -129,7 +129,6 @@ class Fsdp(OnRanks):
         return whole.cpu() if self.rank == 0 else None
 
     def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
-        """A DTensor says it."""
         return tensor.shape
 
     def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -36,7 +36,6 @@ class Divergence:
         return {"proxy": proxy, "second": second, **metrics}, finding
 
     def look(self) -> tuple[dict[str, float], Finding | None]:
-        """What the readings up to now show."""
         kept = Readings(self.memory)
         if len(kept) <= self.warmup:
             return {}, None

@@ -71,7 +71,6 @@ class HackingMonitor:
 
     @hookimpl
     def rlhf_eval_end(self, event: Any) -> None:
-        """Keep the evaluation for the next step."""
         self.evaluated |= {k.removeprefix("eval/"): v for k, v in event.metrics.items() if k.startswith("eval/")}
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
@@ -149,7 +148,6 @@ class HackingMonitor:
         return f"--set {path}={value}" + ("" if now is None else f" (now {now})")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next step depends on."""
         return {
             "version": STATE,
             "signals": deepcopy({k: s.memory for k, s in self.signals.items()}),

@@ -38,7 +38,6 @@ class NoGain:
             self.read(event.step, event.metrics)
 
     def read(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Compare with the best."""
         value = float(metrics.get(self.config.metric, math.nan))
         if not math.isfinite(value):
             return
@@ -51,7 +50,6 @@ class NoGain:
             raise StopRun(f"{self.config.name}: {name} is {value:.4g} at step {step}, and was {best:.4g} at best")
 
     def state_dict(self) -> dict[str, Any]:
-        """The best so far, and the streak."""
         return {"best": self.best, "streak": self.streak}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -80,7 +80,6 @@ class Watch(ABC, Generic[C]):
         return f"--set {path}={value}" + ("" if now is None else f" (now {now})")
 
     def smaller_steps(self) -> list[str]:
-        """What to change when the steps are too large."""
         return [
             self.change("trainer.optimizer.learning_rate", "...") + ": a third",
             self.change("trainer.optimizer.warmup_steps", 30),
@@ -89,7 +88,6 @@ class Watch(ABC, Generic[C]):
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Memory, streak and the last warning's step."""
         last_warned = self.last_warned if math.isfinite(self.last_warned) else None
         return {"memory": {k: list(v) for k, v in self.memory.items()}, "streak": self.streak, "said": last_warned}
 
@@ -112,7 +110,6 @@ class Health:
         self.watches = {w.name: w for w in watches}
 
     def observe(self, step: int, metrics: Metrics) -> str | None:
-        """All warnings of this step."""
         warnings: list[str] = []
         stop = False
         for watch in self.watches.values():

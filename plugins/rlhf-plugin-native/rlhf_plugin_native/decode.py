@@ -74,7 +74,6 @@ class DecodeState:
         return self.count_B[:, None].clamp(max=self.tokens_BT.shape[1] - 1)
 
     def results(self, which: Mask, ends: set[int]) -> dict[int, Drawn]:
-        """What the finished rows got, by request."""
         rows = torch.from_numpy(np.flatnonzero(which)).to(self.request_B.device)
         done = self.select(rows)
         logprobs = done.logprobs_BT.cpu().numpy()
@@ -326,7 +325,6 @@ class Decoder:
         return select_rows(self.cache, torch.from_numpy(rows).to(self.device), last)
 
     def _feed(self, tokens_B: torch.Tensor) -> None:
-        """Run the drawn tokens."""
         rows = self._state()
         mask_BL = None
         if self.held.min() < self.width:
@@ -339,5 +337,4 @@ class Decoder:
 
 
 def limit_of(request: RolloutRequest, sampling: SamplingParams) -> int:
-    """Most tokens of a request."""
     return sampling.max_tokens if request.max_tokens is None else min(sampling.max_tokens, request.max_tokens)

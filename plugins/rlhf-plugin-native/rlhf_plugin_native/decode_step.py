@@ -210,7 +210,6 @@ class BlockedLinear:
 
 
 def _base(layer: Any) -> Any:
-    """The layer under an adapter."""
     return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
 
 

@@ -129,7 +129,6 @@ class NativeEngine:
         return self._rollout(request, drawn, 0)
 
     def check(self, request: RolloutRequest, sampling: SamplingParams) -> None:
-        """Refuse a request without tokens, or with more than fit."""
         length, limit = len(request.prompt_ids), limit_of(request, sampling)
         if length == 0:
             raise ConfigError(f"prompt '{request.prompt_id}' has no tokens", fix="drop it from the dataset")
@@ -161,7 +160,6 @@ class NativeEngine:
         return Decoder(requests=requests, **self._arguments(sampling))
 
     def _arguments(self, sampling: SamplingParams) -> dict[str, Any]:
-        """What every decode loop is given."""
         parts = take_apart(self.model)
         with torch.inference_mode():
             step = decode_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None

@@ -146,7 +146,6 @@ class StopStrings:
         self._may_end: dict[int, bool] = {}
 
     def __bool__(self) -> bool:
-        """False when there is nothing to look for."""
         return bool(self.stop)
 
     def completed_by_last(self, tokens: Sequence[int]) -> bool:

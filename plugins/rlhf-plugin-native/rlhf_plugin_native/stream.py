@@ -36,7 +36,6 @@ class NativeStream:
         return len(self._new) + self._under_way
 
     def submit(self, episode: Hashable, request: RolloutRequest) -> None:
-        """Add a turn."""
         self.engine.check(request, self.decoder.sampling)
         self._new.append((episode, request))
 
@@ -54,7 +53,6 @@ class NativeStream:
         return [(decoder.names[i], self._finish(decoder.requests[i], drawn)) for i, drawn in sorted(ended.items())]
 
     def forget(self, episode: Hashable) -> None:
-        """The episode has no further turn."""
         self.decoder.kept.drop(episode)
 
     def figures(self) -> dict[str, Any]:

@@ -128,7 +128,6 @@ class StreamDecoder(Decoder):
         return cache, logits_BV
 
     def _rest(self, i: int, common: dict[int, int]) -> int:
-        """Tokens of a context that have to be read."""
         return len(self.requests[i].prompt_ids) - common.get(i, 0)
 
     def _portions(self, numbers: Sequence[int], common: dict[int, int]) -> list[list[int]]:

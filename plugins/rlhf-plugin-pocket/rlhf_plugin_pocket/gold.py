@@ -24,7 +24,6 @@ class GoldScore(NamedTuple):
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words of a text."""
     return re.findall(r"[a-z']+", text.lower())
 
 

@@ -142,7 +142,6 @@ def controller(kl: KLSettings) -> KLController:
 
 
 def truncated(rollout: Rollout) -> bool:
-    """Whether a completion was cut at ``max_tokens``."""
     return rollout.finish_reason is FinishReason.LENGTH
 
 

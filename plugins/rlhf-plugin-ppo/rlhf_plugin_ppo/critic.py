@@ -76,7 +76,6 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
 
 
 def load_critic_model(path: str, ctx: BuildContext) -> LoadedModel:
-    """Load another model for the critic, with the policy's settings."""
     loaded = load_policy(ctx.config.model.model_copy(update={"path": path, "revision": None}))
     if loaded.tokenizer.get_vocab() != ctx.policy.tokenizer.get_vocab():
         raise ModelError(

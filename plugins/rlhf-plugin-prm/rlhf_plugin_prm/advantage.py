@@ -55,7 +55,6 @@ class StepAdvantage:
         )
 
     def _spread(self, rollout: Rollout, scaled_S: Floats, ends_S: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Each step's advantage at its tokens."""
         sizes = np.diff([0, *token_ends(rollout, ends_S[:-1], self.tokenizer), len(rollout.completion_ids)])
         return np.repeat(scaled_S, sizes).astype(np.float32)
 

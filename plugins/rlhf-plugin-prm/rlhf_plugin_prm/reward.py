@@ -60,14 +60,12 @@ class StepReward:
 
     @classmethod
     def from_config(cls, config: PrmRewardConfig, ctx: BuildContext) -> StepReward:
-        """Load the model to where the policy is."""
         reward = cls.load(config, device_of(ctx))
         check_episodes(reward.encoder.formatter.encode, config.path, getattr(ctx.config, "environment", None))
         return reward
 
     @classmethod
     def load(cls, config: PrmRewardConfig, device: str) -> StepReward:
-        """Load what ``prm`` or ``orm`` trained."""
         net, tokenizer, card = load_model(config.path)
         encoder = StepEncoder(tokenizer, min(config.max_length or card.max_length, net.context))
         every_step = card.target == "steps" or config.read == "steps"

@@ -184,7 +184,6 @@ def without_pairs(error: DatasetError) -> bool:
 
 
 def needs_pairs(error: DatasetError) -> DatasetError:
-    """The error for prompts without pairs."""
     return DatasetError(
         "reward 'ensemble' is trained on preference pairs, and the dataset of the run holds none",
         where=error.where,

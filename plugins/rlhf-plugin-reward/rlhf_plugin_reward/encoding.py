@@ -49,7 +49,6 @@ class View:
 
 
 def write_view(view: View, folder: Path) -> None:
-    """Keep it beside the weights."""
     write_json(folder / FILE, asdict(view))
 
 

@@ -106,7 +106,6 @@ def net_to_train(policy: LoadedModel, heads: int, ctx: BuildContext, train_trunk
 
     Where the trunk has its weights the net is on the run's device; else each rank reads its part of them once the
     strategy has divided the net.
-
     """
     sharing = "none" if train_trunk == "full" else train_trunk
     net = fresh_net(policy, heads, ctx.seed, sharing, copy_trunk=False)

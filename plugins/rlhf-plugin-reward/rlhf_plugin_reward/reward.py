@@ -242,14 +242,7 @@ def as_score(value: float, parts: dict[str, float] | None = None) -> Score:
 
 
 class EnsembleReward:
-    """K members on one scale; their disagreement costs.
-
-    Args:
-        nets: one net with K heads, or K nets with one.
-        encoder: conversation to token ids.
-        config: how to combine them.
-        meta: ``mean``, ``std`` per member, ``gate_stds``, and ``heldout``: raw scores of the held-out pairs' sides.
-    """
+    """K members on one scale; their disagreement costs."""
 
     def __init__(
         self, nets: Sequence[RewardNet], encoder: Encoder, config: EnsembleConfig, meta: dict[str, Any]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def default_rubric() -> Rubric:
-    """The rubric ``assistant``."""
     return load_rubric("assistant")
 
 

@@ -38,7 +38,6 @@ class RubricReward:
         return [v.missing if v.value is None else Score(self.rubric.value(v.value), v.value) for v in verdicts]
 
     def request(self, at: int, sample: Sample) -> JudgeRequest:
-        """The question about one sample."""
         asking = self.config.asking
         return JudgeRequest(
             f"{sample.prompt.id}#{at}",
@@ -50,7 +49,6 @@ class RubricReward:
         )
 
     def parse(self, answer: dict[str, Any]) -> dict[str, float]:
-        """Normalised grades."""
         try:
             return self.rubric.read(answer.get("grades"))
         except BadGrades as error:
@@ -61,7 +59,6 @@ class RubricReward:
 
 
 def system_text(rubric: Rubric) -> str:
-    """What every question shares."""
     rows = [f"- {c.name}, from {c.scale[0]} (worst) to {c.scale[1]} (best): {c.question}" for c in rubric.criteria]
     names = ", ".join(f'"{n}": N' for n in rubric.names)
     return SYSTEM.format(criteria="\n".join(rows), names=names)

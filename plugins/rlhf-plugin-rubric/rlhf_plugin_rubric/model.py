@@ -115,7 +115,6 @@ class RubricModelReward:
 
     @classmethod
     def load(cls, config: RubricModelConfig, device: str) -> RubricModelReward:
-        """Load a folder that :func:`save_model` wrote."""
         folder = Path(config.path).expanduser()
         meta = json.loads((folder / "rubric.json").read_text())
         rubric = Rubric.model_validate(meta["rubric"])

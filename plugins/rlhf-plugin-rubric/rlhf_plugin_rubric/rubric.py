@@ -63,7 +63,6 @@ class Rubric(Config):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the criteria, in order."""
         return tuple(c.name for c in self.criteria)
 
     @property

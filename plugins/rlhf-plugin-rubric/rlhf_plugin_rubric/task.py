@@ -46,7 +46,6 @@ class RubricTask(RewardModelTask):
         return (item.ids,)
 
     def texts(self, item: Any) -> Mapping[str, str]:
-        """The conversation as the net sees it."""
         return {"text": self.tokenizer.decode(item.ids)}
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
@@ -67,7 +66,6 @@ class RubricTrainer(OfflineTrainer):
 
 
 def mean_grades(rows: list[Graded]) -> list[float]:
-    """Mean normalised grade of each criterion."""
     if not rows:
         raise DatasetError("no row has grades to learn from", fix="check the dataset: prompt, completion and grades")
     grades_NK = np.array([row.grades_K for row in rows])

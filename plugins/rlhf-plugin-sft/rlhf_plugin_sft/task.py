@@ -54,7 +54,6 @@ class SftTask:
         return samples
 
     def texts(self, item: TrainingSample) -> Mapping[str, str]:
-        """Prompt and completion as the model sees them."""
         return {
             "prompt": self.policy.tokenizer.decode(item.prompt_ids),
             "completion": self.policy.tokenizer.decode(item.completion_ids),
@@ -73,7 +72,6 @@ class SftTask:
 
 
 def build_trainer(config: SftConfig, ctx: BuildContext) -> OfflineTrainer:
-    """The offline loop over demonstrations."""
     return OfflineTrainer(config, ctx, SftTask(config, ctx))
 
 

@@ -95,7 +95,6 @@ FULL_SCALE = 32766 / 32768
 
 
 def audio_path(sample: Sample) -> Path:
-    """Where a completion's sound is."""
     sounds = [m for m in sample.media if m.kind == "audio"]
     if len(sounds) != 1:
         raise ClipError(f"the completion of '{sample.prompt.id}' has {len(sounds) or 'no'} sounds, expected one")

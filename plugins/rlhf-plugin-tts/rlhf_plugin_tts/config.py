@@ -55,7 +55,6 @@ def check_installed(name: str, needs: Mapping[str, str]) -> None:
 
 
 def check_features(names: Mapping[str, Any]) -> None:
-    """Refuse a feature that does not exist."""
     if unknown := sorted(set(names) - set(PROXY_SCALES)):
         raise ConfigError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(PROXY_SCALES))
 

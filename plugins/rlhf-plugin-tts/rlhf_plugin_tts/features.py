@@ -64,7 +64,6 @@ class Analysis:
 
     @cached_property
     def track(self) -> PitchTrack:
-        """Pitch, frame by frame."""
         if self._tracker == "praat":
             from rlhf_plugin_tts.praat import praat_pitch
 

@@ -80,6 +80,5 @@ class SpeechConfig(CompositeConfig):
 
 
 def check_guards(guards: GuardSettings, ctx: BuildContext) -> None:
-    """Refuse a guard whose recogniser is not installed."""
     if guards.most_wer is not None:
         guards.wer.preflight(ctx)

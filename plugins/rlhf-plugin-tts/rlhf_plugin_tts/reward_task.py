@@ -94,7 +94,6 @@ class AudioRewardTask:
         self.head.load_state_dict(load_file(str(folder / TRAINED)))
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """A folder that the rewards load."""
         config, head = self.config, Head(len(self.head.get_buffer("mean")), self.config.hidden)
         head.load_state_dict(self._state(weights))
         hears = "features" if config.encoder is None else "encoder"

@@ -161,7 +161,6 @@ def disjoint_split(pairs: Sequence[AudioPair], fraction: float, seed: int) -> tu
 
 
 def refuse_shared(train: Sequence[AudioPair], heldout: Sequence[AudioPair]) -> None:
-    """Refuse a clip that is in both."""
     seen = {digest(path): pair.where for pair in train for path in (pair.chosen, pair.rejected)}
     for pair in heldout:
         for path in (pair.chosen, pair.rejected):

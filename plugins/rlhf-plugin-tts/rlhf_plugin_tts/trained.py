@@ -28,9 +28,7 @@ BLOCK = 20 * RATE
 class Ear(Protocol):
     """Turns a clip into what the head sees."""
 
-    def hear(self, clip: Clip) -> Tensor:
-        """A vector."""
-        ...
+    def hear(self, clip: Clip) -> Tensor: ...
 
 
 class FeatureEar:
@@ -107,7 +105,6 @@ def load_feature_model(config: AudioModelConfig) -> TrainedReward:
 
 
 def load_encoder_model(config: AudioEncoderConfig) -> TrainedReward:
-    """The models of the folders, with the encoders that they were trained on."""
     return _loaded(config, lambda meta: str(meta["encoder"]), EncoderEar)
 
 

@@ -94,7 +94,6 @@ def read_checkpoint(place: str) -> Mapping[str, Tensor]:
 
 
 def load_encoder(place: str) -> Any:
-    """A frozen self-supervised speech encoder."""
     transformers: Any = importlib.import_module("transformers")
     try:
         return transformers.AutoModel.from_pretrained(place).eval().requires_grad_(False)

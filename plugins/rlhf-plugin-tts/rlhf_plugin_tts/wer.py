@@ -28,9 +28,7 @@ PUT = re.compile(f"(?<={_CJK}) | (?={_CJK})")
 class Recogniser(Protocol):
     """Turns sound into words."""
 
-    def transcribe(self, clip: Clip) -> str:
-        """What is heard."""
-        ...
+    def transcribe(self, clip: Clip) -> str: ...
 
 
 class Wer(ClipReward):
@@ -44,7 +42,6 @@ class Wer(ClipReward):
         )
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """The error rate of one clip."""
         reference = normalised(spoken_text(sample))
         if not reference:
             raise ClipError("the prompt has no word to be spoken")
@@ -93,7 +90,6 @@ class PocketSphinx:
         self._decoder = pocketsphinx.Decoder(samprate=float(RATE), loglevel="FATAL")
 
     def transcribe(self, clip: Clip) -> str:
-        """The best hypothesis."""
         samples = np.clip(clip.at(RATE).samples, -1, 1)
         self._decoder.reinit_feat()  # else the level of noise and the cepstral mean are those of the clip before
         self._decoder.start_utt()

@@ -70,7 +70,6 @@ def rollout_of(
     url: str,
     versions: tuple[VersionSpan, ...] = (),
 ) -> Rollout:
-    """The rollout that an answer stands for."""
     where = f"{request.prompt_id}#{request.group_index}, vLLM at {url}"
     try:
         choice = answer["choices"][0]

@@ -63,7 +63,6 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
 
 
 def check_settings(ctx: BuildContext) -> None:
-    """The run's sampling settings."""
     for name in ("sampling", "eval_sampling"):
         settings = getattr(ctx.config.trainer, name, None)
         if settings is not None:
@@ -219,7 +218,6 @@ def check_tokenizer(client: Client, tokenizer: Any, texts: Iterable[str] = TEXTS
 
 
 def start_it_so() -> str:
-    """How a server by address is to be started."""
     return (
         "pip install --no-deps rlhf-plugin-vllm in its environment; then VLLM_SERVER_DEV_MODE=1 vllm serve MODEL "
         f"--enable-scale-out --logprobs-mode processed_logprobs --worker-extension-cls {EXTENSION}"

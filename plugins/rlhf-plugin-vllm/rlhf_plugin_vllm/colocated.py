@@ -62,7 +62,6 @@ class ColocatedEngine:
         self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0, "sleep": sleep}
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Give vLLM a version of the weights, and compare its logprobs with the trainer's."""
         start, self._version = time.monotonic(), -1
         self._label = f"{self.files.token}:{version}"
         try:
@@ -103,7 +102,6 @@ class ColocatedEngine:
         policy_version: int,
         on_ended: Callable[[int], None] | None = None,
     ) -> list[Rollout]:
-        """Sample one completion per request, in order."""
         check_sampling(sampling, "trainer.sampling")
         for request in requests:
             self.check_request(request, sampling)

@@ -36,7 +36,6 @@ class ColocatedConfig(ComponentConfig):
     """Use a version of vLLM that the tests were not run with."""
 
     def memory(self, facts: EngineFacts) -> EngineMemory:
-        """What it holds, for the memory plan."""
         from rlhf_plugin_vllm.memory import colocated_memory
 
         return colocated_memory(self, facts)

@@ -69,7 +69,6 @@ class VllmEngine:
             row["in_flight"] = {"completions": 0, "of_several_versions": 0}
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Send a version of the weights to all servers, and compare their logprobs with the trainer's."""
 
         def hand_over() -> None:
             start = time.monotonic()
@@ -114,7 +113,6 @@ class VllmEngine:
         replica.ask(self._body(self.canary.requests[0], self.canary.sampling, published), published)
 
     def _publish(self, published: Published, start: float) -> None:
-        """Bring a version to the servers."""
         try:
             self.fleet.publish(published)
         except RlhfError as error:

@@ -43,7 +43,6 @@ class Fleet:
 
     @property
     def live(self) -> list[Replica]:
-        """Those that serve."""
         return [r for r in self.replicas if not r.out and not r.coming_back]
 
     def publish(self, published: Published) -> None:
@@ -171,6 +170,5 @@ class Fleet:
             future.result()
 
     def close(self) -> None:
-        """Let all go."""
         for replica in self.replicas:
             replica.close()

@@ -80,7 +80,6 @@ class InProcess:
             self._llm.llm_engine.set_weight_version(label)
 
     def _load_adapter(self, label: str, folder: Path) -> Any:
-        """The new adapter in place of the old one."""
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
         engine, older = self._llm.llm_engine, self._adapter
@@ -137,12 +136,10 @@ class InProcess:
 
 
 def _has_group() -> bool:
-    """Whether this process is one of a process group."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _choice(completion: Any) -> dict[str, Any]:
-    """A completion in the form of a server's answer."""
     ids = list(completion.token_ids)
     rows = [{"token_id": i, "logprob": row[i].logprob} for i, row in zip(ids, completion.logprobs or ())]
     return {

@@ -128,7 +128,6 @@ def colocated_changes(config: ColocatedConfig) -> list[tuple[str, str, Any]]:
 
 
 def _spaces(config: Any) -> list[tuple[str, str, Any]]:
-    """Smaller caches for CPUs."""
     given = config.environment.get(KV_SPACE, "")
     smaller = [space for space in SPACES if not given.isdigit() or space < int(given)]
     return [

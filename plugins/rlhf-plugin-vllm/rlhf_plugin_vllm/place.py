@@ -34,7 +34,6 @@ class Place(NamedTuple):
         return not self.shared or self.rank == 0
 
     def remove(self) -> None:
-        """Remove what this rank made."""
         for folder in {self.own, self.folder} if self.writes else {self.own}:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -40,7 +40,6 @@ class Replica:
             self.client.reopen()
 
     def ask(self, body: Mapping[str, Any], published: Published, *, or_later: bool = False) -> Any:
-        """One completion."""
         if self.out:
             raise ServerGone(self.out)
         try:
@@ -126,7 +125,6 @@ class Replica:
         self.client.reopen()
 
     def close(self) -> None:
-        """Let it go; a server that the run started ends."""
         self.client.close()
         if self.process is not None:
             self.process.stop()

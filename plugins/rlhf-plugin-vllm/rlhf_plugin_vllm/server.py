@@ -127,7 +127,6 @@ def server_environment(folder: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -63,7 +63,6 @@ class Skeleton:
         self._watch(list(self._cut(self.model, _holders(self.model))))
 
     def __call__(self, value: Value, device: torch.device, dtype: torch.dtype, *args: Any, **kwargs: Any) -> Any:
-        """The model's output, without gradient."""
         self._prepare(device, dtype)
         self._value = value
         try:
@@ -128,7 +127,6 @@ class OnlyWithValues(TorchDispatchMode):
     """Refuses tensors without values, of which some operations of a CPU would make any numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The operation."""
         if any(isinstance(x, torch.Tensor) and x.is_meta for x in tree_leaves((args, kwargs))):
             raise RuntimeError(f"{func} of a tensor on the meta device")
         return func(*args, **(kwargs or {}))

@@ -68,7 +68,6 @@ class WeightFiles:
         return {**self._frozen, **tensors}
 
     def write(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
-        """Write one version."""
         self._remove_unneeded()
         self._writes += 1
         path = self.folder / f"v{version}-{self._writes}"
@@ -212,7 +211,6 @@ def _adapter_name(name: str) -> str:
 
 
 def _own_name(name: str) -> str:
-    """The other way."""
     return name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default.")
 
 

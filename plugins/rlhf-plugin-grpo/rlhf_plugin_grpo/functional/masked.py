@@ -6,16 +6,7 @@ import torch
 
 
 def masked_sum(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Sum of ``values`` where ``mask`` is True; masked places may hold anything, NaN included.
-
-    Args:
-        values_BT: any shape.
-        mask_BT: bool, the same shape.
-        dim: sum over this dimension only; None sums everything.
-
-    Returns:
-        A scalar, or ``values`` without ``dim``.
-    """
+    """Sum of ``values`` where ``mask`` is True; masked places may hold anything, NaN included."""
     kept = torch.where(mask_BT.bool(), values_BT, values_BT.new_zeros(()))
     return kept.sum() if dim is None else kept.sum(dim)
 

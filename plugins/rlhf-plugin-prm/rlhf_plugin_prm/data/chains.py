@@ -37,7 +37,6 @@ class Chain:
 
 
 def sign(term: int) -> str:
-    """``+`` or ``-``."""
     return "+" if term >= 0 else "-"
 
 
@@ -123,7 +122,6 @@ def gold(sample: Sample) -> Mapping[str, float]:
 
 
 def distinct_chains(count: int, length: tuple[int, int], largest: int, rng: random.Random) -> Sequence[Chain]:
-    """Different chains, drawn one by one."""
     chains: dict[Chain, None] = {}
     for _ in range(50 * count):
         if len(chains) == count:

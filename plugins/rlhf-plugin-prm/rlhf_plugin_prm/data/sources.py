@@ -72,7 +72,6 @@ class Gsm8kSource:
         self._places: dict[str, list[str]] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
-        """Solutions of a split's problems."""
         has_heldout_file = bool(self.config.heldout_path)
         read = split if has_heldout_file else "train"
         rows = list(enumerate(self.source.rows(read)))
@@ -92,7 +91,6 @@ class Gsm8kSource:
         return random.Random(f"held out/{number}").random() < self.config.heldout_share
 
     def solutions(self, row: Row, split: str, number: int) -> list[Row]:
-        """All solutions of one published row."""
         try:
             return solutions(
                 str(row["question"]),
@@ -147,7 +145,6 @@ class ProcessBenchSource:
         self.source = source
 
     def rows(self, split: str) -> Sequence[Row]:
-        """Rows of a split."""
         return [self._row(row, split, n) for n, row in enumerate(self.source.rows(split))]
 
     def where(self, split: str, number: int) -> str:

@@ -92,7 +92,6 @@ def check_readable(folders: Sequence[Path]) -> None:
 
 
 def read_model_config(weights: Path, model: str, kind: str) -> dict[str, Any]:
-    """``config.json`` of a model of that kind."""
     file = weights / "config.json"
     described: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     model_type, title, *_ = KINDS[kind]

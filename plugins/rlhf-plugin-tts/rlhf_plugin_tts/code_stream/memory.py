@@ -105,7 +105,6 @@ class StreamMemory(DynamicLayer):
         raise NotImplementedError("models of several codebooks are sampled turn by turn in one batch only")
 
     def lay(self, rows: Sequence[Any]) -> None:
-        """As ``copy_row``."""
         self.copy_row(0, 0, 0)
 
 

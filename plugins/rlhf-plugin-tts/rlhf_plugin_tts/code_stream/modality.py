@@ -74,7 +74,6 @@ class StreamVoice:
         raise NotImplementedError
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt for people."""
         raise NotImplementedError
 
     def prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -90,7 +89,6 @@ class StreamVoice:
         return range(first, first + len(MARKS))
 
     def completion_text(self, ids: Sequence[int]) -> str:
-        """Names of the codes with blanks between them."""
         return " ".join(f"c{int(i)}" for i in ids if int(i) < self.marks[0])
 
     def completion_ids(self, text: str) -> list[int]:

@@ -208,7 +208,6 @@ class CodeStream:
         return x_BMH
 
     def _next(self, ids_B: Tensor, memory: StreamMemory) -> Tensor:
-        """One token more of every row."""
         state: RowState = memory.state
         rows, books = torch.arange(len(ids_B), device=ids_B.device), self.codebooks
         place_B = state.place_B + 1

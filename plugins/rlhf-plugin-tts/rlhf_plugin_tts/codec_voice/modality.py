@@ -27,7 +27,6 @@ class CodecVoice:
         self.clips = CodecClips(self.codec, f"{self.description.codebooks} {sorted(self.number_of.items())}")
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt as text."""
         said, voice = said_and_described(messages)
         where = f"prompt {said[:40]!r}"
         for text in (said, voice or ""):
@@ -60,7 +59,6 @@ class CodecVoice:
         return " ".join(self.tokenizer.convert_ids_to_tokens([int(i) for i in kept]))
 
     def completion_ids(self, text: str) -> list[int]:
-        """The ids of such names."""
         names, vocabulary = text.split(), self.tokenizer.get_vocab()
         if unknown := next((name for name in names if name not in vocabulary), None):
             raise DatasetError(

@@ -55,11 +55,9 @@ class CsmStream(CodeStream, CsmPreTrainedModel):  # pyright: ignore[reportIncomp
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Of the pieces of texts."""
         return self.embed_text_tokens
 
     def embed_text(self, pieces_BM: Tensor) -> Tensor:
-        """Pieces are inputs like frames."""
         return self.embed_text_tokens(pieces_BM.clamp(max=self.config.text_vocab_size - 1))
 
     def embed_frames(self, codes_BFK: Tensor) -> Tensor:
@@ -75,7 +73,6 @@ class CsmStream(CodeStream, CsmPreTrainedModel):  # pyright: ignore[reportIncomp
         about_seen_BMN: Tensor,
         memory: StreamMemory | None,
     ) -> Tensor:
-        """As in :class:`CodeStream`; there is no description."""
         backbone = self.backbone_model
         written = None if memory is None else Written(memory, prompts=memory.state is None)
         turned, mask = backbone.rotary_emb(x_BMH, position_ids=places_BM), additive(seen_BMN, x_BMH)

@@ -52,7 +52,6 @@ class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncomp
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Of the codes."""
         return self.model.decoder.embeddings.embed
 
     def embed_text(self, pieces_BM: Tensor) -> Tensor:
@@ -60,11 +59,9 @@ class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncomp
         return self.logits_dense.weight.new_zeros(*pieces_BM.shape, self.logits_dense.in_features)
 
     def embed_frames(self, codes_BFK: Tensor) -> Tensor:
-        """The sum over codebooks."""
         return self.model.decoder.embeddings(codes_BFK.clamp(max=self.codes - 1))
 
     def describe(self, pieces_BN: Tensor, known_BN: Tensor) -> Tensor:
-        """The text."""
         pieces = pieces_BN.clamp(max=self.config.encoder_config.vocab_size - 1)
         return self.model.encoder(input_ids=pieces, attention_mask=known_BN.long()).last_hidden_state
 

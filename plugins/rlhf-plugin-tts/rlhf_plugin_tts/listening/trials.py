@@ -43,7 +43,6 @@ class Trial:
         return hashlib.sha256("\n".join(names).encode("utf-8", "replace")).hexdigest()[:16]
 
     def said(self, role: str) -> str:
-        """What the prompt's turns of a role say."""
         if isinstance(self.prompt, str):
             return self.prompt if role == "user" else ""
         return " ".join(str(turn.get("content", "")) for turn in self.prompt if turn.get("role") == role)

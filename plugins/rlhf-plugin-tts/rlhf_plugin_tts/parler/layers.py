@@ -19,7 +19,6 @@ Store = Callable[[int, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Te
 
 
 def rotate(x_BAMD: Tensor, angles_BMD: Tensor) -> Tensor:
-    """Rotary positions."""
     half = x_BAMD.shape[-1] // 2
     turned = torch.cat((-x_BAMD[..., half:], x_BAMD[..., :half]), -1)
     angles = angles_BMD[:, None]
@@ -78,7 +77,6 @@ class Layer(nn.Module):
         seen_described_BMN: Tensor,
         angles_BMD: Tensor | None,
     ) -> Tensor:
-        """The layer's output; keys and values are given."""
         normed = self.self_attn_layer_norm(x_BMH)
         query = self._turned(self.self_attn.queries(normed), angles_BMD)
         x_BMH = x_BMH + self.self_attn.attend(query, *own, seen_BMN)

@@ -28,7 +28,6 @@ class ParlerVoice(StreamVoice):
         return Layout(inner.vocab_size, tuple(range(inner.num_codebooks)), inner.eos_token_id)
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt for people."""
         said, voice = self._parts(messages)
         return f"{voice} <sep> {said} <start>"
 

@@ -66,11 +66,9 @@ class ParlerStream(CodeStream, PreTrainedModel):
         return self.embed_prompts
 
     def embed_text(self, pieces_BM: Tensor) -> Tensor:
-        """Pieces are inputs like steps."""
         return self.embed_prompts(pieces_BM.clamp(max=self.config.vocab_size - 1))
 
     def embed_frames(self, codes_BFK: Tensor) -> Tensor:
-        """The sum over codebooks."""
         embedded: Any = sum(table(codes_BFK[..., k]) for k, table in enumerate(self.layers.embed_tokens))
         return embedded
 
@@ -103,7 +101,6 @@ class ParlerStream(CodeStream, PreTrainedModel):
         return self.layers.run(x_BMH, places_BM, about_BNH, seen_BMN, about_seen_BMN, store)
 
     def of_frames(self, hidden_BFH: Tensor, codes_BFK: Tensor, books: int) -> Tensor:
-        """Each head's, of one hidden state."""
         heads: Any = self.decoder["lm_heads"]
         if isinstance(heads, nn.Linear):
             return heads(hidden_BFH).unflatten(-1, (self.codebooks, self.codes))[:, :, :books]

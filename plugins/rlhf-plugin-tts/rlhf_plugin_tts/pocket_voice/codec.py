@@ -41,7 +41,6 @@ class PocketCodec:
 
     @classmethod
     def load(cls, folder: Path) -> PocketCodec:
-        """From ``codec.json`` and ``codec.safetensors``."""
         from safetensors.numpy import load_file
 
         for name in (CONFIG_FILE, CODEC_FILE):
@@ -82,7 +81,6 @@ class PocketCodec:
         return Frames(excitation_codes(f0, voiced), self.nearest(cepstra.reshape(-1, 2, CEPSTRA).mean(1)))
 
     def nearest(self, cepstra: Floats) -> npt.NDArray[np.int64]:
-        """Code of the closest entry for every row."""
         distance = (self.codebook**2).sum(1) - 2 * cepstra @ self.codebook.T
         return distance.argmin(1)
 

@@ -54,7 +54,6 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
 
 
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Sample, rank and write what is not there yet."""
     import contextlib
 
     from rlhf_core.cli import chosen_reward, context_of, load_sampler, open_registry, sample_completions

@@ -93,7 +93,6 @@ def scorers() -> tuple[str, ...]:
 
 
 def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
-    """What `rlhf train --config` is given."""
     from rlhf_core.config import ConfigError, merge_settings, parse_settings
     from rlhf_plugin_tts.speech_training import recipe
 
