@@ -15,14 +15,6 @@ def masked_mean(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None
     """Mean of ``tensor`` where ``mask`` is 1 or True; NaN where nothing is, as ``tensor.mean(dim)`` of nothing is.
 
     Not for losses of several micro-batches: the denominator is local, and a row without tokens makes the loss NaN.
-
-    Args:
-        tensor: any shape.
-        mask: the same shape.
-        dim: mean over this dimension only; None over everything.
-
-    Returns:
-        A scalar, or ``tensor`` without ``dim``.
     """
     return masked_sum(tensor, mask, dim) / _count(mask, dim)
 
