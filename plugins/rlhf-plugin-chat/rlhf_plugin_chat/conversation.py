@@ -25,13 +25,7 @@ HELP = """/system TEXT   another system prompt, and a new conversation; without 
 
 
 class Conversation:
-    """One user and one or two models that get the same messages.
-
-    Args:
-        talkers: the models.
-        settings: how answers are drawn.
-        screen: where answers go.
-    """
+    """One user and one or two models that get the same messages."""
 
     def __init__(self, talkers: Sequence[Talker], settings: Settings, screen: Screen) -> None:
         self.talkers, self.settings, self.screen = talkers, settings, screen
@@ -52,12 +46,7 @@ class Conversation:
         }
 
     def line(self, text: str) -> bool:
-        """Do what a line says; False if it ends the conversation.
-
-        Raises:
-            ConfigError: no such command, or a value that cannot be used.
-            ModelError: the model's template does not take the conversation.
-        """
+        """Do what a line says; False if it ends the conversation."""
         text = text.strip()
         name, _, rest = text.partition(" ")
         if name in ("/quit", "/exit"):
@@ -78,7 +67,6 @@ class Conversation:
         return True
 
     def say(self, message: str) -> None:
-        """Let every model answer a message."""
         self.last = message
         with self.screen.turn(message, [t.name for t in self.talkers]) as writers:
             for talker, writer in zip(self.talkers, writers, strict=True):

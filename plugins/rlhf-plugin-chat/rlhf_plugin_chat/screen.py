@@ -38,7 +38,6 @@ class Screen:
 
     @contextmanager
     def turn(self, message: str, names: Sequence[str]) -> Generator[list[Writer], None, None]:
-        """A writer for each model, one after the other."""
         yield [_Lines(name if len(names) > 1 else "") for name in names]
 
 
@@ -74,7 +73,6 @@ class JsonScreen(Screen):
 
     @contextmanager
     def turn(self, message: str, names: Sequence[str]) -> Generator[list[Writer], None, None]:
-        """A writer for each model."""
         yield [_JsonLine(message, name) for name in names]
 
 
@@ -100,7 +98,6 @@ class Columns(Screen):
 
     @contextmanager
     def turn(self, message: str, names: Sequence[str]) -> Generator[list[Writer], None, None]:
-        """A writer for each column."""
         from rich.live import Live
         from rich.table import Table
         from rich.text import Text

@@ -36,25 +36,18 @@ class Settings:
     system: str = ""
 
     def sampling(self) -> SamplingParams:
-        """As the engine's type."""
         return SamplingParams(
             max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p, stop=self.stop
         )
 
 
 class TextStream:
-    """Turns tokens into text as they come; a letter is held back until all of its bytes are there.
-
-    Args:
-        tokenizer: of the model.
-        write: called with each piece.
-    """
+    """Turns tokens into text as they come; a letter is held back until all of its bytes are there."""
 
     def __init__(self, tokenizer: Any, write: Say) -> None:
         self.tokenizer, self.write, self.ids, self.text = tokenizer, write, list[int](), ""
 
     def token(self, token: int) -> None:
-        """Take one more."""
         self.ids.append(token)
         text = str(self.tokenizer.decode(self.ids, skip_special_tokens=True))
         if not text.endswith(UNFINISHED):
@@ -66,7 +59,6 @@ class TextStream:
             self.text = text
 
     def end(self, text: str) -> None:
-        """Write what is left of the whole text."""
         self._show(text)
 
 
@@ -95,13 +87,7 @@ class Talker:
         toolbox: Toolbox | None = None,
         tool_format: str | None = None,
     ) -> Talker:
-        """Load a model, as its run wrote prompts unless told otherwise; what is special about it is said.
-
-        Raises:
-            ConfigError: no such chat template or tool format.
-            ModelError: it cannot be loaded, or its chat template ignores tools.
-            PluginError: a tool cannot be built.
-        """
+        """Load a model, as its run wrote prompts unless told otherwise; what is special about it is said."""
         from rlhf_core.cli import load_sampler, open_registry
         from rlhf_core.models import Formatter
 
@@ -128,25 +114,16 @@ class Talker:
         return talker
 
     def close(self) -> None:
-        """End the processes of tools."""
         if self.agent is not None:
             self.agent.close()
 
     def answer(
         self, message: str, settings: Settings, turn: int, write: Say, say_turn: Say = lambda text: None
     ) -> Rollout:
-        """Answer a message, and remember both.
+        """Answer a message, and remember both; ``turn`` decides the random numbers, together with the seed.
 
-        Args:
-            message: what the user says.
-            settings: how the answer is drawn.
-            turn: decides the random numbers, together with the seed.
-            write: called with each piece of the answer; with tools, with the text of each turn once it is whole.
-            say_turn: called with each call, and with what came of it.
-
-        Raises:
-            ConfigError: the message alone does not fit the model's context.
-            ModelError: the chat template does not take the conversation.
+        ``write`` gets each piece of the answer, with tools the text of each turn once it is whole; ``say_turn`` each
+        call, and what came of it.
         """
         from rlhf_core.rollouts import request_seed
 
@@ -198,7 +175,6 @@ class Talker:
         return rollout
 
     def forget(self) -> None:
-        """Drop all turns."""
         self.turns, self.left_out = [], 0
 
     def forget_last(self) -> None:
@@ -208,7 +184,6 @@ class Talker:
         self.left_out = min(self.left_out, len(self.turns))
 
     def messages(self, system: str) -> list[Message]:
-        """The whole conversation."""
         return [*_system(system), *self.turns]
 
     def _encoded(self, message: str, settings: Settings) -> tuple[int, ...]:

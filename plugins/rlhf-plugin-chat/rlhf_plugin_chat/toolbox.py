@@ -26,17 +26,7 @@ class Toolbox:
 
     @classmethod
     def chosen(cls, names: Sequence[str], max_turns: int, call_timeout_s: float) -> Toolbox:
-        """From what ``--tools`` was given.
-
-        Args:
-            names: tools, one environment, or Python files.
-            max_turns: of the model for one message.
-            call_timeout_s: seconds for a call.
-
-        Raises:
-            ConfigError: a file that is no Python, two tools of one name, or an environment beside tools.
-            PluginError: there is no such tool or environment.
-        """
+        """From what ``--tools`` was given."""
         from rlhf_core.cli import context_of, open_registry
 
         registry = open_registry()
@@ -65,15 +55,10 @@ class Toolbox:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What the model is offered."""
         return tuple(self.environment.offered())
 
     def open(self, policy: LoadedModel, model: ModelConfig) -> Any:
-        """Start the processes of the tools for one model; ``close`` ends them.
-
-        Raises:
-            PluginError: a tool cannot be built.
-        """
+        """Start the processes of the tools for one model; ``close`` ends them."""
         from rlhf_core.cli import context_of
 
         ctx = context_of(self.registry, model=model, policy=policy)
@@ -91,18 +76,7 @@ def play(
     sampling: SamplingParams,
     watch: Callable[[Turn], None],
 ) -> Rollout:
-    """Answer the last message: the model writes, its calls are made, and it writes again.
-
-    Args:
-        agent: of :meth:`Toolbox.open`.
-        engine: the model's.
-        messages: the conversation.
-        ids: as the model is fed it.
-        tools: what it may call.
-        seed: of the answer.
-        sampling: ``max_tokens`` counts results too.
-        watch: called with each turn as it comes.
-    """
+    """Answer the last message: the model writes, its calls are made, and it writes again."""
     agent.watch = lambda episode, turn: watch(turn)
     group = PromptGroup(Prompt("chat", tuple(messages), tools=tuple(tools)), ids, 1)
     return agent.play([group], [[seed]], engine, sampling, 0)[0]

@@ -25,11 +25,7 @@ MAX_WEIGHTINGS = 2000
 
 @dataclass(frozen=True)
 class Scored:
-    """Responses with every component's score.
-
-    Example:
-        Scored(["taste", "rules"], np.zeros((4, 2)), ["a", "a", "b", "b"], ["x"] * 4, np.arange(4.0), left_out=1)
-    """
+    """Responses with every component's score."""
 
     names: list[str]
     values_NK: Floats
@@ -65,22 +61,11 @@ class Weighing:
     """Mean component scores of the best responses."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {k: dict(v) if isinstance(v, Mapping) else v for k, v in vars(self).items()}
 
 
 def read_scored(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: str | None, file: str) -> Scored:
-    """Components and labels of rows as ``rlhf reward score --output`` writes them, or with a ``scores`` mapping.
-
-    Args:
-        rows: each with a prompt, a completion, and ``parts`` or ``scores``.
-        names: components to use; none takes all.
-        label: column with the gold score or label; it may be true or false. None uses none.
-        file: for messages.
-
-    Raises:
-        DatasetError: no component, one that is nowhere, or a label that is missing, no number, or always the same.
-    """
+    """Components and labels of rows as ``rlhf reward score --output`` writes them, or with a ``scores`` mapping."""
     scores = [components(row) for row in rows]
     used = chosen_components(scores, names, file)
     complete = [i for i, s in enumerate(scores) if all(math.isfinite(s.get(name, math.nan)) for name in used)]
@@ -128,7 +113,6 @@ def components(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def label_column(rows: Sequence[Mapping[str, Any]], label: str, file: str) -> Floats:
-    """The labels as numbers."""
     for row in rows:
         if not isinstance(row.get(label), (int, float)) or not math.isfinite(row[label]):
             raise DatasetError(

@@ -84,7 +84,6 @@ def ablate(
 
 
 def facts(scored: Scored) -> dict[str, Any]:
-    """Components and counts of the scored responses."""
     return {
         "components": scored.names,
         "responses": len(scored.texts),
@@ -160,5 +159,4 @@ def show(scored: Scored, rows: Sequence[Weighing]) -> None:
 
 
 def figure(value: Any) -> str:
-    """Three digits, or a dash."""
     return "-" if value is None else f"{value:.3f}"

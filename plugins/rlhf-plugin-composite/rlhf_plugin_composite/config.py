@@ -208,11 +208,6 @@ class CompositeConfig(ComponentConfig):
         return self
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the parts, the calibration file, and that running statistics are one process's.
-
-        Raises:
-            UserError: the first thing that cannot work.
-        """
         from rlhf_core.data import check_file
 
         running = [n for n, p in self.parts.items() if p.normalise == "zscore" and p.statistics == "running"]
@@ -255,11 +250,6 @@ class ShuffledConfig(ComponentConfig):
     """The reward whose scores are shuffled."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the reward that is shuffled as if it were the run's.
-
-        Raises:
-            UserError: the first thing that cannot work.
-        """
         if getattr(ctx.config, "reward", None) is self:
             ctx = ctx.with_(config=ctx.config.model_copy(update={"reward": self.of}))
         self.of.preflight(ctx)
@@ -278,7 +268,6 @@ def check_names(names: Iterable[str], kind: str) -> None:
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse what is no regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:

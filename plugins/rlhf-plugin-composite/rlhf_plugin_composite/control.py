@@ -14,27 +14,19 @@ from rlhf_plugin_composite.reward import keeps_state
 
 
 class RandomReward:
-    """1.0 with probability ``rate``, else 0.0, whatever the completion.
-
-    Args:
-        rate: share of completions that get 1.0.
-        seed: one of a process; another process's numbers are independent of it.
-    """
+    """1.0 with probability ``rate``, else 0.0, whatever the completion."""
 
     def __init__(self, rate: float, seed: Sequence[int]) -> None:
         self.rate = rate
         self._rng = np.random.default_rng(list(seed))
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One draw per sample."""
         return [Score(float(drawn < self.rate)) for drawn in self._rng.random(len(samples))]
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator's."""
         return {"rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the next draw."""
         self._rng.bit_generator.state = state["rng"]
 
 
@@ -49,7 +41,6 @@ class ShuffledReward:
         self._rng = np.random.default_rng(list(seed))
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One score per sample, a permutation of the reward's."""
         scores = score_samples(self.reward, samples, "the shuffled reward")
         order = self._rng.permutation(len(scores))
         return [
@@ -65,22 +56,18 @@ class ShuffledReward:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it."""
         self._rng.bit_generator.state = state["rng"]
         if keeps_state(self.reward):
             self.reward.load_state_dict(state["reward"])
 
     def close(self) -> None:
-        """Close the reward; idempotent."""
         if callable(close := getattr(self.reward, "close", None)):
             close()
 
 
 def build_random(config: RandomConfig, ctx: BuildContext) -> RandomReward:
-    """The control of this run's seed and process."""
     return RandomReward(config.rate, (ctx.seed, ctx.rank))
 
 
 def build_shuffled(config: ShuffledConfig, ctx: BuildContext) -> ShuffledReward:
-    """The control around the built reward."""
     return ShuffledReward(config.of.build(ctx), (ctx.seed, ctx.rank))

@@ -17,10 +17,6 @@ class CompositeReward:
 
     ``Score.parts`` has, for a part called ``taste``: ``taste/raw``, ``taste/normalised``, ``taste/weighted`` (these add
     up to the value), and each part of its own as ``taste/NAME``.
-
-    Args:
-        config: weights and how to normalise.
-        rewards: the built parts, by name.
     """
 
     def __init__(self, config: CompositeConfig, rewards: Mapping[str, Any]) -> None:
@@ -72,14 +68,12 @@ class CompositeReward:
         return {"statistics": {n: x.state_dict() for n, x in self.normalisers.items()}, "rewards": reward_states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it."""
         for name, normaliser in self.normalisers.items():
             normaliser.load_state_dict(state["statistics"][name])
         for name, reward_state in state["rewards"].items():
             self.rewards[name].load_state_dict(reward_state)
 
     def close(self) -> None:
-        """Close every part; idempotent."""
         for reward in self.rewards.values():
             if callable(close := getattr(reward, "close", None)):
                 close()
@@ -92,12 +86,7 @@ def keeps_state(reward: Any) -> bool:
 
 
 def build_composite(config: CompositeConfig, ctx: BuildContext) -> CompositeReward:
-    """Build the parts in order and calibrate those that ask for it; what was built is closed if one fails.
-
-    Raises:
-        ConfigError: a part is no reward.
-        DatasetError: the calibration file cannot be used.
-    """
+    """Build the parts in order and calibrate those that ask for it; what was built is closed if one fails."""
     rewards: dict[str, Any] = {}
     composite = CompositeReward(config, rewards)
     try:
@@ -145,12 +134,7 @@ LEAST_STD = 1e-8
 
 
 class Statistics:
-    """Count, mean and variance of all that was added, in one pass (Welford 1962; Chan et al. 1979).
-
-    Example:
-        >>> s = Statistics(); s.add([1.0, 3.0]); (s.mean, s.std)
-        (2.0, 1.0)
-    """
+    """Count, mean and variance of all that was added, in one pass (Welford 1962; Chan et al. 1979)."""
 
     def __init__(self, count: float = 0, mean: float = 0.0, squares: float = 0.0) -> None:
         self.count, self.mean, self.squares = count, mean, squares
@@ -215,7 +199,6 @@ class Normaliser:
         return {"count": s.count, "mean": s.mean, "squares": s.squares}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it."""
         self.statistics = Statistics(int(state["count"]), float(state["mean"]), float(state["squares"]))
 
 

@@ -22,12 +22,7 @@ _regex: Any = importlib.import_module("regex")
 
 
 class ProgrammaticReward:
-    """Length, hollow affirmations and formats of a completion.
-
-    Args:
-        config: the rules.
-        count_tokens: how many tokens a text has; needed only by a length gate in tokens.
-    """
+    """Length, hollow affirmations and formats of a completion."""
 
     def __init__(self, config: ProgrammaticConfig, count_tokens: Counter | None = None) -> None:
         self.config = config
@@ -48,11 +43,7 @@ class ProgrammaticReward:
         return Score(combined(parts, self.config), parts)
 
     def parts(self, text: str) -> dict[str, float]:
-        """Rule -> how well the text keeps it, in [0, 1]; 0 or 1 with ``mode: binary``.
-
-        Raises:
-            TimeoutError: the patterns took longer than ``pattern_timeout_s`` together.
-        """
+        """Rule -> how well the text keeps it, in [0, 1]; 0 or 1 with ``mode: binary``."""
         ends = time.monotonic() + self.config.pattern_timeout_s
         config, binary, read = self.config, self.config.mode == "binary", text[: self.config.max_characters]
         parts: dict[str, float] = {}
@@ -78,12 +69,7 @@ def left(ends: float) -> float:
 
 
 def length_credit(count: int, gate: LengthGate) -> float:
-    """Credit in [0, 1]: 1 from ``min`` to ``max``, falling evenly to 0 at nothing and at ``zero_at``.
-
-    Example:
-        >>> length_credit(225, LengthGate(max=150))
-        0.5
-    """
+    """Credit in [0, 1]: 1 from ``min`` to ``max``, falling evenly to 0 at nothing and at ``zero_at``."""
     if count < gate.min:
         return count / gate.min
     return min(1.0, max(0.0, (gate.end - count) / (gate.end - gate.max)))
@@ -110,11 +96,7 @@ def compiled(check: FormatCheck) -> Pattern:
 
 
 def token_counter(ctx: BuildContext) -> Counter:
-    """Counts tokens as the policy does, or, outside a run, as the run's model would.
-
-    Raises:
-        ModelError: that model's tokenizer cannot be loaded.
-    """
+    """Counts tokens as the policy does, or, outside a run, as the run's model would."""
     from rlhf_core.models import Formatter, load_tokenizer
 
     tokenizer: Any = getattr(ctx.policy, "tokenizer", None)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def build(config: DeepSpeedConfig, ctx: BuildContext) -> Zero:
-    """The strategy of this process."""
     from rlhf_plugin_deepspeed.stage3 import Zero3
     from rlhf_plugin_deepspeed.strategy import Zero
 

@@ -73,11 +73,7 @@ def make_engine(
 ) -> Any:
     """An engine around a module, which it changes in place.
 
-    Args:
-        deepspeed: the package.
-        config: of the strategy.
-        module: to train; without an optimizer only its forwards are to be called (stage 3).
-        optimizer: torch's, of the module's parameters.
+    Without an optimizer only its forwards are to be called (stage 3).
     """
     with local_rank():
         engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(config))

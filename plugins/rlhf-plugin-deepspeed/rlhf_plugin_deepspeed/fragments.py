@@ -17,11 +17,7 @@ from rlhf_core.distributed import OptimizerPlan
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Elements of one parameter.
-
-    Example:
-        Fragment("model.head.weight", (64, 8), group=0, flat=0, start=256, stop=512, offset=0)
-    """
+    """Elements of one parameter."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,7 +34,6 @@ class Fragment:
 
     @property
     def numel(self) -> int:
-        """Elements of the whole parameter."""
         return torch.Size(self.shape).numel()
 
 
@@ -54,14 +49,7 @@ class Fragments:
 
 
 def flat_fragments(module: torch.nn.Module, plan: OptimizerPlan, zero: Any, rank: int) -> Fragments:
-    """Of stages 1 and 2.
-
-    Args:
-        module: its parameters have the names of the plan.
-        plan: of the optimizer.
-        zero: DeepSpeed's optimizer, which has a group for each of the plan's.
-        rank: this one.
-    """
+    """Of stages 1 and 2."""
     parameters = dict(module.named_parameters())
     rows: list[Fragment] = []
     for number, group in enumerate(plan.groups):

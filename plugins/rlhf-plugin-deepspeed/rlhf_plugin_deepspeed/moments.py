@@ -28,13 +28,7 @@ OF_THIS_DEVICE = (*NOT_SAVED, "fused", "foreach", "capturable")
 
 
 def moments_by_rows(inner: torch.optim.Optimizer, fragments: Fragments, strategy: Zero) -> dict[str, Any]:
-    """An optimizer's state by parameter; all ranks call it.
-
-    Args:
-        inner: what DeepSpeed steps.
-        fragments: where its elements lie.
-        strategy: ranks.
-    """
+    """An optimizer's state by parameter; all ranks call it."""
     mesh = init_device_mesh(strategy.device.type, (strategy.world_size,))
     rows: dict[int, dict[str, Any]] = {}
     for number, fragment in enumerate(fragments.of):
@@ -51,14 +45,7 @@ def moments_by_rows(inner: torch.optim.Optimizer, fragments: Fragments, strategy
 
 @torch.no_grad()
 def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments: Fragments, strategy: Zero) -> None:
-    """Restore what :func:`moments_by_rows` gave, or another strategy's optimizer; all ranks call it.
-
-    Args:
-        state: of this rank; whole tensors, DTensors, or places of those that all ranks wrote.
-        inner: what DeepSpeed steps.
-        fragments: where its elements lie.
-        strategy: ranks.
-    """
+    """Restore what :func:`moments_by_rows` gave, or another strategy's optimizer; all ranks call it."""
     mesh = init_device_mesh(strategy.device.type, (strategy.world_size,))
     empty = [_by_rows(torch.empty(f.shape, device="meta"), mesh, strategy.device) for f in fragments.of]
     read = strategy.read_moments(state, empty)
@@ -92,7 +79,6 @@ def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments:
 
 
 def _gather_moments(flat: torch.Tensor, fragment: Fragment, strategy: Zero) -> torch.Tensor:
-    """One parameter's moments on every rank."""
     whole = torch.zeros(fragment.numel, dtype=flat.dtype, device=strategy.device)
     count = fragment.stop - fragment.start
     whole[fragment.start : fragment.stop] = flat[fragment.offset : fragment.offset + count]

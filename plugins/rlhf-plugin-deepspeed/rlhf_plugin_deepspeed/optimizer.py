@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 
 class ZeroOptimizer:
-    """AdamW over what this rank steps.
-
-    Args:
-        strategy: ranks.
-        engine: DeepSpeed's.
-        inner: torch's AdamW, which the engine steps group by group.
-        fragments: where each parameter's elements lie.
-    """
+    """AdamW over what this rank steps."""
 
     def __init__(self, strategy: Zero, engine: Any, inner: torch.optim.AdamW, fragments: Fragments) -> None:
         self.strategy, self.engine, self.inner, self.fragments = strategy, engine, inner, fragments
@@ -41,7 +34,6 @@ class ZeroOptimizer:
             parameter.register_post_accumulate_grad_hook(self._reached.add)
 
     def set_rates(self, factor: float, critic_factor: float) -> None:
-        """Set the learning rates of the next step."""
         for group in self.inner.param_groups:
             group["lr"] = group["base_lr"] * (critic_factor if group["apart"] else factor)
 
@@ -111,7 +103,6 @@ class ZeroOptimizer:
         return [] if gradient is None else [gradient]
 
     def _square(self, numbers: Sequence[int]) -> float:
-        """Sum of this rank's squares."""
         pieces = [piece for number in numbers for piece in self._gradients(number)]
         norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces]
         return float(torch.stack(norms).square().sum()) if norms else 0.0
@@ -134,7 +125,6 @@ class ZeroOptimizer:
         self._idle = []
 
     def discard(self) -> None:
-        """Drop the gradients."""
         self._reached.clear()
         self._unreached = 0
         drop_gradients(self.zero, self.fragments.stepped if self.strategy.config.offload else ())
@@ -144,17 +134,11 @@ class ZeroOptimizer:
         return moments_by_rows(self.inner, self.fragments, self.strategy)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore them, whoever wrote them."""
         load_moments(state, self.inner, self.fragments, self.strategy)
 
 
 def drop_gradients(zero: Any, offloaded: Sequence[torch.Tensor]) -> None:
-    """As DeepSpeed does where it leaves out a step.
-
-    Args:
-        zero: its optimizer.
-        offloaded: what it steps on the host, whose gradients are buffers that it fills again.
-    """
+    """As DeepSpeed does where it leaves out a step."""
     zero.zero_grad(set_to_none=True)
     zero.micro_step_id = 0 if hasattr(zero, "fp16_groups") else -1  # stage 3 counts from the first, the others before
     for gradients in (zero.averaged_gradients, getattr(zero, "all_grad_tensors", {})):

@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 
 class PartReader:
-    """Makes parameters of which this rank has its part alone, cut as stage 3 cuts them: by elements, in equal pieces.
-
-    Args:
-        deepspeed: the package.
-        config: of the strategy.
-    """
+    """Makes parameters of which this rank has its part alone, cut as stage 3 cuts them: in equal pieces."""
 
     def __init__(self, deepspeed: Any, config: DeepSpeedConfig) -> None:
         self._statuses = import_module("deepspeed.runtime.swap_tensor.partitioned_param_swapper").PartitionedParamStatus
@@ -32,12 +27,7 @@ class PartReader:
         self._init._enable_mem_efficient_linear()  # whose backward gathers weights again instead of keeping them
 
     def __call__(self, parameter: torch.nn.Parameter, read: Callable[[int, int], torch.Tensor]) -> torch.nn.Parameter:
-        """The parameter that takes the place of one without memory.
-
-        Args:
-            parameter: has shape and type.
-            read: ``read(start, stop)`` gives elements of it.
-        """
+        """The parameter that takes the place of one without memory; ``read(start, stop)`` gives elements of it."""
         one = torch.empty((), dtype=parameter.dtype, device=self._init.local_device)
         divided: Any = torch.nn.Parameter(one.expand(parameter.shape), parameter.requires_grad)
         self._init._convert_to_deepspeed_param(divided)

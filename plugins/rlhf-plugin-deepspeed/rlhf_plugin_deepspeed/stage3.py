@@ -33,10 +33,6 @@ class Zero3(Zero):
 
     What is outside of decoder layers (embedding, head, last norm) stays whole between steps: the head runs on chunks of
     tokens, whose number differs between ranks, and keeps its weight for a gradient of its own.
-
-    Args:
-        config: what is divided.
-        ranks: the core's strategy for as many ranks.
     """
 
     def __init__(self, config: DeepSpeedConfig, ranks: Any) -> None:
@@ -80,7 +76,6 @@ class Zero3(Zero):
         return cut_fragments(module, plan, engine.optimizer, self.rank)
 
     def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Divide a module that is never trained."""
         self._read_parts(module)
         self._engines[id(module)] = self._engine(module, None)
         return module
@@ -132,12 +127,7 @@ class Zero3(Zero):
 
 
 class LayerHooks:
-    """DeepSpeed's hooks on decoder layers, which gather a layer before it is called and drop it afterwards.
-
-    Args:
-        offload: DeepSpeed's part that gathers.
-        layers: of one module.
-    """
+    """DeepSpeed's hooks on decoder layers, which gather a layer before it is called and drop it afterwards."""
 
     def __init__(self, offload: Any, layers: list[torch.nn.Module]) -> None:
         self.offload, self.layers = offload, layers

@@ -23,10 +23,6 @@ class Zero(OnRanks):
     """Every rank holds a part of the moments, and in stage 2 of the gradients.
 
     Modules are not wrapped: DeepSpeed hangs its hooks on them, and is told of backwards and steps here.
-
-    Args:
-        config: what is divided.
-        ranks: the core's strategy for as many ranks: exchanges, deadlines, who is where.
     """
 
     def __init__(self, config: DeepSpeedConfig, ranks: Any) -> None:
@@ -59,7 +55,6 @@ class Zero(OnRanks):
         return make_engine(self.deepspeed, self.config, module, inner)
 
     def _fragments(self, module: torch.nn.Module, plan: OptimizerPlan, engine: Any) -> Fragments:
-        """Where each parameter's moments lie, in the order of the plan."""
         return flat_fragments(module, plan, engine.optimizer, self.rank)
 
     def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -74,7 +69,6 @@ class Zero(OnRanks):
             engine.destroy()
 
     def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Nothing was wrapped."""
         return module
 
     def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
@@ -124,7 +118,6 @@ class Zero(OnRanks):
     def load_optimizer_state(
         self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
     ) -> None:
-        """Restore it."""
         optimizer.load_state_dict(state)
 
     def close(self) -> None:

@@ -19,11 +19,7 @@ OFFLINE = ("sft", "dpo", "kto", "reward_model", "prm", "orm", "rubric_model")
 
 
 def check_installation(config: DeepSpeedConfig) -> None:
-    """Refuse a machine without a DeepSpeed that goes with the settings.
-
-    Raises:
-        ConfigError: it is missing, or another version, or made for another device.
-    """
+    """Refuse a machine without a DeepSpeed that goes with the settings."""
     if missing():
         raise ConfigError(
             f"strategy deepspeed cannot run here: {missing()}",
@@ -55,22 +51,13 @@ def missing() -> str:
 
 
 def device_type(config: DeepSpeedConfig) -> str:
-    """Of the run's ranks."""
     import torch
 
     return "cpu" if config.device == "cpu" or not torch.cuda.is_available() else "cuda"
 
 
 def check_run(run: Any, config: DeepSpeedConfig) -> None:
-    """Refuse a run whose result nobody compared, or that would fail at its end.
-
-    Args:
-        run: the configuration.
-        config: of the strategy.
-
-    Raises:
-        ConfigError: names the algorithm or the setting.
-    """
+    """Refuse a run whose result nobody compared, or that would fail at its end."""
     trainer = run.trainer
     if not isinstance(trainer, OnlineTrainerConfig) and trainer.name not in OFFLINE:
         raise ConfigError(

@@ -23,13 +23,7 @@ def with_scales(items: Sequence[PairItem], beta_scale: float | None, sft: bool, 
 
 
 def reference_by_rank(items: Sequence[PairItem], chosen: Sequence[float], rejected: Sequence[float]) -> list[PairItem]:
-    """Every pair gets the reference logprobs of the pair whose reference difference has the same rank (AOT).
-
-    Args:
-        items: the whole batch; without reference logprobs it is returned as it is.
-        chosen: summed logprobs under the policy, one per pair.
-        rejected: likewise.
-    """
+    """Every pair gets the reference logprobs of the pair whose reference difference has the same rank (AOT)."""
     if items[0].chosen.ref is None:
         return list(items)
     by_policy = np.argsort(np.asarray(chosen) - np.asarray(rejected), kind="stable")
@@ -43,10 +37,7 @@ def reference_by_rank(items: Sequence[PairItem], chosen: Sequence[float], reject
 
 
 def sides_by_rank(items: Sequence[PairItem], chosen: Sequence[float], rejected: Sequence[float]) -> list[PairItem]:
-    """The chosen side of every pair meets the rejected side whose log ratio has the same rank (unpaired AOT).
-
-    Arguments as of :func:`reference_by_rank`.
-    """
+    """The chosen side of every pair meets the rejected side whose log ratio has the same rank (unpaired AOT)."""
     by_chosen = np.argsort([c - (i.chosen.ref or 0.0) for c, i in zip(chosen, items)], kind="stable")
     by_rejected = np.argsort([r - (i.rejected.ref or 0.0) for r, i in zip(rejected, items)], kind="stable")
     matched = list(items)
@@ -68,15 +59,7 @@ PAIRINGS = {"reference_by_rank": reference_by_rank, "sides_by_rank": sides_by_ra
 def prepare(
     items: Sequence[PairItem], settings: Any, loss: Any, beta_scale: float | None, learner: Learner
 ) -> list[PairItem]:
-    """A whole batch as its loss is to see it; all ranks call it with the same batch.
-
-    Args:
-        items: pairs of all ranks.
-        settings: the trainer's ``sft`` and ``micro_batch_size``.
-        loss: configuration of the loss.
-        beta_scale: see :func:`rlhf_plugin_dpo.schedule.beta_scale`.
-        learner: its module is the pair module.
-    """
+    """A whole batch as its loss is to see it; all ranks call it with the same batch."""
     scaled = scaled_by(items, settings, beta_scale)
     pairing = PAIRINGS.get(getattr(loss, "pairing", "pairs"))
     if pairing is None:
@@ -93,15 +76,7 @@ def scaled_by(items: Sequence[PairItem], settings: Any, beta_scale: float | None
 
 
 def paired(dealt: DealtPairs, items: Sequence[PairItem], settings: Any, loss: Any, learner: Learner) -> list[PairItem]:
-    """This rank's pairs as the loss is to see them, of a batch that rank 0 holds; all ranks call it together.
-
-    Args:
-        dealt: this rank's part of the batch.
-        items: the whole batch, with its scales, on rank 0; not looked at elsewhere.
-        settings: the trainer's ``micro_batch_size``.
-        loss: configuration of the loss.
-        learner: its module is the pair module.
-    """
+    """This rank's pairs as the loss is to see them, of a batch that rank 0 holds; all ranks call it together."""
     pairing = PAIRINGS.get(getattr(loss, "pairing", "pairs"))
     if pairing is None:
         return dealt.pairs

@@ -13,12 +13,7 @@ Keep = Literal["current", "rolling", "full"]
 
 
 class PairBuffer:
-    """What the updates of an iteration are drawn from.
-
-    Args:
-        keep: ``current`` holds the newest iteration's pairs, ``rolling`` those of the last ``window``, ``full`` all.
-        window: iterations, for ``rolling``.
-    """
+    """What the updates of an iteration are drawn from."""
 
     def __init__(self, keep: Keep, window: int) -> None:
         self.keep, self.window = keep, {"current": 1, "rolling": window}.get(keep)
@@ -36,13 +31,7 @@ class PairBuffer:
             self.iterations = self.iterations[-self.window :]
 
     def draw(self, count: int, place: int, key: Sequence[int]) -> list[PairItem]:
-        """One update's pairs: fresh seeded permutations of the buffer, one after the other, cut into batches.
-
-        Args:
-            count: pairs per update; of a smaller buffer all are taken, of an empty one none.
-            place: number of the update within its iteration, from 0.
-            key: seeds the permutations.
-        """
+        """One update's pairs: fresh seeded permutations of the buffer, one after the other, cut into batches."""
         items = self.items
         size = min(count, len(items))
         draws = range(place * size, (place + 1) * size)
@@ -58,11 +47,9 @@ class PairBuffer:
         self.iterations = [[next(rest) for _ in old] for old in self.iterations]
 
     def state_dict(self) -> dict[str, Any]:
-        """Arrays and names."""
         return {"iterations": [pack(items) for items in self.iterations]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore them."""
         self.iterations = [unpack(packed) for packed in state["iterations"]]
 
 
@@ -82,7 +69,6 @@ def pack(items: Sequence[PairItem]) -> dict[str, Any]:
 
 
 def unpack(packed: dict[str, Any]) -> list[PairItem]:
-    """Undo :func:`pack`."""
     ends = np.cumsum(packed["lengths"].reshape(-1))
     ids = [tuple(part.tolist()) for part in np.split(packed["tokens"], ends)[:-1]]
     counts = packed["lengths"][:, 1:].reshape(-1)

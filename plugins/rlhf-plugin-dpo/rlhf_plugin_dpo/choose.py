@@ -22,18 +22,10 @@ TIE = 1e-12
 def choose_pairs(
     groups: Sequence[PromptGroup], rollouts: Sequence[Rollout], scores: Sequence[Score], margin: float, iteration: int
 ) -> tuple[list[tuple[PairItem, int, int]], Counter[str]]:
-    """The best and the worst completion of every prompt, by score; of equals the first.
+    """The best and the worst completion of every prompt, by score (of equals the first), if more than ``margin`` apart.
 
-    Args:
-        groups: prompts, in the order of the rollouts.
-        rollouts: ``group_size`` of each prompt.
-        scores: one per rollout; missing ones are left out.
-        margin: the best must be more than this above the worst.
-        iteration: part of the pairs' names.
-
-    Returns:
-        (pair, index of the chosen rollout, index of the rejected one) of every prompt that has such a pair, and what
-        was dropped by reason: ``pairs_unscored``, ``pairs_tied``, ``pairs_below_margin``, ``pairs_identical``.
+    Returns (pair, index of the chosen rollout, index of the rejected one) of every prompt that has such a pair, and how
+    many have none, by reason: ``pairs_unscored``, ``pairs_tied``, ``pairs_below_margin``, ``pairs_identical``.
     """
     pairs: list[tuple[PairItem, int, int]] = []
     dropped: Counter[str] = Counter()

@@ -40,7 +40,6 @@ class PreferenceTrainerConfig(PolicyTrainerConfig):
     """Read the prompt that two responses have in common once."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse combinations in which a setting would have no effect, or a loss no meaning."""
         super().preflight(ctx)
         check_preferences(self, ctx)
 
@@ -78,17 +77,11 @@ class DpoConfig(PreferenceTrainerConfig):
         return pair_rehearsal(self, ctx, sizes)
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse a supervised term that has no effect, besides what every preference trainer refuses."""
         super().preflight(ctx)
         check_supervised_term(self.sft)
 
 
 def check_preferences(config: Any, ctx: BuildContext) -> None:
-    """The loss and the settings around it fit each other.
-
-    Raises:
-        ConfigError: names both, and what to change.
-    """
     loss = ctx.config.loss
     assert loss is not None, "companions name a loss"
     need = getattr(loss, "reference", "optional")
@@ -113,11 +106,6 @@ def check_preferences(config: Any, ctx: BuildContext) -> None:
 
 
 def check_supervised_term(sft: SftTerm) -> None:
-    """Where it applies is given only where it has a weight.
-
-    Raises:
-        ConfigError: with the setting to change.
-    """
     if sft.on == "conversation" and sft.weight == 0:
         raise ConfigError(
             "trainer.sft.on has no effect while trainer.sft.weight is 0",

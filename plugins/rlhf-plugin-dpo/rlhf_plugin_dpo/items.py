@@ -11,11 +11,7 @@ from rlhf_core.models import Formatter
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One response with its prompt.
-
-    Example:
-        Side(prompt_ids=(1, 5, 9), completion_ids=(7, 2), head=2, ref=-3.1)
-    """
+    """One response with its prompt."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -49,16 +45,13 @@ class PairItem:
 
     @property
     def tokens(self) -> int:
-        """Completion tokens of both responses."""
         return len(self.chosen.completion_ids) + len(self.rejected.completion_ids)
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """Chosen, rejected."""
         return self.chosen, self.rejected
 
     def with_refs(self, chosen: float, rejected: float) -> PairItem:
-        """A copy with reference logprobs."""
         return replace(self, chosen=replace(self.chosen, ref=chosen), rejected=replace(self.rejected, ref=rejected))
 
 
@@ -69,7 +62,6 @@ def make_pair(
     rejected_ids: tuple[int, ...],
     margin: float = 0.0,
 ) -> PairItem:
-    """A pair of token sequences after one prompt."""
     head = min(len(chosen_ids), len(rejected_ids))
     return PairItem(name, Side(prompt_ids, chosen_ids, head), Side(prompt_ids, rejected_ids, head), margin)
 

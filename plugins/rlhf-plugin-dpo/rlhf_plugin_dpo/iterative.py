@@ -20,11 +20,7 @@ from rlhf_core.rewards import Score
 from rlhf_core.rl import RolloutTrainer
 from rlhf_core.rollouts import Rollout
 from rlhf_core.runs import win_rate
-from rlhf_core.training import (
-    PolicyModule,
-    Timer,
-    TrainingSample,
-)
+from rlhf_core.training import PolicyModule, Timer, TrainingSample
 from rlhf_plugin_dpo.batches import SupervisedTerm, paired, scaled_by
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
@@ -79,12 +75,7 @@ def kl_sums(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[flo
 
 
 class IterativeTrainer(RolloutTrainer):
-    """Collect pairs from the current policy, update on them, repeat.
-
-    Args:
-        config: sizes and settings.
-        ctx: session, strategy, datasets and the run's configuration.
-    """
+    """Collect pairs from the current policy, update on them, repeat."""
 
     config: IterativeDpoConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     always_gold = True
@@ -105,7 +96,6 @@ class IterativeTrainer(RolloutTrainer):
         """Sums over the rollouts of the iteration: reward, scores, kl, tokens, pairs."""
 
     def loss_terms(self) -> Sequence[SupervisedTerm]:
-        """The supervised term, if it has a weight."""
         weight = self.config.sft.weight
         return [SupervisedTerm(weight)] if weight > 0 else []
 
@@ -248,23 +238,19 @@ class IterativeTrainer(RolloutTrainer):
             self.buffer.replace([item.with_refs(*refs) for item, refs in zip(compared, sums, strict=True)])
 
     def eval_metrics(self, now: Any) -> Mapping[str, float]:
-        """Win rate over the policy before training."""
         wins = win_rate_over(self.before, now)
         return {} if wins is None else {"eval/win_rate": wins}
 
     def state(self) -> dict[str, Any]:
-        """The pairs, and the sums of the iteration."""
         return {"buffer": self.buffer.state_dict(), "pending": pack(self.pending), "sums": dict(self.sums)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`."""
         if self.session.main:
             self.buffer.load_state_dict(state["buffer"])
             self.pending = unpack(state["pending"])
         self.sums = dict(state["sums"])
 
     def more_summary(self, step: int, after: Any) -> Mapping[str, Any]:
-        """What each iteration came to, and the win rate over the policy before training."""
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "iteration/pairs" in r]
         iterations = [{k.removeprefix("iteration/"): v for k, v in r.items()} for r in rows]
         return {"steps": step, "iterations": iterations, "win_rate": win_rate_over(self.before, after)}

@@ -85,11 +85,9 @@ class IterativeDpoConfig(RolloutTrainerConfig):
     """Rollout batches and updates between checkpoints; 0 keeps only the last."""
 
     def sequences_per_update(self) -> int:
-        """Pairs of one optimizer update."""
         return self.pair_batch_size
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the pieces against each other before anything is loaded."""
         self.micro_batches(ctx.world_size)
         self.check_precision(ctx)
         check_preferences(self, ctx)
@@ -99,11 +97,6 @@ class IterativeDpoConfig(RolloutTrainerConfig):
 
 
 def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
-    """Refuse what would sample no pairs, or has no effect.
-
-    Raises:
-        ConfigError: with the setting to change.
-    """
     if ctx.config.reward is None:
         raise ConfigError(
             "algorithm 'iterative_dpo' needs a reward to tell the best completion from the worst",

@@ -18,11 +18,7 @@ from rlhf_plugin_dpo.items import Side, sides_of
 class PairModule(torch.nn.Module):
     """A policy and how the logprobs of pairs are computed.
 
-    Args:
-        model: causal language model (possibly wrapped by peft).
-        ld_alpha: weight of the tokens by which one response is longer than the other (Liu et al. 2024, LD-DPO, eq. 9).
-        conversation: the supervised term covers the prompt too (ORPO); the chosen side's prompt is then not shared.
-        paths: optimisations of the forward, all by default; they change nothing but speed and memory.
+    With ``conversation`` the supervised term covers the prompt too (ORPO); the chosen side's prompt is then not shared.
     """
 
     def __init__(
@@ -41,7 +37,6 @@ class PairModule(torch.nn.Module):
         return self.batch(items) if compute is None else compute(self, items)
 
     def batch(self, items: Sequence[Any]) -> Any:
-        """The :class:`PairBatch` of a micro-batch."""
         chosen = [i.chosen for i in items]
         with_prompt = self.conversation and items[0].nll_scale > 0
         prompt_every = 2 if with_prompt else 0
@@ -108,5 +103,4 @@ class PairModule(torch.nn.Module):
         return sums
 
     def side_sums(self, sides: Sequence[Side]) -> list[float]:
-        """:meth:`sums` of one micro-batch."""
         return self._summed(self._logprobs(sides, 0), sides, 0).tolist()

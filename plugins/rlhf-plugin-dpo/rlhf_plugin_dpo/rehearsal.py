@@ -15,13 +15,7 @@ from rlhf_plugin_dpo.pair_module import PairModule
 def pair_rehearsal(
     config: Any, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[PairModule, Sequence[Any]]:
-    """Module and items as the trainer has them.
-
-    Args:
-        config: the trainer's settings.
-        ctx: ``policy`` has no weights.
-        sizes: (tokens of the prompt, tokens of chosen and rejected) of each pair.
-    """
+    """Module and items as the trainer has them, for sizes (tokens of the prompt, tokens of each response) of pairs."""
     conversation = config.sft.weight > 0 and config.sft.on == "conversation"
     paths = ForwardOptions(share_prefix=config.share_prefix)
     reads_reference = getattr(ctx.config.loss, "reference", "optional") != "unused" and not config.reference_free
@@ -34,5 +28,4 @@ def pair_rehearsal(
 
 
 def _ids(count: int, which: int) -> tuple[int, ...]:
-    """Tokens that differ from those of the other pairs."""
     return tuple((which >> (2 * (n % 5))) & 3 for n in range(count))

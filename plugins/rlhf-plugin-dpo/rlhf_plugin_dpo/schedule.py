@@ -8,17 +8,7 @@ from rlhf_plugin_dpo.config import BetaSchedule
 
 
 def beta_scale(schedule: BetaSchedule, step: int, total: int) -> float | None:
-    """Factor on beta in a step: 1 in the first, ``schedule.end`` in the last; None if it never changes.
-
-    Args:
-        schedule: its form and end.
-        step: from 1; 0, before the first, counts as the first.
-        total: steps of the run.
-
-    Example:
-        >>> beta_scale(BetaSchedule(kind="linear", end=0.5), 3, 5)
-        0.75
-    """
+    """Factor on beta in a step: 1 in the first, ``schedule.end`` in the last; None if it never changes."""
     if schedule.kind == "constant":
         return None
     progress = min(1.0, max(0, step - 1) / max(1, total - 1))

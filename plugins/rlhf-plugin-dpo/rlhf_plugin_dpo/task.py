@@ -18,17 +18,7 @@ from rlhf_plugin_dpo.reference import cached_logprobs
 
 
 class PairTask:
-    """Tokenizes the pairs and gives those that the run will use their reference logprobs, once, before training.
-
-    Args:
-        config: sizes and settings.
-        ctx: session, strategy and the run's configuration.
-        ld_alpha: see :class:`rlhf_plugin_dpo.pair_module.PairModule`.
-        conversation: likewise.
-
-    Raises:
-        DatasetError: too many pairs with an empty side, equal sides or different prompts.
-    """
+    """Tokenizes the pairs and gives those that the run will use their reference logprobs, once, before training."""
 
     def __init__(
         self, config: PreferenceTrainerConfig, ctx: BuildContext, ld_alpha: float = 1.0, conversation: bool = False
@@ -55,11 +45,7 @@ class PairTask:
         return need != "unused" and not self.config.reference_free
 
     def items(self, split: str) -> Sequence[Any]:
-        """Tokenize; pairs over ``max_length`` or the model's context, and pairs of equal tokens, are counted.
-
-        Raises:
-            DatasetError: more than ``dataset.max_dropped_fraction`` are too long, or all of one source.
-        """
+        """Tokenize; pairs over ``max_length`` or the model's context, and pairs of equal tokens, are counted."""
         config, counts = self.config, self.ctx.session.counts
         limit = min(config.max_length, self.policy.context)
         pairs = self.datasets.pairs(split)
@@ -87,7 +73,6 @@ class PairTask:
         return cached_logprobs(self.model, sides, self.ctx, split, self.ld_alpha, self.paths, size)
 
     def texts(self, item: Any) -> Mapping[str, str]:
-        """Prompt and both responses as the model sees them."""
         decode = self.policy.tokenizer.decode
         return {
             "prompt": decode(item.chosen.prompt_ids),
@@ -100,7 +85,6 @@ class PairTask:
         self.policy.save(folder, weights)
 
     def load_model(self, folder: Path) -> None:
-        """Read a checkpoint's weights."""
         self.policy.load_weights(folder)
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ class PairTrainer(OfflineTrainer):
         self.settings = config
 
     def loss_terms(self) -> list[Any]:
-        """The supervised term, if one is asked for."""
         weight = self.settings.sft.weight
         return [SupervisedTerm(weight)] if weight > 0 else []
 

@@ -39,7 +39,6 @@ class UnpairedItem:
 
     @property
     def tokens(self) -> int:
-        """Completion tokens."""
         return len(self.side.completion_ids)
 
 
@@ -47,7 +46,6 @@ class UnpairedModule(PairModule):
     """Logprobs of single responses."""
 
     def batch(self, items: Sequence[UnpairedItem]) -> UnpairedBatch:
-        """The batch of a micro-batch, shapes ``[B]``."""
         sides = [i.side for i in items]
         sums_B = self._summed(self._logprobs(sides, 0), sides, 0)
 
@@ -71,11 +69,6 @@ class UnpairedTask(PairTask):
         self.module = UnpairedModule(self.model, paths=self.paths)
 
     def check_rows(self) -> None:
-        """Find bad rows before the model is loaded.
-
-        Raises:
-            DatasetError: all responses are of one kind.
-        """
         rows = self.datasets.unpaired("train")
         desirable = sum(row.desirable for row in rows)
         undesirable = len(rows) - desirable
@@ -98,11 +91,7 @@ class UnpairedTask(PairTask):
             )
 
     def items(self, split: str) -> Sequence[UnpairedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Tokenize; responses over ``max_length`` or the model's context are dropped and counted.
-
-        Raises:
-            DatasetError: more than ``dataset.max_dropped_fraction`` are too long, or all of one source.
-        """
+        """Tokenize; responses over ``max_length`` or the model's context are dropped and counted."""
         config, rows = self.config, self.datasets.unpaired(split)
         limit = min(config.max_length, self.policy.context)
         sides: list[Side] = []
@@ -123,7 +112,6 @@ class UnpairedTask(PairTask):
         return [UnpairedItem(row.id, side, row.desirable, other) for (row, side), other in zip(fitting, others)]
 
     def texts(self, item: UnpairedItem) -> Mapping[str, str]:
-        """Prompt and response as the model sees them, and the label."""
         decode = self.policy.tokenizer.decode
         return {
             "prompt": decode(item.side.prompt_ids),

@@ -9,11 +9,7 @@ from rlhf_plugin_dpo.unpaired_config import KtoLossConfig
 
 
 class UnpairedLoss:
-    """KTO and the unpaired APO-zero: a value function of the log ratio to the reference policy.
-
-    Args:
-        config: which one, with its settings.
-    """
+    """KTO and the unpaired APO-zero: a value function of the log ratio to the reference policy."""
 
     def __init__(self, config: KtoLossConfig) -> None:
         self.config = config

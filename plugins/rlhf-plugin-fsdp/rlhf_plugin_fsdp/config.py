@@ -67,11 +67,7 @@ NETS = ("reward_model", "prm", "orm", "rubric_model")
 
 
 def check_run(run: Any) -> None:
-    """Refuse a run whose result on shards nobody compared, or that would fail at its end.
-
-    Args:
-        run: the configuration.
-    """
+    """Refuse a run whose result on shards nobody compared, or that would fail at its end."""
     trainer = run.trainer
     if not isinstance(trainer, OnlineTrainerConfig) and trainer.name not in OFFLINE:
         raise ConfigError(

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 class Fsdp(OnRanks):
-    """Every rank holds a part of each weight, of its gradient and of its moments.
-
-    Args:
-        config: how they are divided.
-        ranks: the core's strategy for as many ranks: exchanges, deadlines, who is where.
-    """
+    """Every rank holds a part of each weight, of its gradient and of its moments."""
 
     def __init__(self, config: FsdpConfig, ranks: Any) -> None:
         super().__init__(ranks)
@@ -39,7 +34,6 @@ class Fsdp(OnRanks):
 
     @classmethod
     def from_config(cls, config: FsdpConfig, ctx: BuildContext) -> Fsdp:
-        """The strategy of this process."""
         return cls(config, cls.ranks_of(ctx, config.timeout_s, config.device))
 
     def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -135,7 +129,6 @@ class Fsdp(OnRanks):
         return whole.cpu() if self.rank == 0 else None
 
     def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
-        """A DTensor says it."""
         return tensor.shape
 
     def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -45,7 +45,6 @@ def ratio(batch: TokenBatch, level: Level = "token") -> tuple[torch.Tensor, torc
 
 
 def advantages(batch: TokenBatch) -> torch.Tensor:
-    """The batch's advantages, ``[B, T]``."""
     assert batch.advantages_BT is not None, "a policy gradient needs advantages"
     return batch.advantages_BT
 
@@ -57,9 +56,8 @@ def output(
     held_BT: torch.Tensor,
     clipped_BT: torch.Tensor | None = None,
 ) -> LossOutput:
-    """The loss with the metrics ``importance_ratio`` and, if given which tokens were clipped, ``clip_fraction``;
-    ``log_ratios_clamped`` is the number of tokens whose log ratio was held at its limit, and its own weight: none is no
-    metric of an update."""
+    """The loss with its metrics; ``log_ratios_clamped``, the number of log ratios held at their limit, is its own
+    weight: none is no metric of an update."""
     token_count, zeros_BT = batch.mask_BT.sum(), torch.zeros_like(ratio_BT)
     metrics: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {
         "importance_ratio": (torch.where(batch.mask_BT, ratio_BT.detach(), zeros_BT).sum(), token_count)
@@ -76,12 +74,7 @@ class GrpoClip:
 
     KL and the mean over tokens are not here: the core adds the one and owns the other. With them the same surrogate
     is GRPO's, Dr. GRPO's, DAPO's, BNPO's, GSPO's, LUSPO's, RLOO's and PPO's.
-
-    Args:
-        low: ratios below ``1 - low`` are clipped.
-        high: ratios above ``1 + high`` are clipped.
-        level: a ratio per token or per sequence.
-        dual_clip: c > 1 bounds the loss of a bad token by ``-c A`` (Ye et al. 2020, dual-clip PPO, eq. 5).
+    ``dual_clip`` c > 1 bounds the loss of a bad token by ``-c A`` (Ye et al. 2020, dual-clip PPO, eq. 5).
     """
 
     def __init__(self, low: float, high: float, level: Level = "token", dual_clip: float | None = None) -> None:
@@ -95,7 +88,6 @@ class GrpoClip:
         return cls(config.clip_range, high, config.importance_level, config.dual_clip)
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        """Return ``loss_BT`` and the fraction of tokens where clipping took the gradient away."""
         A_BT, (ratio_BT, held_BT) = advantages(batch), ratio(batch, self.level)
         loss_BT, cut_BT = clipped_surrogate(ratio_BT, A_BT, self.low, self.high)
         if self.dual_clip is not None:
@@ -111,7 +103,6 @@ class NoClip:
         self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        """Return ``loss_BT``."""
         ratio_BT, held_BT = ratio(batch, self.level)
         return output(-ratio_BT * advantages(batch), batch, ratio_BT, held_BT)
 
@@ -127,7 +118,6 @@ class Sapo:
         self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        """Return ``loss_BT``."""
         A_BT, (ratio_BT, held_BT) = advantages(batch), ratio(batch, self.level)
         tau_BT = torch.where(A_BT > 0, self.positive, self.negative)
         gate_BT = torch.sigmoid(tau_BT * (ratio_BT - 1)) * 4 / tau_BT
@@ -141,7 +131,6 @@ class Reinforce:
     """
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        """Return ``loss_BT``."""
         return LossOutput(compute_naive_policy_gradient_loss(advantages(batch), batch.logprobs_BT))
 
 
@@ -157,7 +146,6 @@ class Cispo:
         self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        """Return ``loss_BT``; ``clip_fraction`` counts tokens whose weight was bounded."""
         A_BT, (free_BT, held_BT) = advantages(batch), ratio(batch, self.level)
         ratio_BT = free_BT.detach()
         loss_BT = -ratio_BT.clamp(max=self.ratio_max) * A_BT * batch.logprobs_BT
@@ -176,7 +164,6 @@ class Vespo:
         self.positive, self.negative = config.positive, config.negative
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        """Return ``loss_BT``; ``importance_ratio`` is the mean weight."""
         A_BT = advantages(batch)
         with torch.no_grad():
             free_BT = log_ratio(batch)

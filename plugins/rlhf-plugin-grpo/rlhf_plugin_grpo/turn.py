@@ -34,11 +34,6 @@ class TurnAdvantage:
     one although the policy decides when to stop. A mean over all episodes that got as far, this one among them, would
     shrink a late turn's gradient by (n - 1) / n of the n that are left, to nothing where one is left; a standard
     deviation per turn would weigh it by what the survivors happen to score.
-
-    Args:
-        config: weights, discount and scale.
-        ctx: its reward may have added the turns' scores to the episode's already (``reward.turn_weight``); these are
-            taken off again, so that each counts once.
     """
 
     def __init__(self, config: TurnConfig, ctx: BuildContext) -> None:

@@ -15,15 +15,7 @@ PROXY, SECOND, PROXY_STD, SECOND_STD, SECOND_ERROR = range(5)
 
 
 class Divergence:
-    """Two tests over the readings of both measures, each at half of the signal's rate.
-
-    Args:
-        config: least effects.
-        warmup: readings without alarms.
-        alpha: probability of a false alarm over a whole run.
-        stop_alpha: probability of a false hard finding over a whole run.
-        change: names a setting.
-    """
+    """Two tests over the readings of both measures, each at half of the signal's rate."""
 
     def __init__(self, config: DivergenceConfig, warmup: int, alpha: float, stop_alpha: float, change: Change) -> None:
         self.config, self.warmup, self.alpha, self.stop_alpha = config, warmup, alpha, stop_alpha
@@ -44,7 +36,6 @@ class Divergence:
         return {"proxy": proxy, "second": second, **metrics}, finding
 
     def look(self) -> tuple[dict[str, float], Finding | None]:
-        """What the readings up to now show."""
         kept = Readings(self.memory)
         if len(kept) <= self.warmup:
             return {}, None
@@ -77,7 +68,6 @@ class Divergence:
         return metrics, self.finding(shown, rise, loss, hard) if alarms else None
 
     def finding(self, shift: Shift, rise: float, loss: float, hard: bool) -> Finding:
-        """The alarm in words."""
         name = f"second reward '{self.config.second.name}'" if self.config.second else "reward on held-out prompts"
         dropped = Readings(self.memory).dropped
         windows = [f"{w.start + 1 + dropped}-{w.stop + dropped}" for w in (shift.early, shift.late)]

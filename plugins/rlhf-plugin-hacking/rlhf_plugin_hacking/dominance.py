@@ -11,21 +11,13 @@ from rlhf_plugin_hacking.signals import Change, Finding, Readings, Row, gain, nu
 
 
 class Dominance:
-    """Every part is tested for a fall, at an equal part of the signal's rate.
-
-    Args:
-        config: least effects.
-        warmup: readings without alarms.
-        alpha: probability of a false alarm over a whole run.
-        change: names a setting.
-    """
+    """Every part is tested for a fall, at an equal part of the signal's rate."""
 
     def __init__(self, config: DominanceConfig, warmup: int, alpha: float, change: Change) -> None:
         self.config, self.warmup, self.alpha, self.change = config, warmup, alpha, change
         self.memory: dict[str, Any] = {"names": []}
 
     def read(self, row: Row) -> tuple[dict[str, float], Finding | None]:
-        """See :class:`DominanceConfig`."""
         parts, memory = self.parts(row), self.memory
         value, deviation = number(row, "reward/mean"), number(row, "reward/std")
         if len(parts) < 2 or value is None or deviation is None:

@@ -35,12 +35,7 @@ class Level(enum.IntEnum):
 
 
 class HackingMonitor:
-    """Watches the metrics of each step; in a run also its rollouts, scores and evaluations.
-
-    Args:
-        config: thresholds.
-        ctx: the run; without a session (outside any run) only metrics are watched.
-    """
+    """Watches the metrics of each step; in a run also its rollouts, scores and evaluations."""
 
     def __init__(self, config: HackingConfig, ctx: BuildContext) -> None:
         self.config, self.run, self.session = config, ctx.config, ctx.session
@@ -76,7 +71,6 @@ class HackingMonitor:
 
     @hookimpl
     def rlhf_eval_end(self, event: Any) -> None:
-        """Keep the evaluation for the next step."""
         self.evaluated |= {k.removeprefix("eval/"): v for k, v in event.metrics.items() if k.startswith("eval/")}
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
@@ -154,7 +148,6 @@ class HackingMonitor:
         return f"--set {path}={value}" + ("" if now is None else f" (now {now})")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next step depends on."""
         return {
             "version": STATE,
             "signals": deepcopy({k: s.memory for k, s in self.signals.items()}),

@@ -14,12 +14,7 @@ from rlhf_plugin_hacking.config import DivergenceConfig
 
 
 class SecondReward:
-    """Built once; scores some rollouts of a step beside the scores that the run's reward gave them.
-
-    Args:
-        config: which reward, and how many rollouts.
-        ctx: the run; its prompts are looked up by id.
-    """
+    """Built once; scores some rollouts of a step beside the scores that the run's reward gave them."""
 
     def __init__(self, config: DivergenceConfig, ctx: BuildContext) -> None:
         assert config.second is not None, "built only where one is configured"
@@ -65,5 +60,4 @@ class SecondReward:
         return self._prompts[name]
 
     def close(self) -> None:
-        """Close the reward if it holds anything."""
         getattr(self.reward, "close", lambda: None)()

@@ -106,11 +106,6 @@ def normal_limit(alpha: float) -> float:
 
 @lru_cache(maxsize=65536)
 def student_limit(alpha: float, freedom: float) -> float:
-    """What Student's t exceeds with probability ``alpha`` (approximation of Wallace 1959, inverted).
-
-    Example:
-        >>> round(student_limit(0.025, 10), 2)
-        2.23
-    """
+    """What Student's t exceeds with probability ``alpha`` (approximation of Wallace 1959, inverted)."""
     z = normal_limit(alpha) * (8 * freedom + 3) / (8 * freedom + 1)
     return math.sqrt(freedom * math.expm1(min(z * z / freedom, 500.0)))

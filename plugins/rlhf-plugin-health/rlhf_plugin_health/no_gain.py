@@ -12,12 +12,7 @@ from rlhf_plugin_health.config import NoGainConfig
 
 
 class NoGain:
-    """Remembers the best evaluation; the run ends with a checkpoint and its final model, which is the last one.
-
-    Args:
-        config: which metric, and how long to wait.
-        ctx: the run, whose evaluations are listened to; outside any run ``observe`` takes them from its metrics.
-    """
+    """Remembers the best evaluation; the run ends with a checkpoint and its final model, which is the last one."""
 
     def __init__(self, config: NoGainConfig, ctx: BuildContext) -> None:
         self.config, self.session = config, ctx.session
@@ -32,30 +27,17 @@ class NoGain:
             self.session.hooks.manager.register(self, name=f"monitor '{config.name}' {id(self)}")
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """Read an evaluation that stands among a step's metrics.
-
-        Raises:
-            StopRun: as :meth:`read`.
-        """
+        """Read an evaluation that stands among a step's metrics."""
         self.read(step, metrics)
         return None
 
     @hookimpl
     def rlhf_eval_end(self, event: Any) -> None:
-        """Read an evaluation; not one on more prompts than those between, whose mean is of another set.
-
-        Raises:
-            StopRun: as :meth:`read`.
-        """
+        """Read an evaluation; not one on more prompts than those between, whose mean is of another set."""
         if event.step not in self.others or not any(name.startswith("eval/gold/") for name in event.metrics):
             self.read(event.step, event.metrics)
 
     def read(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Compare with the best.
-
-        Raises:
-            StopRun: ``patience`` evaluations in a row brought no gain.
-        """
         value = float(metrics.get(self.config.metric, math.nan))
         if not math.isfinite(value):
             return
@@ -68,11 +50,9 @@ class NoGain:
             raise StopRun(f"{self.config.name}: {name} is {value:.4g} at step {step}, and was {best:.4g} at best")
 
     def state_dict(self) -> dict[str, Any]:
-        """The best so far, and the streak."""
         return {"best": self.best, "streak": self.streak}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore them."""
         self.best, self.streak = state["best"], int(state["streak"])
 
     def close(self) -> None:

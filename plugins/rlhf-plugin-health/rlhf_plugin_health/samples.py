@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from statistics import mean, pstdev
 
-from rlhf_plugin_health.config import (
-    FormatDriftConfig,
-    IdenticalConfig,
-    LengthCollapseConfig,
-    LengthRunawayConfig,
-)
+from rlhf_plugin_health.config import FormatDriftConfig, IdenticalConfig, LengthCollapseConfig, LengthRunawayConfig
 from rlhf_plugin_health.watch import Metrics, Watch, number
 
 
@@ -17,7 +12,6 @@ class Identical(Watch[IdenticalConfig]):
     """Completions that are the same although they were drawn independently."""
 
     def look(self, step: int, metrics: Metrics) -> str | None:
-        """See :class:`IdenticalConfig`."""
         surprise, groups = number(metrics, "repeat_surprise"), number(metrics, "identical_fraction")
         common = number(metrics, "commonest_fraction")
         if surprise is not None and surprise > self.config.max_surprise:
@@ -47,7 +41,6 @@ class LengthRunaway(Watch[LengthRunawayConfig]):
     """Completions that grow without end or are cut off."""
 
     def look(self, step: int, metrics: Metrics) -> str | None:
-        """See :class:`LengthRunawayConfig`."""
         length, cut = number(metrics, "completion_length/mean"), number(metrics, "truncated_fraction")
         grown = None if length is None else self._grown(length)
         if cut is None or cut <= self.config.max_truncated:
@@ -86,7 +79,6 @@ class LengthCollapse(Watch[LengthCollapseConfig]):
     """Completions that say next to nothing."""
 
     def look(self, step: int, metrics: Metrics) -> str | None:
-        """See :class:`LengthCollapseConfig`."""
         config, length = self.config, number(metrics, "completion_length/mean")
         start = None if length is None else self.start("length", length, config.settle)
         if length is None or start is None or start <= config.floor:
@@ -107,7 +99,6 @@ class FormatDrift(Watch[FormatDriftConfig]):
     """Answers that are still right but no longer in the required form."""
 
     def look(self, step: int, metrics: Metrics) -> str | None:
-        """See :class:`FormatDriftConfig`."""
         config = self.config
         strict, loose = self._fallen(metrics, config.strict), self._fallen(metrics, config.flexible)
         if strict is None or strict[0] <= config.max_drop or (loose is not None and loose[0] > 0.5 * strict[0]):

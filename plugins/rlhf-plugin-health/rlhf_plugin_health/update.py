@@ -12,7 +12,6 @@ class KLSpike(Watch[KLSpikeConfig]):
     """The policy jumps away from the reference."""
 
     def look(self, step: int, metrics: Metrics) -> str | None:
-        """See :class:`KLSpikeConfig`."""
         config, kl = self.config, number(metrics, "kl")
         if kl is None:
             return None
@@ -40,7 +39,6 @@ class GradientSpike(Watch[GradientSpikeConfig]):
     """A gradient norm far above the usual."""
 
     def look(self, step: int, metrics: Metrics) -> str | None:
-        """See :class:`GradientSpikeConfig`."""
         config, norm = self.config, number(metrics, "grad_norm")
         if norm is None:
             return None
@@ -60,7 +58,6 @@ class EntropyCollapse(Watch[EntropyCollapseConfig]):
     """The policy stops exploring."""
 
     def look(self, step: int, metrics: Metrics) -> str | None:
-        """See :class:`EntropyCollapseConfig`."""
         config, entropy = self.config, number(metrics, "entropy")
         if entropy is None:
             return None
@@ -82,7 +79,6 @@ class RatioDrift(Watch[RatioDriftConfig]):
     """Engine and trainer do not mean the same log-probabilities."""
 
     def look(self, step: int, metrics: Metrics) -> str | None:
-        """See :class:`RatioDriftConfig`."""
         gap, worst = number(metrics, "drift/mean_abs"), number(metrics, "drift/sequence_max_abs")
         ratio = number(metrics, "importance_ratio")
         engine = [

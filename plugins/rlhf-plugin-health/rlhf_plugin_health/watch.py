@@ -20,12 +20,7 @@ C = TypeVar("C", bound="WatchConfig")
 
 
 class Watch(ABC, Generic[C]):
-    """One thing that can go wrong. A subclass implements :meth:`look`.
-
-    Args:
-        config: thresholds, patience, and whether to end the run.
-        ctx: the run, to name the settings' present values.
-    """
+    """One thing that can go wrong. A subclass implements :meth:`look`."""
 
     def __init__(self, config: C, ctx: BuildContext) -> None:
         self.config = config
@@ -85,7 +80,6 @@ class Watch(ABC, Generic[C]):
         return f"--set {path}={value}" + ("" if now is None else f" (now {now})")
 
     def smaller_steps(self) -> list[str]:
-        """What to change when the steps are too large."""
         return [
             self.change("trainer.optimizer.learning_rate", "...") + ": a third",
             self.change("trainer.optimizer.warmup_steps", 30),
@@ -94,12 +88,10 @@ class Watch(ABC, Generic[C]):
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Memory, streak and the last warning's step."""
         last_warned = self.last_warned if math.isfinite(self.last_warned) else None
         return {"memory": {k: list(v) for k, v in self.memory.items()}, "streak": self.streak, "said": last_warned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore them."""
         self.memory = {k: [float(x) for x in v] for k, v in state["memory"].items()}
         self.streak = int(state["streak"])
         self.last_warned = -math.inf if state["said"] is None else float(state["said"])
@@ -112,21 +104,12 @@ def number(metrics: Metrics, name: str) -> float | None:
 
 
 class Health:
-    """Several watches under one name.
-
-    Args:
-        watches: called in this order.
-    """
+    """Several watches under one name."""
 
     def __init__(self, watches: list[Watch[Any]]) -> None:
         self.watches = {w.name: w for w in watches}
 
     def observe(self, step: int, metrics: Metrics) -> str | None:
-        """All warnings of this step.
-
-        Raises:
-            StopRun: one of them is to end the run; all that was found is in the reason.
-        """
         warnings: list[str] = []
         stop = False
         for watch in self.watches.values():
@@ -141,7 +124,6 @@ class Health:
         return text or None
 
     def state_dict(self) -> dict[str, Any]:
-        """State of each watch by name."""
         return {name: watch.state_dict() for name, watch in self.watches.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

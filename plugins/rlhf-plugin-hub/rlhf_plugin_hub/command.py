@@ -23,7 +23,6 @@ class Upload(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return sum(file.stat().st_size for file in self.files)
 
 
@@ -66,7 +65,6 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
 
 
 def checked(model: str, repository: str) -> Upload:
-    """What would be uploaded."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     from rlhf_core.config import ConfigError
@@ -110,7 +108,6 @@ def paths_told(upload: Upload) -> Iterator[str]:
 
 
 def show(facts: dict[str, Any], card: str | None) -> None:
-    """The table of files, and the card."""
     from rlhf_core.cli import table
 
     table(("file", "bytes"), facts["files"].items())

@@ -19,11 +19,7 @@ SLOTS = ("trainer", "loss", "advantage", "reward", "dataset")
 
 
 class Row(NamedTuple):
-    """What became of one key.
-
-    Example:
-        Row("learning_rate", 1e-6, "same", {"trainer.optimizer.learning_rate": 1e-6}, "")
-    """
+    """What became of one key."""
 
     key: str
     value: Any
@@ -43,11 +39,7 @@ class Converted(NamedTuple):
 
 
 def convert(given: Given, table: Table, registry: Registry, algorithm: str, processes: int = 1) -> Converted:
-    """Translate every key, in an order in which components are chosen before their settings.
-
-    Raises:
-        ConfigError: a value of a wrong type, or ones that do not fit each other.
-    """
+    """Translate every key, in an order in which components are chosen before their settings."""
     chosen = {"trainer": algorithm}
     rows: dict[str, Row] = {}
     for key in sorted(given.settings, key=lambda key: not _chooses(key, table)):
@@ -133,11 +125,7 @@ def _fit_rollout_batch(config: dict[str, Any]) -> None:
 
 
 def check(config: Mapping[str, Any], registry: Registry, chosen: Mapping[str, str]) -> None:
-    """Refuse what `rlhf config validate` would refuse.
-
-    Raises:
-        ConfigError: with our keys.
-    """
+    """Refuse what `rlhf config validate` would refuse."""
     names = Targets(registry, chosen).chosen
     base = {slot: {"name": name} for slot, name in names.items() if slot in RunConfig.model_fields}
     whole = merge_settings({"dataset": {"name": "pocket"}}, merge_settings(base, config))

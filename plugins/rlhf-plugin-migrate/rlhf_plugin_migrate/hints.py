@@ -14,14 +14,7 @@ MOST = 4
 
 
 def hint(key: str, value: Any, registry: Registry, chosen: Mapping[str, str]) -> str:
-    """A sentence about an unknown key, "" if no peer uses it.
-
-    Args:
-        key: as the user wrote it; with a mapping as ``value`` the keys below it are looked up.
-        value: what it was to be set to.
-        registry: knows the components.
-        chosen: those of the run, by slot.
-    """
+    """A sentence about an unknown key, "" if no peer uses it."""
     targets = Targets(registry, chosen)
     if isinstance(value, Mapping):
         found = [(name, entry) for name in flat(value, key) if (entry := best(name, targets)) is not None]
@@ -66,12 +59,7 @@ def sentence(key: str, entry: Entry, targets: Targets) -> str:
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value of a nested mapping.
-
-    Example:
-        >>> flat({"a": {"b": 1}, "c": 2})
-        {'a.b': 1, 'c': 2}
-    """
+    """Dotted key -> value of a nested mapping."""
     rows: dict[str, Any] = {}
     for key, inner in value.items():
         name = f"{prefix}.{key}" if prefix else str(key)

@@ -35,11 +35,7 @@ class Given(NamedTuple):
 
 
 def read_given(source: Sequence[str], table: Table) -> Given:
-    """Read a file, ``-`` (stdin), or the words of a command line.
-
-    Raises:
-        ConfigError: no such file, or nothing in it that looks like a configuration.
-    """
+    """Read a file, ``-`` (stdin), or the words of a command line."""
     if len(source) == 1 and not _OVERRIDE.match(source[0]) and not source[0].startswith("--"):
         return _of_text(_text_of(source[0]), source[0], table)
     return _of_words(list(source), table, "the command line")

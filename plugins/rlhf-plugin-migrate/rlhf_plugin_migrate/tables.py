@@ -58,12 +58,10 @@ class Table:
     """``key`` that names the algorithm, ``values`` -> ours, and the ``default``."""
 
     def find(self, key: str) -> Entry | None:
-        """The row of a key, None if there is none."""
         return self.by_key.get(key)
 
     @property
     def by_key(self) -> Mapping[str, Entry]:
-        """Key -> row."""
         return _by_key(self.peer)
 
 

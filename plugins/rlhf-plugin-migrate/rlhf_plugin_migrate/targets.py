@@ -12,12 +12,7 @@ from rlhf_core.config import Registry, RunConfig, UserError
 
 
 class Targets:
-    """Looks keys up in the Configs of a run's components.
-
-    Args:
-        registry: where components are looked up.
-        chosen: slot -> component, for example ``{"trainer": "grpo"}``; what an algorithm brings along is added.
-    """
+    """Looks keys up in the Configs of a run's components."""
 
     def __init__(self, registry: Registry, chosen: Mapping[str, str]) -> None:
         self.registry = registry

@@ -54,11 +54,9 @@ class DecodeState:
         return len(self.request_B)
 
     def select(self, keep_B: torch.Tensor) -> DecodeState:
-        """Those rows, in that order."""
         return DecodeState(*(getattr(self, f.name)[keep_B] for f in fields(self)))
 
     def join(self, other: DecodeState) -> DecodeState:
-        """These rows and then the other's."""
         return DecodeState(*(torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
 
     def record(self, tokens_B: torch.Tensor, logprobs_B: torch.Tensor, ends: torch.Tensor) -> None:
@@ -76,7 +74,6 @@ class DecodeState:
         return self.count_B[:, None].clamp(max=self.tokens_BT.shape[1] - 1)
 
     def results(self, which: Mask, ends: set[int]) -> dict[int, Drawn]:
-        """What the finished rows got, by request."""
         rows = torch.from_numpy(np.flatnonzero(which)).to(self.request_B.device)
         done = self.select(rows)
         logprobs = done.logprobs_BT.cpu().numpy()
@@ -98,16 +95,7 @@ def new_rows(
     width: int,
     device: torch.device,
 ) -> DecodeState:
-    """DecodeState that have read their prompts and drawn nothing yet.
-
-    Args:
-        first: number of the first request; the others follow.
-        limits: tokens each may have.
-        seeds: each request's own.
-        prompt_lengths: tokens of each prompt.
-        width: columns of the tables, at least the largest limit.
-        device: where the model is.
-    """
+    """Rows that have read their prompts and drawn nothing yet; the first is of request number ``first``."""
     count = len(seeds)
     limit_B, held_B = torch.tensor(list(limits), device=device), torch.tensor(list(prompt_lengths), device=device)
     return DecodeState(
@@ -132,19 +120,7 @@ CUDA_STRIDE = 8
 
 
 class Decoder:
-    """Distinct prompts of those that enter together are read once each; every row has its own copy of the cache.
-
-    Args:
-        forward: runs the model; see :meth:`rlhf_plugin_native.engine.NativeEngine.logits`.
-        requests: at least one, in the order in which they enter; equal prompts side by side.
-        sampling: for all of them; a request's own ``max_tokens`` may be lower.
-        ends: token ids that end a completion.
-        stop: stop strings.
-        cache_config: the decoder's config, from which the cache is made.
-        device: where the model is.
-        max_concurrent: most rows.
-        max_batch_tokens: most cached positions, each row counted up to its last possible token; None for no limit.
-    """
+    """Distinct prompts of those that enter together are read once each; every row has its own copy of the cache."""
 
     def __init__(
         self,
@@ -179,10 +155,8 @@ class Decoder:
     def run(self, ended: Ended | None = None, every_s: float = 2.0, token: Token | None = None) -> list[Drawn]:
         """Decode until every request has ended or has its ``max_tokens``; results in the order of the requests.
 
-        Args:
-            ended: called with what has ended since the last call, by request, and the number of tokens drawn so far.
-            every_s: least time between two calls.
-            token: of one request alone, called with each token once it is drawn.
+        ``ended`` is told, at least ``every_s`` seconds apart, what has ended since the last call, by request, and how
+        many tokens were drawn so far; ``token`` each token of one request alone.
         """
         self.stride = 1 if token is not None else self.stride
         since_look, due = 0, time.monotonic() + every_s
@@ -351,7 +325,6 @@ class Decoder:
         return select_rows(self.cache, torch.from_numpy(rows).to(self.device), last)
 
     def _feed(self, tokens_B: torch.Tensor) -> None:
-        """Run the drawn tokens."""
         rows = self._state()
         mask_BL = None
         if self.held.min() < self.width:
@@ -364,5 +337,4 @@ class Decoder:
 
 
 def limit_of(request: RolloutRequest, sampling: SamplingParams) -> int:
-    """Most tokens of a request."""
     return sampling.max_tokens if request.max_tokens is None else min(sampling.max_tokens, request.max_tokens)

@@ -76,7 +76,6 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
-        """Positions held."""
         return self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -84,7 +83,6 @@ class GrowingLayer(DynamicLayer):
         return self.length + query_length, 0
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep, repeat or reorder sequences; leaves room for the next positions."""
         self.select(indices, self.length)
 
     def select(self, indices: torch.Tensor, last: int) -> None:
@@ -197,12 +195,7 @@ _agrees: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDicti
 
 
 class BlockedLinear:
-    """Linear layers side by side, in oneDNN's layout.
-
-    Args:
-        layers: of equal input width; adapters of peft are added to the weights.
-        dtype: number type of inputs, weights and outputs.
-    """
+    """Linear layers side by side, in oneDNN's layout."""
 
     def __init__(self, *layers: Any, dtype: torch.dtype) -> None:
         weight_OH = torch.cat([_weight(layer) for layer in layers]).detach().to(dtype)
@@ -217,7 +210,6 @@ class BlockedLinear:
 
 
 def _base(layer: Any) -> Any:
-    """The layer under an adapter."""
     return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
 
 
@@ -261,16 +253,8 @@ def plain_step(
 ) -> torch.Tensor:
     """The model's own forward on top of a cache: the plain equivalent of :class:`DecodeStep`, of any length L >= 1.
 
-    Args:
-        model: a transformers causal LM, or one wrapped by peft.
-        parts: its trunk and head, so that the head sees the last position only; None where it does not split.
-        ids_BL: new token ids.
-        mask_BK: 0 hides a position, over cached and new ones; None hides nothing.
-        positions_BL: of the new tokens within their sequences.
-        cache: grows by L.
-
-    Returns:
-        Logits ``[B, V]`` after the last position.
+    ``mask_BK`` is 0 where a cached or new position is hidden; without ``parts`` the head sees every position. Returns
+    logits ``[B, V]`` after the last one.
     """
     owner = base_model(model) if parts is None else parts.trunk
     argument = cache_argument(owner)

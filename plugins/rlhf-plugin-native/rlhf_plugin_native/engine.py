@@ -33,15 +33,6 @@ class NativeEngine:
 
     A completion depends on its prompt and its seed alone, not on what it is decoded with (up to the rounding of a
     matrix product, about 1e-6 in a logprob).
-
-    Args:
-        model: transformers causal LM, possibly peft-wrapped; always sampled as it is at the time of the call.
-        tokenizer: its tokenizer, for stop strings and texts.
-        context: prompt + completion tokens that fit.
-        max_concurrent: most completions decoded together.
-        max_batch_tokens: most cached positions (prompt + ``max_tokens``, over the completions decoded together);
-            None sets no limit.
-        keep_mib: most MiB of keys and values kept between the turns of episodes.
     """
 
     def __init__(
@@ -69,7 +60,6 @@ class NativeEngine:
 
     @classmethod
     def from_config(cls, config: NativeRolloutConfig, ctx: BuildContext) -> NativeEngine:
-        """An engine over the policy's own weights."""
         policy = ctx.policy
         check_budget(config, ctx)
         return cls(
@@ -94,9 +84,6 @@ class NativeEngine:
 
         ``min_tokens`` counts the EOS: a completion has at least so many tokens. Stop strings may span tokens and
         are kept. What the logprobs mean is described in :func:`rlhf_plugin_native.sampling.draw`.
-
-        Raises:
-            ConfigError: a prompt is empty, or does not fit the context together with ``max_tokens``.
         """
         if on_ended is None:
             return self.generate_each(requests, sampling, policy_version)
@@ -113,9 +100,6 @@ class NativeEngine:
         """As :meth:`generate`, which says nothing until the last completion has ended; this one reports on the way.
 
         Args:
-            requests: as in ``generate``.
-            sampling: as in ``generate``.
-            policy_version: as in ``generate``.
             ended: called between two tokens with (place among the requests, rollout) of what has ended since the last
                 call, and the number of tokens drawn so far; at the end once more, so that each is reported once.
             every_s: seconds between two calls.
@@ -138,27 +122,13 @@ class NativeEngine:
         return [self._rollout(r, drawn[i], policy_version) for i, r in enumerate(requests)]
 
     def stream(self, request: RolloutRequest, sampling: SamplingParams, token: Callable[[int], None]) -> Rollout:
-        """As :meth:`generate` for one request, with each token as soon as it is drawn.
-
-        Args:
-            request: one completion to sample.
-            sampling: as in ``generate``.
-            token: called with each token's id; the last may be an end token.
-
-        Raises:
-            ConfigError: as in ``generate``.
-        """
+        """As :meth:`generate` for one request, with each token as soon as it is drawn."""
         self.check(request, sampling)
         with sampling_forwards(self.model), torch.inference_mode():
             drawn = self._decoder([request], sampling).run(token=token)[0]
         return self._rollout(request, drawn, 0)
 
     def check(self, request: RolloutRequest, sampling: SamplingParams) -> None:
-        """Refuse a request without tokens, or with more than fit.
-
-        Raises:
-            ConfigError: says which, and what to set.
-        """
         length, limit = len(request.prompt_ids), limit_of(request, sampling)
         if length == 0:
             raise ConfigError(f"prompt '{request.prompt_id}' has no tokens", fix="drop it from the dataset")
@@ -179,10 +149,6 @@ class NativeEngine:
     def open_stream(self, sampling: SamplingParams, policy_version: int) -> NativeStream | None:
         """Sample turns as they come, with the weights of now; None for a model whose sequences cannot enter a batch
         that is being decoded (layers that do not attend to everything).
-
-        Args:
-            sampling: of every turn; a request's own ``max_tokens`` may be lower.
-            policy_version: of the weights.
         """
         arguments = self._arguments(sampling)
         if not growing(make_cache(arguments["cache_config"])):
@@ -194,7 +160,6 @@ class NativeEngine:
         return Decoder(requests=requests, **self._arguments(sampling))
 
     def _arguments(self, sampling: SamplingParams) -> dict[str, Any]:
-        """What every decode loop is given."""
         parts = take_apart(self.model)
         with torch.inference_mode():
             step = decode_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None

@@ -31,9 +31,6 @@ class KeptTurns:
 
     What does not fit is not kept, and what is kept stays until its episode takes it: episodes come round in turns, so
     that making room by dropping the oldest would drop just what is wanted next.
-
-    Args:
-        budget: most bytes; 0 keeps nothing.
     """
 
     def __init__(self, budget: int) -> None:
@@ -88,11 +85,7 @@ def bytes_per_token(model: Any) -> int | None:
 
 
 def check_budget(config: NativeRolloutConfig, ctx: BuildContext) -> None:
-    """Refuse a ``keep_mib`` that holds not one episode; the default only warns.
-
-    Raises:
-        ConfigError: with what would do.
-    """
+    """Refuse a ``keep_mib`` that holds not one episode; the default only warns."""
     run = ctx.config
     plays = getattr(getattr(run, "agent", None), "plays_environment", False)
     most = getattr(getattr(getattr(run, "trainer", None), "sampling", None), "max_tokens", None)

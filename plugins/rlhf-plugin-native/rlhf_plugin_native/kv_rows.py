@@ -37,13 +37,7 @@ class Moves(NamedTuple):
 
 
 class RoomyLayer(GrowingLayer):
-    """As :class:`GrowingLayer`; its buffers have room for further rows, and for positions before the first.
-
-    Args:
-        layer: whose sequences these are.
-        most_rows: room is made for no more, unless there are more.
-        most_positions: room of all rows together, counted likewise; None for no limit.
-    """
+    """As :class:`GrowingLayer`; its buffers have room for further rows, and for positions before the first."""
 
     def __init__(self, layer: GrowingLayer, most_rows: int, most_positions: int | None = None) -> None:
         super().__init__()
@@ -73,7 +67,6 @@ class RoomyLayer(GrowingLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append along the position axis and return views of everything so far."""
         count = key_states.shape[-2]
         if self.start + self.length + count > self.buffers[0].shape[-2]:
             self._move(self.rows, self.buffers[0].shape[0] - self.rows, self.length, self.length, count)
@@ -124,7 +117,6 @@ class RoomyLayer(GrowingLayer):
             view[count:, :, width - other.length :] = states
 
     def copy_row(self, row: int, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values ``[heads, last - first, head_dim]`` of one sequence."""
         keys, values = (view[row, :, first:last].clone() for view in self._views())
         return keys, values
 

@@ -82,10 +82,6 @@ def _with_logprob(
 def truncate(scaled_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     """Set what top-k, then top-p, then min-p exclude to ``-inf``; each looks at what the one before left.
 
-    Args:
-        scaled_BV: logits divided by the temperature; not changed.
-        params: 0, 1 and 0 switch top_k, top_p and min_p off.
-
     Returns:
         Unnormalised; at least one entry per row stays (Holtzman et al. 2020 for top-p; Nguyen et al. 2024 for min-p).
     """
@@ -140,12 +136,7 @@ MARGIN = 8
 
 
 class StopStrings:
-    """Detects that the newest token completes a stop string.
-
-    Args:
-        tokenizer: decodes tokens.
-        stop: the strings; empty ones are ignored.
-    """
+    """Detects that the newest token completes a stop string."""
 
     def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
         self.tokenizer = tokenizer
@@ -155,7 +146,6 @@ class StopStrings:
         self._may_end: dict[int, bool] = {}
 
     def __bool__(self) -> bool:
-        """False when there is nothing to look for."""
         return bool(self.stop)
 
     def completed_by_last(self, tokens: Sequence[int]) -> bool:

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 class NativeStream:
     """The native engine's :class:`~rlhf_core.plugins.protocols.TurnStream`; the model's weights must not change
-    while it is open, which is why they are packed once.
-
-    Args:
-        engine: whose model samples.
-        decoder: its loop.
-        finish: makes a rollout of what a request got.
-    """
+    while it is open, which is why they are packed once."""
 
     def __init__(
         self, engine: NativeEngine, decoder: StreamDecoder, finish: Callable[[RolloutRequest, Drawn], Rollout]
@@ -42,11 +36,6 @@ class NativeStream:
         return len(self._new) + self._under_way
 
     def submit(self, episode: Hashable, request: RolloutRequest) -> None:
-        """Add a turn.
-
-        Raises:
-            ConfigError: the context is empty, or does not fit together with the turn's ``max_tokens``.
-        """
         self.engine.check(request, self.decoder.sampling)
         self._new.append((episode, request))
 
@@ -64,7 +53,6 @@ class NativeStream:
         return [(decoder.names[i], self._finish(decoder.requests[i], drawn)) for i, drawn in sorted(ended.items())]
 
     def forget(self, episode: Hashable) -> None:
-        """The episode has no further turn."""
         self.decoder.kept.drop(episode)
 
     def figures(self) -> dict[str, Any]:

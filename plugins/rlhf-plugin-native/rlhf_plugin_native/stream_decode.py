@@ -26,12 +26,7 @@ are not worth a forward."""
 
 class StreamDecoder(Decoder):
     """Rows that have ended give their place to requests that wait. What happens depends on the calls and the tokens
-    alone, so that equal calls give equal results, bit for bit.
-
-    Args:
-        kept: keys and values between turns.
-        arguments: as for :class:`Decoder`, without requests.
-    """
+    alone, so that equal calls give equal results, bit for bit."""
 
     def __init__(self, kept: KeptTurns, **arguments: Any) -> None:
         super().__init__(requests=(), **arguments)
@@ -133,7 +128,6 @@ class StreamDecoder(Decoder):
         return cache, logits_BV
 
     def _rest(self, i: int, common: dict[int, int]) -> int:
-        """Tokens of a context that have to be read."""
         return len(self.requests[i].prompt_ids) - common.get(i, 0)
 
     def _portions(self, numbers: Sequence[int], common: dict[int, int]) -> list[list[int]]:

@@ -36,7 +36,6 @@ def questions() -> tuple[tuple[Fact, str, Split], ...]:
 
 
 def of_split(split: Split) -> list[tuple[Fact, str]]:
-    """(fact, question) of one split."""
     return [(f, q) for f, q, s in questions() if s == split]
 
 

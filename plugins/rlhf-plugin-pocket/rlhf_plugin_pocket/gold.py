@@ -24,7 +24,6 @@ class GoldScore(NamedTuple):
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words of a text."""
     return re.findall(r"[a-z']+", text.lower())
 
 
@@ -43,11 +42,6 @@ def is_right(attribute: str, answer: str, text: str) -> bool:
 
 def gold_score(attribute: str, answer: str, text: str) -> GoldScore:
     """Score one answer.
-
-    Args:
-        attribute: what was asked, e.g. ``"pet"``.
-        answer: the true value, e.g. ``"cat"``.
-        text: the completion.
 
     Returns:
         ``0.6 right + 0.2 concise + 0.2 plain``; style counts only for an answer that says something.

@@ -130,7 +130,6 @@ class Gae:
         return {"kl_coefficient": self.control.coefficient}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it."""
         self.control.coefficient = float(state["kl_coefficient"])
 
 
@@ -143,7 +142,6 @@ def controller(kl: KLSettings) -> KLController:
 
 
 def truncated(rollout: Rollout) -> bool:
-    """Whether a completion was cut at ``max_tokens``."""
     return rollout.finish_reason is FinishReason.LENGTH
 
 

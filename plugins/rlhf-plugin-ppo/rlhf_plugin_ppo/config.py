@@ -98,7 +98,6 @@ class PpoConfig(OnlineTrainerConfig):
     kl: PpoKL = PpoKL()  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse an advantage without a critic, besides what every on-policy run refuses."""
         super().preflight(ctx)
         chosen = ctx.config.advantage
         assert chosen is not None
@@ -175,7 +174,6 @@ class GaeConfig(ComponentConfig):
     """During this many steps only the critic learns."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that a critic of its own is there."""
         if self.critic.path is not None:
             from rlhf_core.models import resolve_model
 

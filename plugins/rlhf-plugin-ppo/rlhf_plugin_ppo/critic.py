@@ -22,12 +22,6 @@ class Critic(torch.nn.Module):
     """``V(prompt, tokens so far) = w h + b``, h the hidden state that predicts the next token.
 
     The head starts at zero, so that the first values are 0 whatever the trunk says, and nothing random is drawn.
-
-    Args:
-        hidden: size of the trunk's hidden states.
-        dtype: of the head's weights; it computes in float32.
-        trunk: the critic's own; None takes the policy's hidden states.
-        stop_gradient: the value loss does not reach them.
     """
 
     def __init__(self, hidden: int, dtype: torch.dtype, trunk: Any = None, stop_gradient: bool = False) -> None:
@@ -59,10 +53,6 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
     """Build the critic of a run, on the policy's device.
 
     With LoRA a critic of its own learns adapters of its own; its base stays as it is.
-
-    Raises:
-        ModelError: the model cannot be taken apart, the critic's tokenizer is not the policy's, or its context is
-            shorter.
     """
     policy: LoadedModel = ctx.policy
     device = next(policy.model.parameters()).device
@@ -86,7 +76,6 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
 
 
 def load_critic_model(path: str, ctx: BuildContext) -> LoadedModel:
-    """Load another model for the critic, with the policy's settings."""
     loaded = load_policy(ctx.config.model.model_copy(update={"path": path, "revision": None}))
     if loaded.tokenizer.get_vocab() != ctx.policy.tokenizer.get_vocab():
         raise ModelError(
@@ -116,10 +105,8 @@ def trunk_of(loaded: LoadedModel) -> Any:
 
 
 def width(trunk: Any) -> int:
-    """Size of the hidden states."""
     return int(trunk.config.get_text_config().hidden_size)
 
 
 def dtype_of(trunk: Any) -> torch.dtype:
-    """Number type of the weights."""
     return next(trunk.parameters()).dtype

@@ -16,11 +16,6 @@ class WithValues:
 
     The core reduces both by the same denominator. The clipping is that of the first implementations (OpenAI baselines;
     Huang et al. 2022, "The 37 implementation details of PPO", detail 9), not of the paper.
-
-    Args:
-        loss: the policy's.
-        coefficient: weight of the value loss.
-        clip_range: c; None does not clip.
     """
 
     def __init__(self, loss: Callable[[TokenBatch], LossOutput], coefficient: float, clip_range: float | None) -> None:

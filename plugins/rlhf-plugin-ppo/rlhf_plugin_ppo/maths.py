@@ -68,11 +68,6 @@ class KLController:
     .. math:: e = clip(KL / target - 1, -0.2, 0.2), \qquad \beta \leftarrow \beta (1 + e\,n / horizon)
 
     for a batch of n completions. The paper writes :math:`K_\beta = 0.1` for n / horizon; this is its code's form.
-
-    Args:
-        coefficient: where it starts.
-        target: KL per completion, nats; None holds the coefficient.
-        horizon: completions.
     """
 
     def __init__(self, coefficient: float, target: float | None = None, horizon: float = 10_000) -> None:

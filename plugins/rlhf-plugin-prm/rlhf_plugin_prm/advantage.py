@@ -27,18 +27,12 @@ class StepAdvantage:
     Mean and std are those of all step rewards of all completions of a prompt. Tokens after the last step (the end
     token) belong to it. With ``credit: own`` a token gets its own step's reward alone, with ``min`` the worst of its
     own and later ones, so that a solution with more good steps is not worth more than a short one.
-
-    Args:
-        config: credit, epsilon and floor.
-        ctx: has the policy, whose tokenizer knows where a token ends in the text; needed only for scores with several
-            steps.
     """
 
     def __init__(self, config: StepAdvantageConfig, ctx: BuildContext) -> None:
         self.config, self.tokenizer = config, getattr(ctx.policy, "tokenizer", None)
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
-        """Return ``[T]`` advantages per rollout, None where its score is missing."""
         steps = {i: step_rewards(s) for i, s in enumerate(scores) if s.ok}
         values: list[npt.NDArray[np.float32] | None] = [None] * len(rollouts)
         constant = 0
@@ -61,7 +55,6 @@ class StepAdvantage:
         )
 
     def _spread(self, rollout: Rollout, scaled_S: Floats, ends_S: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Each step's advantage at its tokens."""
         sizes = np.diff([0, *token_ends(rollout, ends_S[:-1], self.tokenizer), len(rollout.completion_ids)])
         return np.repeat(scaled_S, sizes).astype(np.float32)
 
@@ -85,11 +78,6 @@ def token_ends(rollout: Rollout, ends: Sequence[int], tokenizer: Any) -> list[in
     """Number of completion tokens up to and with the one that brings each character ``end - 1``.
 
     The sampled ids are decoded, never the text encoded again; a token across two steps counts with the first.
-
-    Args:
-        rollout: its ids and text.
-        ends: characters, ascending.
-        tokenizer: the policy's.
     """
     ids = rollout.completion_ids
     lengths: dict[int, int] = {}

@@ -49,11 +49,7 @@ class PrmConfig(RewardTrainerConfig):
     """``ignore`` learns nothing from the steps after a solution's first wrong one."""
 
     def check_row(self, prompt: Prompt, where: str) -> str:
-        """The solution of a row, for `rlhf data check`.
-
-        Raises:
-            DatasetError: no steps, or labels that do not fit them.
-        """
+        """The solution of a row, for `rlhf data check`."""
         from rlhf_plugin_prm.examples import read_solutions
 
         return read_solutions([prompt], self.split, lambda _: where)[0].text

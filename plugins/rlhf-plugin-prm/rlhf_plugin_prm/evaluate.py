@@ -34,23 +34,14 @@ class Judged:
 def evaluate(
     folder: str, file: str, threshold: float = 0.5, limit: int | None = None, max_length: int | None = None
 ) -> dict[str, Any]:
-    """First-error F1 of a model on a file, with the ``target`` of the model.
-
-    Raises:
-        UserError: no such model or file, or a row that does not fit; solutions of one kind only, or too many without
-            a score.
-    """
+    """First-error F1 of a model on a file, with the ``target`` of the model."""
     judged = judge(folder, file, limit, max_length)
     labels = [s.first_error for s in judged.solutions]
     return {"target": judged.target, "unscored": len(judged.unscored), **report(judged.right, labels, threshold)}
 
 
 def judge(folder: str, file: str, limit: int | None = None, max_length: int | None = None) -> Judged:
-    """Score every step of a file's solutions; an outcome model is read at every step as well.
-
-    Raises:
-        UserError: as :func:`evaluate`.
-    """
+    """Score every step of a file's solutions; an outcome model is read at every step as well."""
     config = PrmRewardConfig(path=folder, read="steps", max_length=max_length)
     card = read_card(config.path)
     datasets = _datasets(file, limit)

@@ -15,12 +15,7 @@ Target = Literal["steps", "outcome"]
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One solution, its steps and what is known of them.
-
-    Example:
-        Solution("a/1", ({"role": "user", "content": "2 + 3 + 4?"},), "2 + 3 = 6\\n6 + 4 = 10",
-                 (Step(0, 9), Step(10, 20)), (False, False), outcome=False)
-    """
+    """One solution, its steps and what is known of them."""
 
     id: str
     prompt: tuple[Message, ...]
@@ -40,16 +35,7 @@ class Solution:
 
 
 def read_solutions(prompts: Sequence[Prompt], split: Split, where: Callable[[str], str]) -> list[Solution]:
-    """Read the columns ``steps`` or ``completion``, ``labels`` or ``label``, and ``outcome``.
-
-    Args:
-        prompts: rows, with those columns in ``meta``.
-        split: how a completion is cut.
-        where: file and line of a row, by its id.
-
-    Raises:
-        DatasetError: no steps, an empty step, labels of another number, or none at all.
-    """
+    """Read the columns ``steps`` or ``completion``, ``labels`` or ``label``, and ``outcome``."""
     return [_solution(p, split, where(p.id)) for p in prompts]
 
 

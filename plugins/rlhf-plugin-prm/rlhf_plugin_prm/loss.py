@@ -26,7 +26,6 @@ class StepBce:
 
     @classmethod
     def from_config(cls, config: StepBceConfig) -> StepBce:
-        """The loss with these settings."""
         return cls(config.wrong_weight)
 
     def __call__(self, batch: TokenBatch) -> LossOutput:

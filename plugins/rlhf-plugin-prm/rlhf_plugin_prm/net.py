@@ -42,15 +42,7 @@ class StepItem:
 
 
 class StepEncoder:
-    """Solutions to token ids and places; a step is read at the token with its last character.
-
-    Args:
-        tokenizer: of the trunk; one that returns which characters a token holds (a "fast" one).
-        max_length: longer solutions lose the beginning of the prompt.
-
-    Raises:
-        ModelError: the tokenizer does not return them.
-    """
+    """Solutions to token ids and places; a step is read at the token with its last character."""
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
         if not getattr(tokenizer, "is_fast", False):
@@ -64,12 +56,7 @@ class StepEncoder:
     def encode(
         self, prompt: Sequence[Message], text: str, steps: Sequence[Step], tools: Sequence[Tool] = ()
     ) -> tuple[Ids, tuple[int, ...], bool]:
-        """(ids up to the last step's end, places of the steps in them, whether the prompt was cut).
-
-        Raises:
-            ValueError: there is no step, the steps alone are longer than ``max_length``, or no token reaches the end of
-                one.
-        """
+        """(ids up to the last step's end, places of the steps in them, whether the prompt was cut)."""
         if not steps:
             raise ValueError("the completion is blank: there is no step to score")
         question = self.formatter.encode(prompt, tools)
@@ -86,15 +73,7 @@ class StepEncoder:
 def encode_solutions(
     solutions: Sequence[Solution], encoder: StepEncoder, target: Target, until_error: bool, counts: Counter[str]
 ) -> list[StepItem]:
-    """Tokenize solutions; ``counts`` gets those whose prompt was cut, and those that were too long and are left out.
-
-    Args:
-        solutions: with labels.
-        encoder: of the trunk's tokenizer.
-        target: every step with its label, or the last with the outcome.
-        until_error: leave out the steps after a solution's first wrong one.
-        counts: reasons and how often.
-    """
+    """Tokenize solutions; ``counts`` gets those whose prompt was cut, and those that were too long and are left out."""
     items: list[StepItem] = []
     for solution in solutions:
         try:

@@ -53,12 +53,6 @@ class StepReward:
     is then a place in the step's own turn. A turn that only calls has none. An episode that ended without an answer
     has one step more, of probability 0: an outcome model's only one. One that was cut in a turn with calls has none,
     whatever else that turn says.
-
-    Args:
-        net: with one head.
-        encoder: of its tokenizer.
-        config: how to cut, read and combine; ``split`` is set.
-        every_step: read the head at each step, not at the last alone.
     """
 
     def __init__(self, net: RewardNet, encoder: StepEncoder, config: PrmRewardConfig, every_step: bool) -> None:
@@ -66,18 +60,12 @@ class StepReward:
 
     @classmethod
     def from_config(cls, config: PrmRewardConfig, ctx: BuildContext) -> StepReward:
-        """Load the model to where the policy is.
-
-        Raises:
-            ModelError: the run has an environment, and the model's chat template writes no calls.
-        """
         reward = cls.load(config, device_of(ctx))
         check_episodes(reward.encoder.formatter.encode, config.path, getattr(ctx.config, "environment", None))
         return reward
 
     @classmethod
     def load(cls, config: PrmRewardConfig, device: str) -> StepReward:
-        """Load what ``prm`` or ``orm`` trained."""
         net, tokenizer, card = load_model(config.path)
         encoder = StepEncoder(tokenizer, min(config.max_length or card.max_length, net.context))
         every_step = card.target == "steps" or config.read == "steps"

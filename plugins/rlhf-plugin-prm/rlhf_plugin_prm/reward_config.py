@@ -38,7 +38,6 @@ class PrmRewardConfig(ComponentConfig):
     """Padded tokens per forward."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that the folder is there and holds a model of steps."""
         from rlhf_plugin_prm.store import read_card
 
         check_reward_folder(self.path)
@@ -65,11 +64,7 @@ class StepAdvantageConfig(ComponentConfig):
     The default is 16 roundings of float32."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse episodes, and to lose a penalty that the loop charges to the score's value.
-
-        Raises:
-            ConfigError: there is an environment, or a penalty is switched on; with the setting to change.
-        """
+        """Refuse episodes, and to lose a penalty that the loop charges to the score's value."""
         environment = getattr(ctx.config, "environment", None)
         if environment is not None:
             raise ConfigError(

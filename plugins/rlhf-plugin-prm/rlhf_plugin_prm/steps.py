@@ -59,12 +59,7 @@ def _trimmed(text: str, start: int, end: int) -> Step:
 
 
 def places(steps: Sequence[Step], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Index of the token that holds the last character of each step.
-
-    Args:
-        steps: in a text.
-        offsets: (start, end) characters of its tokens, in order; a token may be empty.
-    """
+    """Index of the token that holds the last character of each step."""
     positions: list[int] = []
     at = 0
     for step in steps:

@@ -30,7 +30,6 @@ class Card(Config):
 
 
 def read_card(path: str) -> Card:
-    """The card of a model."""
     file = Path(path).expanduser() / CARD
     if not file.is_file():
         raise ModelError(

@@ -33,7 +33,6 @@ class StepTask(RewardModelTask):
         self.module = StepModule(self.net)
 
     def solutions(self, split: str) -> list[Solution]:
-        """Rows of a split with their labels."""
         return read_solutions(self.datasets.prompts(split), self.steps.split, self.datasets.where)
 
     def items(self, split: str) -> Sequence[StepItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -55,11 +54,9 @@ class StepTask(RewardModelTask):
         return ()
 
     def texts(self, item: StepItem) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The solution as the net sees it, and its labels."""
         return {"text": self.tokenizer.decode(item.ids), "labels": " ".join(str(int(v)) for v in item.labels_T)}
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """A one-label sequence classifier with its card."""
         save_model(
             self.net,
             self.tokenizer,
@@ -72,5 +69,4 @@ class StepTask(RewardModelTask):
 
 
 def build_trainer(config: PrmConfig, ctx: BuildContext) -> OfflineTrainer:
-    """The offline loop over labelled steps."""
     return OfflineTrainer(config, ctx, StepTask(config, ctx))

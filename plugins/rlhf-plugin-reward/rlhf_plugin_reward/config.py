@@ -39,7 +39,6 @@ class RewardTrainerConfig(OfflineTrainerConfig):
     """Tokens of a conversation; what exceeds it is cut off and counted."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse two sets of adapters, and adapters that would not learn."""
         super().preflight(ctx)
         if self.train_trunk != "full" and ctx.config.model.lora is not None:
             raise ConfigError(
@@ -87,7 +86,6 @@ class BradleyTerryConfig(ComponentConfig):
     """Most tokens per forward, padding included where the model needs it; a CPU gets less at a time."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that the folder is there."""
         check_reward_folder(self.path)
 
 
@@ -144,7 +142,6 @@ class EnsembleConfig(ComponentConfig):
         return self
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that a given folder is there, or that there are pairs to train on where they can be looked at."""
         if self.path is None and self.pairs is None:
             check_pairs(ctx)
         if self.path is not None and not (Path(self.path).expanduser() / "ensemble.json").is_file():
@@ -154,11 +151,7 @@ class EnsembleConfig(ComponentConfig):
 
 
 def check_reward_folder(path: str) -> None:
-    """Refuse a reward model folder that is not there.
-
-    Raises:
-        ModelError: names it.
-    """
+    """Refuse a reward model folder that is not there."""
     folder = Path(path).expanduser()
     looks_local = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
     looks_local = looks_local or folder.is_dir()
@@ -172,11 +165,7 @@ def check_reward_folder(path: str) -> None:
 
 
 def check_pairs(ctx: BuildContext) -> None:
-    """Refuse a run's dataset that holds prompts alone, where an ensemble is to be trained on it; its first rows tell.
-
-    Raises:
-        DatasetError: says where pairs can be given.
-    """
+    """Refuse a run's dataset of prompts alone, where an ensemble is to be trained on it; its first rows tell."""
     from rlhf_core.data import Datasets
 
     settings = ctx.config.dataset
@@ -195,7 +184,6 @@ def without_pairs(error: DatasetError) -> bool:
 
 
 def needs_pairs(error: DatasetError) -> DatasetError:
-    """The error for prompts without pairs."""
     return DatasetError(
         "reward 'ensemble' is trained on preference pairs, and the dataset of the run holds none",
         where=error.where,

@@ -20,11 +20,7 @@ EARLIER_LENGTH = 1024
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which part of a conversation a reward model sees.
-
-    Example:
-        View(turns="last", truncation="left")  # system turn, last user turn and the answer
-    """
+    """Which part of a conversation a reward model sees."""
 
     turns: str = "all"
     """``all`` turns before the answer, or from the ``last`` of the user on, with the system turn."""
@@ -53,7 +49,6 @@ class View:
 
 
 def write_view(view: View, folder: Path) -> None:
-    """Keep it beside the weights."""
     write_json(folder / FILE, asdict(view))
 
 
@@ -81,11 +76,7 @@ class Encoder:
         return self.cut(*self.sides(sample.before, sample.completion, sample.prompt.tools, call))
 
     def check_episodes(self, model: str, environment: Any) -> None:
-        """Refuse an environment whose calls and results this model's chat template cannot write.
-
-        Raises:
-            ModelError: names the model; nothing was sampled yet.
-        """
+        """Refuse an environment whose calls and results this model's chat template cannot write."""
         check_episodes(lambda messages, tools: self.sides(messages, "1", tools), model, environment)
 
     def sides(
@@ -114,16 +105,7 @@ class Encoder:
 
 
 def check_episodes(write: Callable[[Sequence[Message], Sequence[Tool]], object], model: str, environment: Any) -> None:
-    """Refuse an environment whose calls and results a reward model's chat template cannot write.
-
-    Args:
-        write: renders a conversation with tools, by the model's template.
-        model: names it.
-        environment: of the run; None refuses nothing.
-
-    Raises:
-        ModelError: names the model; nothing was sampled yet.
-    """
+    """Refuse an environment whose calls and results a reward model's chat template cannot write."""
     if environment is None:
         return
     call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": {}}}

@@ -183,7 +183,6 @@ def _train_members(
 
 
 def _sampled(items: Sequence[PairItem], k: int) -> list[PairItem]:
-    """A member's own bootstrap sample."""
     return [
         PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, (i.counts_K[k],)) for i in items if i.counts_K[k] > 0
     ]
@@ -208,7 +207,6 @@ def _scale(chosen_NK: Floats, rejected_NK: Floats) -> dict[str, list[float]]:
 
 
 def describe(quality: dict[str, Any]) -> str:
-    """One line for people."""
     rows = [f"{m['accuracy']:.1%}" for m in quality["members"]]
     ensemble = quality["ensemble"]
     return (

@@ -17,7 +17,6 @@ class BradleyTerry:
 
     @classmethod
     def from_config(cls, config: BradleyTerryLossConfig) -> BradleyTerry:
-        """The loss with these settings."""
         return cls(config.label_smoothing, config.centring)
 
     def __call__(self, batch: PairBatch) -> LossOutput:

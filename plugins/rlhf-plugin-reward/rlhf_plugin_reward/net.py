@@ -32,13 +32,7 @@ MOST_KEPT = 1 << 18
 
 
 class RewardNet(TransformerWithHead):
-    """``scores_BK = head(trunk(conversation)[last token])``.
-
-    Args:
-        trunk: transformer without its language-model head.
-        head: ``Linear(H, K)``.
-        frozen: the trunk does not learn (and runs without gradient).
-    """
+    """``scores_BK = head(trunk(conversation)[last token])``."""
 
     def __init__(self, trunk: Any, head: torch.nn.Linear, frozen: bool = False) -> None:
         super().__init__(trunk, head)
@@ -90,11 +84,7 @@ def new_head(hidden: int, heads: int, seed: int) -> torch.nn.Linear:
 
 
 def trunk_of(policy: LoadedModel) -> Any:
-    """The transformer under a causal language model.
-
-    Raises:
-        ModelError: the model cannot be taken apart.
-    """
+    """The transformer under a causal language model."""
     parts = take_apart(policy.model)
     if parts is None:
         raise ModelError(
@@ -116,12 +106,6 @@ def net_to_train(policy: LoadedModel, heads: int, ctx: BuildContext, train_trunk
 
     Where the trunk has its weights the net is on the run's device; else each rank reads its part of them once the
     strategy has divided the net.
-
-    Args:
-        policy: not used otherwise.
-        heads: how many scores a conversation has.
-        ctx: seed and strategy.
-        train_trunk: ``full``, ``lora`` or ``frozen``.
     """
     sharing = "none" if train_trunk == "full" else train_trunk
     net = fresh_net(policy, heads, ctx.seed, sharing, copy_trunk=False)
@@ -131,12 +115,7 @@ def net_to_train(policy: LoadedModel, heads: int, ctx: BuildContext, train_trunk
 def save_classifier(
     net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None, view: View | None = None
 ) -> None:
-    """Write a one-head net so that ``AutoModelForSequenceClassification`` loads it with one label.
-
-    Args:
-        weights: the net's state dict, gathered from all ranks; None takes the net's own.
-        view: what it was trained to see of a conversation.
-    """
+    """Write a one-head net so that ``AutoModelForSequenceClassification`` loads it with one label."""
     net.save_classifier(folder, tokenizer.pad_token_id, weights)
     tokenizer.save_pretrained(folder)
     write_view(view or View(), folder)
@@ -155,15 +134,7 @@ def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
 
 
 def load_classifier(path: str, chat_template: str | None = None) -> tuple[RewardNet, Any]:
-    """A reward model trained here or elsewhere, and its tokenizer.
-
-    Args:
-        path: folder or hub id.
-        chat_template: how conversations are written, in place of the tokenizer's own template.
-
-    Raises:
-        ModelError: cannot be loaded, has several labels, or its head was not in the file.
-    """
+    """A reward model trained here or elsewhere, and its tokenizer."""
     tokenizer = load_tokenizer(ModelConfig(path=path, chat_template=chat_template))
     model = _load_model(path)
     if model.config.num_labels != 1:

@@ -99,7 +99,6 @@ class PairModule(torch.nn.Module):
         return self.batch(items) if compute is None else compute(self, items)
 
     def batch(self, items: Sequence[PairItem]) -> PairBatch:
-        """The pair batch, flattened to ``[B * K]``."""
         scores = self.net([*(i.chosen_ids for i in items), *(i.rejected_ids for i in items)])
         chosen_BK, rejected_BK = scores[: len(items)], scores[len(items) :]
         heads = scores.shape[1]

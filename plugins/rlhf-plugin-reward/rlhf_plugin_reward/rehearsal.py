@@ -13,13 +13,7 @@ from rlhf_plugin_reward.pairs import PairItem, PairModule
 def pair_rehearsal(
     config: Any, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[PairModule, Sequence[Any]]:
-    """Module and items as the trainer has them.
-
-    Args:
-        config: the trainer's settings.
-        ctx: ``policy`` has no weights.
-        sizes: (tokens of the prompt, tokens of chosen and rejected) of each pair.
-    """
+    """Module and items as the trainer has them, for sizes (tokens of the prompt, tokens of each response) of pairs."""
     sharing = "none" if config.train_trunk == "full" else str(config.train_trunk)
     net = fresh_net(ctx.policy, 1, 0, sharing, copy_trunk=False)
     pairs: list[Any] = []

@@ -153,13 +153,7 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
 def divided_features(
     net: RewardNet, batches: Sequence[Sequence[tuple[int, ...]]], strategy: Strategy
 ) -> dict[tuple[int, ...], torch.Tensor]:
-    """Features ``[H]`` of this rank's conversations, from a copy of a trunk whose weights the ranks divide.
-
-    Args:
-        net: without weights; it stays so.
-        batches: of this rank; each is one forward.
-        strategy: divides the copy; all ranks make as many forwards.
-    """
+    """Features ``[H]`` of this rank's conversations, from a copy of a trunk whose weights the ranks divide."""
     forward = NoGradForward(strategy, FrozenTrunk(copy.deepcopy(net.trunk)), frozen=True)
     rows = [row for batch in batches for row in batch]
     ends = list(accumulate(map(len, batches), initial=0))
@@ -175,11 +169,7 @@ def divided_features(
 
 
 class FrozenTrunk(torch.nn.Module):
-    """A trunk that is called inside of a forward of all ranks.
-
-    Args:
-        trunk: never trained.
-    """
+    """A trunk that is called inside of a forward of all ranks."""
 
     def __init__(self, trunk: torch.nn.Module) -> None:
         super().__init__()
@@ -200,13 +190,8 @@ def score_ids(net: RewardNet, ids: Ids, batch_tokens: int) -> npt.NDArray[np.flo
 
 
 def score_batches(net: RewardNet, ids: Ids, batch_tokens: int) -> list[list[int]]:
-    """Conversations of each forward that scores them, by place.
-
-    Args:
-        net: decides whether they are padded.
-        ids: of each conversation.
-        batch_tokens: bounds a forward: padded tokens, or, without padding, tokens before common beginnings are merged.
-    """
+    """Conversations of each forward that scores them, by place; ``batch_tokens`` bounds a forward: padded tokens, or,
+    without padding, tokens before common beginnings are merged."""
     device = net.head.weight.device
     if net.without_padding and net.can_pack():
         return list(by_beginning(ids, on_device(batch_tokens, ROW_TOKENS, device)))
@@ -221,14 +206,12 @@ class SingleReward:
 
     @classmethod
     def from_config(cls, config: BradleyTerryConfig, ctx: BuildContext) -> SingleReward:
-        """Load the classifier to where the policy is."""
         reward = cls.load(config, device_of(ctx))
         reward.encoder.check_episodes(str(config.path), getattr(ctx.config, "environment", None))
         return reward
 
     @classmethod
     def load(cls, config: BradleyTerryConfig, device: str) -> SingleReward:
-        """Load a classifier folder."""
         net, tokenizer = load_classifier(config.path, config.chat_template)
         view = read_view(config.path).or_else(config.turns, config.truncation, config.max_length)
         if not view.own and not tokenizer.chat_template:
@@ -259,14 +242,7 @@ def as_score(value: float, parts: dict[str, float] | None = None) -> Score:
 
 
 class EnsembleReward:
-    """K members on one scale; their disagreement costs.
-
-    Args:
-        nets: one net with K heads, or K nets with one.
-        encoder: conversation to token ids.
-        config: how to combine them.
-        meta: ``mean``, ``std`` per member, ``gate_stds``, and ``heldout``: raw scores of the held-out pairs' sides.
-    """
+    """K members on one scale; their disagreement costs."""
 
     def __init__(
         self, nets: Sequence[RewardNet], encoder: Encoder, config: EnsembleConfig, meta: dict[str, Any]

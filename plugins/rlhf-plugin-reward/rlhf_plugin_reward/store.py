@@ -68,11 +68,7 @@ def tokenizer_digest(base: ModelConfig) -> str:
 
 
 def save_shared(net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None) -> None:
-    """Write a trunk (adapters folded in) and its stacked heads.
-
-    Args:
-        weights: the net's state dict, gathered from all ranks; None takes the net's own.
-    """
+    """Write a trunk (adapters folded in) and its stacked heads; without ``weights`` the net's own."""
     weights = net.state_dict() if weights is None else weights
     net.save_trunk(folder / "trunk", weights)
     tokenizer.save_pretrained(folder / "trunk")
@@ -80,11 +76,7 @@ def save_shared(net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[s
 
 
 def load_shared(folder: Path, meta: dict[str, Any]) -> tuple[RewardNet, Any]:
-    """Read it back as one net with K heads.
-
-    Raises:
-        ModelError: a file is not what was written.
-    """
+    """Read it back as one net with K heads."""
     from transformers import AutoModel
 
     verify_files(folder)

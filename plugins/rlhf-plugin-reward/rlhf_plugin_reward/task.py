@@ -59,7 +59,6 @@ class RewardModelTask:
         self.net.save_trained(folder / "trained.safetensors", weights)
 
     def load_model(self, folder: Path) -> None:
-        """Read a checkpoint's weights."""
         self.net.load_trained(folder / "trained.safetensors")
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def default_rubric() -> Rubric:
-    """The rubric ``assistant``."""
     return load_rubric("assistant")
 
 
@@ -35,7 +34,6 @@ class RubricRewardConfig(ComponentConfig):
     asking: Asking = Asking()
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the judge."""
         self.judge.preflight(ctx)
 
 
@@ -52,11 +50,6 @@ class RubricModelConfig(ComponentConfig):
     """Padded tokens per forward."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that the folder is there.
-
-        Raises:
-            ModelError: names it.
-        """
         if not (Path(self.path).expanduser() / "rubric.json").is_file():
             raise ModelError(
                 f"'{self.path}' holds no rubric model",
@@ -81,11 +74,7 @@ class RubricTrainerConfig(RewardModelConfig):
     """The criteria that the grades are of."""
 
     def check_row(self, prompt: Prompt, where: str) -> str | None:
-        """The response of a row, for `rlhf data check`; None where its score is missing.
-
-        Raises:
-            DatasetError: no response, or grades that do not fit the rubric.
-        """
+        """The response of a row, for `rlhf data check`; None where its score is missing."""
         from rlhf_plugin_rubric.graded import read_row
 
         row = read_row(prompt, self.rubric, where)

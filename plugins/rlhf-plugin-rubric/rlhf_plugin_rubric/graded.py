@@ -21,7 +21,6 @@ class GradedItem:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the conversation."""
         return len(self.ids)
 
 
@@ -35,11 +34,7 @@ class Graded:
 
 
 def read_rows(datasets: Datasets, split: str, rubric: Rubric, counts: Counter[str]) -> list[Graded]:
-    """Rows of a split; those without a score are dropped and counted.
-
-    Raises:
-        DatasetError: a row without a response or grades, or with grades that do not fit the rubric: file and line.
-    """
+    """Rows of a split; those without a score are dropped and counted."""
     graded: list[Graded] = []
     for prompt in datasets.prompts(split):
         row = read_row(prompt, rubric, datasets.where(prompt.id))

@@ -21,12 +21,7 @@ where each N is a whole number on the criterion's scale."""
 
 
 class RubricReward:
-    """``sum_c w_c (g_c - low_c) / (high_c - low_c)``, weights adding up to 1; one part per criterion, from 0 to 1.
-
-    Args:
-        config: rubric, and the settings of the questions.
-        judge: the model that grades.
-    """
+    """``sum_c w_c (g_c - low_c) / (high_c - low_c)``, weights adding up to 1; one part per criterion, from 0 to 1."""
 
     def __init__(self, config: RubricRewardConfig, judge: Judge) -> None:
         self.config, self.judge, self.rubric = config, judge, config.rubric
@@ -34,7 +29,6 @@ class RubricReward:
 
     @classmethod
     def from_config(cls, config: RubricRewardConfig, ctx: BuildContext) -> RubricReward:
-        """Build the judge and the reward."""
         return cls(config, config.judge.build(ctx))
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
@@ -44,7 +38,6 @@ class RubricReward:
         return [v.missing if v.value is None else Score(self.rubric.value(v.value), v.value) for v in verdicts]
 
     def request(self, at: int, sample: Sample) -> JudgeRequest:
-        """The question about one sample."""
         asking = self.config.asking
         return JudgeRequest(
             f"{sample.prompt.id}#{at}",
@@ -56,23 +49,16 @@ class RubricReward:
         )
 
     def parse(self, answer: dict[str, Any]) -> dict[str, float]:
-        """Normalised grades.
-
-        Raises:
-            Unusable: they do not fit the rubric.
-        """
         try:
             return self.rubric.read(answer.get("grades"))
         except BadGrades as error:
             raise Unusable(str(error)) from error
 
     def close(self) -> None:
-        """Close the judge; idempotent."""
         close_judge(self.judge)
 
 
 def system_text(rubric: Rubric) -> str:
-    """What every question shares."""
     rows = [f"- {c.name}, from {c.scale[0]} (worst) to {c.scale[1]} (best): {c.question}" for c in rubric.criteria]
     names = ", ".join(f'"{n}": N' for n in rubric.names)
     return SYSTEM.format(criteria="\n".join(rows), names=names)

@@ -91,25 +91,14 @@ def save_model(
     folder: Path,
     weights: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write trunk, heads, and ``rubric.json`` with what they mean.
-
-    Args:
-        weights: the net's state dict, gathered from all ranks; None takes the net's own.
-    """
+    """Write trunk, heads, and ``rubric.json`` with what they mean."""
     folder.mkdir(parents=True, exist_ok=True)
     save_shared(net, tokenizer, folder, weights)
     write_json(folder / "rubric.json", {"rubric": rubric.model_dump(mode="json"), "mean": list(mean_K)})
 
 
 class RubricModelReward:
-    """The weighted mean of a model's grades; one part per criterion.
-
-    Args:
-        net: one head per criterion.
-        encoder: conversation to token ids.
-        rubric: what the heads stand for.
-        mean_K: added to what the heads say.
-    """
+    """The weighted mean of a model's grades; one part per criterion."""
 
     def __init__(
         self, net: RewardNet, encoder: Encoder, rubric: Rubric, mean_K: Sequence[float], batch_tokens: int
@@ -119,11 +108,6 @@ class RubricModelReward:
 
     @classmethod
     def from_config(cls, config: RubricModelConfig, ctx: BuildContext) -> RubricModelReward:
-        """Load the model to where the policy is.
-
-        Raises:
-            ModelError: the folder holds none.
-        """
         config.preflight(ctx)
         reward = cls.load(config, device_of(ctx))
         reward.encoder.check_episodes(str(config.path), getattr(ctx.config, "environment", None))
@@ -131,7 +115,6 @@ class RubricModelReward:
 
     @classmethod
     def load(cls, config: RubricModelConfig, device: str) -> RubricModelReward:
-        """Load a folder that :func:`save_model` wrote."""
         folder = Path(config.path).expanduser()
         meta = json.loads((folder / "rubric.json").read_text())
         rubric = Rubric.model_validate(meta["rubric"])

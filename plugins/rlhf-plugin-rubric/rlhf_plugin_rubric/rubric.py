@@ -43,13 +43,7 @@ class Criterion(Config):
 
 
 class Rubric(Config):
-    """Some criteria.
-
-    Example:
-        >>> rubric = Rubric(criteria=({"name": "clear", "question": "Is it clear?"},))
-        >>> rubric.value({"clear": 0.75})
-        0.75
-    """
+    """Some criteria."""
 
     criteria: tuple[Criterion, ...]
 
@@ -69,7 +63,6 @@ class Rubric(Config):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the criteria, in order."""
         return tuple(c.name for c in self.criteria)
 
     @property
@@ -79,11 +72,7 @@ class Rubric(Config):
         return tuple(c.weight / total for c in self.criteria)
 
     def read(self, grades: Any) -> dict[str, float]:
-        """Grades on their scales as numbers from 0 to 1.
-
-        Raises:
-            BadGrades: a criterion is missing or unknown, or a grade is no number on its scale.
-        """
+        """Grades on their scales as numbers from 0 to 1."""
         if not isinstance(grades, Mapping):
             raise BadGrades(f"grades must be an object with {', '.join(self.names)}, not {str(grades)[:40]!r}")
         if missing := [n for n in self.names if n not in grades]:
@@ -107,11 +96,7 @@ def on_scale(name: str, value: Any, low: float, high: float) -> float:
 
 
 def load_rubric(name: str) -> Rubric:
-    """A rubric that comes with the plugin, by its name, or one of your own, by its file.
-
-    Raises:
-        ConfigError: no such file, or not a rubric; names file and reason.
-    """
+    """A rubric that comes with the plugin, by its name, or one of your own, by its file."""
     import yaml
 
     file = SHIPPED / f"{name}.yaml" if name.isidentifier() else Path(name).expanduser()

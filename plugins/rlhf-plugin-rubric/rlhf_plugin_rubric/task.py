@@ -43,15 +43,12 @@ class RubricTask(RewardModelTask):
         return encode_rows(self.rows[split], self.encoder, self.ctx.session.counts)
 
     def conversations(self, item: Any) -> Sequence[Sequence[int]]:
-        """One."""
         return (item.ids,)
 
     def texts(self, item: Any) -> Mapping[str, str]:
-        """The conversation as the net sees it."""
         return {"text": self.tokenizer.decode(item.ids)}
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """Trunk, heads and rubric."""
         save_model(self.net, self.tokenizer, self.rubric, self.mean_K, folder, weights)
         write_view(self.view, folder)
 
@@ -69,7 +66,6 @@ class RubricTrainer(OfflineTrainer):
 
 
 def mean_grades(rows: list[Graded]) -> list[float]:
-    """Mean normalised grade of each criterion."""
     if not rows:
         raise DatasetError("no row has grades to learn from", fix="check the dataset: prompt, completion and grades")
     grades_NK = np.array([row.grades_K for row in rows])

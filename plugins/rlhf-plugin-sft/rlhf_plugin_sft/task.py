@@ -30,11 +30,7 @@ class SftTask:
         self.module = PolicyModule(self.model)
 
     def items(self, split: str) -> Sequence[TrainingSample]:
-        """Tokenize; examples over ``max_length`` or the model's context are dropped and counted.
-
-        Raises:
-            DatasetError: more than ``dataset.max_dropped_fraction`` of them, or all of one source.
-        """
+        """Tokenize; examples over ``max_length`` or the model's context are dropped and counted."""
         limit = min(self.config.max_length, self.policy.context)
         samples: list[TrainingSample] = []
         sizes: list[tuple[str, str, int]] = []
@@ -58,7 +54,6 @@ class SftTask:
         return samples
 
     def texts(self, item: TrainingSample) -> Mapping[str, str]:
-        """Prompt and completion as the model sees them."""
         return {
             "prompt": self.policy.tokenizer.decode(item.prompt_ids),
             "completion": self.policy.tokenizer.decode(item.completion_ids),
@@ -69,7 +64,6 @@ class SftTask:
         self.policy.save(folder, weights)
 
     def load_model(self, folder: Path) -> None:
-        """Read a checkpoint's weights."""
         self.policy.load_weights(folder)
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
@@ -78,16 +72,11 @@ class SftTask:
 
 
 def build_trainer(config: SftConfig, ctx: BuildContext) -> OfflineTrainer:
-    """The offline loop over demonstrations."""
     return OfflineTrainer(config, ctx, SftTask(config, ctx))
 
 
 class Turns(NamedTuple):
-    """A conversation cut where learning may begin.
-
-    Example:
-        Turns(prompt=(1, 5, 6), completion=(8, 2, 5, 7, 6, 9, 2), learned=(True, True, False, False, False, True, True))
-    """
+    """A conversation cut where learning may begin."""
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
@@ -106,15 +95,7 @@ def last_answer(
 def all_answers(
     formatter: Formatter, prompt: Sequence[Message], text: str, turn: Message | None = None, tools: Sequence[Tool] = ()
 ) -> Turns:
-    """Learn every answer of the assistant, each as it would be written: after its own prompt, up to its end token.
-
-    Args:
-        formatter: with a chat template.
-        prompt: the turns before the last answer, those of the assistant among them.
-        text: the last answer.
-        turn: the last answer whole, where it is more than a text; results of tools are never learned.
-        tools: those of the prompt.
-    """
+    """Learn every answer of the assistant, each as it would be written: after its own prompt, up to its end token."""
     messages = [*prompt, turn or {"role": "assistant", "content": text}]
     answers = [n for n, m in enumerate(messages) if m["role"] == "assistant"]
     if len(answers) == 1:

@@ -23,11 +23,7 @@ class TensorBoardConfig(ComponentConfig):
     """How long a metric may stay in memory before it is on disk."""
 
     def build(self, ctx: BuildContext) -> TensorBoardTracker:
-        """Return the tracker; it writes to the run's folder unless told otherwise.
-
-        Raises:
-            PluginError: the tensorboard package is missing, or there is no folder to write to.
-        """
+        """Return the tracker; it writes to the run's folder unless told otherwise."""
         folder = self.log_dir or (ctx.run_dir / "tensorboard" if ctx.run_dir else None)
         if folder is None:
             raise PluginError(

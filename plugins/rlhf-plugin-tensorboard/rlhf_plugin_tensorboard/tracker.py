@@ -11,13 +11,7 @@ from torch.utils.tensorboard.writer import SummaryWriter
 
 
 class TensorBoardTracker:
-    """Writes event files into one folder.
-
-    Args:
-        folder: created at the first metric.
-        flush_seconds: how long a metric may stay in memory.
-        report: facts for the run's summary; the number of metrics left out goes here.
-    """
+    """Writes event files into one folder."""
 
     def __init__(self, folder: Path, flush_seconds: int, report: dict[str, Any]) -> None:
         self.folder, self.flush_seconds, self.report = folder, flush_seconds, report

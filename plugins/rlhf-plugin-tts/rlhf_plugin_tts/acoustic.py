@@ -21,11 +21,6 @@ class AcousticProxy(ClipReward):
         self.scales = {**PROXY_SCALES, **config.scales}
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """The weighted sum.
-
-        Raises:
-            ClipError: a feature that counts is not defined, as the pitch of a clip without voice is not.
-        """
         analysis = Analysis(clip, self.config.pitch)
         features = {name: FEATURES[name](analysis) for name in self.config.weights}
         total = 0.0

@@ -23,11 +23,7 @@ class ClipError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clip:
-    """Mono samples.
-
-    Example:
-        Clip(samples=np.zeros(16000, np.float32), rate=16000)
-    """
+    """Mono samples."""
 
     samples: Samples
     """Shape ``[N]``; full scale is -1 to 1."""
@@ -38,7 +34,6 @@ class Clip:
 
     @property
     def seconds(self) -> float:
-        """Duration."""
         return len(self.samples) / self.rate
 
     def at(self, rate: int) -> Clip:
@@ -51,16 +46,7 @@ class Clip:
 
 
 def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -> Clip:
-    """Read a WAV, FLAC, OGG or MP3 file; channels are averaged.
-
-    Args:
-        source: a file, or a sample whose completion holds one sound.
-        most_seconds: a longer file is refused unread.
-
-    Raises:
-        ClipError: no sound, no such file, too long, cut off, nothing that libsndfile reads, no samples, or some not
-            finite.
-    """
+    """Read a WAV, FLAC, OGG or MP3 file; channels are averaged."""
     import soundfile
 
     path = audio_path(source) if isinstance(source, Sample) else Path(source)
@@ -80,12 +66,7 @@ def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -
 
 
 def check_whole(header: str, label: str) -> None:
-    """Refuse a WAV file that ends before its header says: libsndfile reads the rest of a half copied file as a whole.
-
-    Args:
-        header: what libsndfile says of it.
-        label: the file.
-    """
+    """Refuse a WAV file that ends before its header says: libsndfile reads half a copy as a whole."""
     length = re.search(r"^data : (\d+) \(should be (\d+)\)", header, re.MULTILINE)
     if length and int(length[2]) < int(length[1]) < STREAMED:
         raise ClipError(f"'{label}' is cut off: {length[2]} of {length[1]} bytes of sound are there")
@@ -114,7 +95,6 @@ FULL_SCALE = 32766 / 32768
 
 
 def audio_path(sample: Sample) -> Path:
-    """Where a completion's sound is."""
     sounds = [m for m in sample.media if m.kind == "audio"]
     if len(sounds) != 1:
         raise ClipError(f"the completion of '{sample.prompt.id}' has {len(sounds) or 'no'} sounds, expected one")

@@ -21,12 +21,7 @@ QUIET = 1e-4
 
 
 class ClipReward:
-    """Scores clips one by one.
-
-    Args:
-        max_seconds: a longer clip has no score.
-        hears_silence: a silent clip has a score too.
-    """
+    """Scores clips one by one."""
 
     resamples: ClassVar[bool] = True
     """Whether it hears clips at 16 kHz, whatever their rate."""
@@ -36,11 +31,7 @@ class ClipReward:
         self._rates: set[int] = set()
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """(value, parts) of one clip.
-
-        Raises:
-            ClipError: it has none; says why.
-        """
+        """(value, parts) of one clip."""
         raise NotImplementedError
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:

@@ -43,11 +43,6 @@ class SpeechRewardConfig(ComponentConfig):
     """A longer clip has no score."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse a scorer whose packages are not installed.
-
-        Raises:
-            ConfigError: names the package and how to install it.
-        """
         del ctx
         check_installed(self.name, self.needs)
 
@@ -60,7 +55,6 @@ def check_installed(name: str, needs: Mapping[str, str]) -> None:
 
 
 def check_features(names: Mapping[str, Any]) -> None:
-    """Refuse a feature that does not exist."""
     if unknown := sorted(set(names) - set(PROXY_SCALES)):
         raise ConfigError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(PROXY_SCALES))
 
@@ -106,7 +100,6 @@ class AcousticProxyConfig(SpeechRewardConfig):
         return value
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that Praat is installed where it is chosen."""
         super().preflight(ctx)
         if self.pitch == "praat":
             check_installed(self.name, {"parselmouth": 'pip install "rlhf-plugin-tts[praat]" (GPL-3.0)'})
@@ -173,7 +166,6 @@ class WerConfig(SpeechRewardConfig):
     """A higher error rate counts as this one; the part ``wer`` says what it was."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that the recogniser is there."""
         super().preflight(ctx)
         if self.recogniser == "pocketsphinx":
             check_installed(self.name, {"pocketsphinx": "pip install pocketsphinx"})
@@ -225,7 +217,6 @@ class AudioModelConfig(SpeechRewardConfig):
     """lambda in ``mean - lambda * std`` over the members (population std), where there are several."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that each folder holds such a model."""
         super().preflight(ctx)
         from rlhf_plugin_tts.store import check_folder
 

@@ -36,7 +36,6 @@ class DistillMos(ClipReward):
 
     @torch.inference_mode()
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """Mean over the clip's segments."""
         return float(self.net(segments(torch.from_numpy(clip.at(RATE).samples))).mean()), {}
 
 

@@ -44,7 +44,6 @@ class Dnsmos(ClipReward):
         self.p835 = _session("sig_bak_ovr.onnx", config.threads) if wants[1] else None
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """Means over the clip's windows."""
         scores = [self._window(w) for w in windows(clip.at(RATE).samples, self.config.hop_seconds)]
         parts = {name: float(np.mean([row[name] for row in scores])) for name in scores[0]}
         return parts[self.config.value], parts

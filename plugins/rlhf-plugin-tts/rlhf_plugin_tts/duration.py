@@ -22,11 +22,7 @@ class Duration(ClipReward):
         self.config = config
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """0 at the expected duration, -0.69 at half or twice of it.
-
-        Raises:
-            ClipError: the text has no letter.
-        """
+        """0 at the expected duration, -0.69 at half or twice of it."""
         characters = sum(c.isalnum() for c in spell_numbers(spoken_text(sample)))
         if not characters:
             raise ClipError("the prompt has no letter to be spoken")

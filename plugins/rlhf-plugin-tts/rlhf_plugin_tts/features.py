@@ -35,12 +35,7 @@ BLOCK_SECONDS = 30
 
 
 class Analysis:
-    """Spectrum and pitch of a clip at 16 kHz, computed when first asked for.
-
-    Args:
-        clip: at any sample rate.
-        pitch: ``autocorrelation`` (own, permissive) or ``praat`` (parselmouth, GPL, the extra ``praat``).
-    """
+    """Spectrum and pitch of a clip at 16 kHz, computed when first asked for."""
 
     def __init__(self, clip: Clip, pitch: Literal["autocorrelation", "praat"] = "autocorrelation") -> None:
         self.seconds, self._tracker = clip.seconds, pitch
@@ -69,7 +64,6 @@ class Analysis:
 
     @cached_property
     def track(self) -> PitchTrack:
-        """Pitch, frame by frame."""
         if self._tracker == "praat":
             from rlhf_plugin_tts.praat import praat_pitch
 
@@ -211,12 +205,7 @@ FEATURES: dict[str, Callable[[Source], float]] = {
 
 
 def measure(clip: Clip, pitch: Literal["autocorrelation", "praat"] = "autocorrelation") -> dict[str, float]:
-    """All features of a clip; NaN where one is not defined.
-
-    Example:
-        >>> round(measure(clip_of(np.sin(2 * np.pi * 200 * np.arange(16000) / 16000), 16000))["voiced_fraction"], 2)
-        1.0
-    """
+    """All features of a clip; NaN where one is not defined."""
     analysis = Analysis(clip, pitch)
     return {name: function(analysis) for name, function in FEATURES.items()}
 

@@ -45,7 +45,6 @@ class GuardedConfig(ComponentConfig):
     guards: GuardSettings = GuardSettings()
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the reward as if it were the run's, and the recogniser where it is used."""
         inner = ctx
         if getattr(ctx.config, "reward", None) is self:
             inner = ctx.with_(config=ctx.config.model_copy(update={"reward": self.of}))
@@ -76,12 +75,10 @@ class SpeechConfig(CompositeConfig):
     """Penalties are in standard deviations."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the parts and the guards."""
         super().preflight(ctx)
         check_guards(self.guards, ctx)
 
 
 def check_guards(guards: GuardSettings, ctx: BuildContext) -> None:
-    """Refuse a guard whose recogniser is not installed."""
     if guards.most_wer is not None:
         guards.wer.preflight(ctx)

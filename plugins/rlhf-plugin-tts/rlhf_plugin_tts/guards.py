@@ -28,10 +28,6 @@ class Guarded:
 
     What was measured is in the parts ``guard/NAME``; ``guard/broken`` is how many limits were broken. A clip that the
     reward has no score for stays without one.
-
-    Args:
-        reward: what is guarded.
-        guards: the limits.
     """
 
     def __init__(self, reward: Any, guards: GuardSettings) -> None:
@@ -43,7 +39,6 @@ class Guarded:
         )
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One score per sample."""
         scores = score_samples(self.reward, samples, "the guarded reward")
         return [self._guarded(score, sample) for score, sample in zip(scores, samples)]
 
@@ -62,11 +57,7 @@ class Guarded:
         return Score(score.value - self.guards.penalty * len(broken), parts, score.status, score.detail)
 
     def measure(self, sample: Sample) -> dict[str, tuple[float, float]]:
-        """Limit -> (what was measured, the most that is allowed).
-
-        Raises:
-            Unmeasured: the clip cannot be read, or a limit cannot be measured on it.
-        """
+        """Limit -> (what was measured, the most that is allowed)."""
         guards, measured = self.guards, {}
         try:
             clip = read_clip(sample)
@@ -89,7 +80,6 @@ class Guarded:
         return measured
 
     def close(self) -> None:
-        """Close the reward."""
         if callable(close := getattr(self.reward, "close", None)):
             close()
 
@@ -98,11 +88,9 @@ class GuardedWithState(Guarded):
     """A guarded reward that keeps state, such as running statistics."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The reward's."""
         return self.reward.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it."""
         self.reward.load_state_dict(state)
 
 
@@ -119,10 +107,8 @@ def learns(composite: CompositeReward) -> bool:
 
 
 def build_guarded(config: GuardedConfig, ctx: BuildContext) -> Guarded:
-    """Build the inner reward and guard it."""
     return guard(config.of.build(ctx), config.guards)
 
 
 def build_speech(config: SpeechConfig, ctx: BuildContext) -> Guarded:
-    """Build the composite and guard it."""
     return guard(build_composite(config, ctx), config.guards)

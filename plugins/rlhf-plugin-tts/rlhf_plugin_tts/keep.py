@@ -41,7 +41,6 @@ class KeepSounds:
 
     @hookimpl
     def rlhf_rewards_ready(self, event: RewardsReady) -> None:
-        """Copy some of this step's sounds."""
         if (event.step - 1) % self._every or not any(r.media for r in event.rollouts):
             return
         chosen = [event.rollouts[i] for i in choose(event.rollouts, event.scores)]

@@ -23,11 +23,7 @@ CANDIDATES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PitchTrack:
-    """Pitch of each frame of 10 ms.
-
-    Example:
-        PitchTrack(hz_T=np.array([0, 119.8, 121.0]), strength_T=np.array([0, 0.95, 0.97]))
-    """
+    """Pitch of each frame of 10 ms."""
 
     hz_T: Floats
     """Fundamental frequency, 0 where unvoiced."""
@@ -42,10 +38,6 @@ class PitchTrack:
 
 def track_pitch(samples: Floats, rate: int) -> PitchTrack:
     """Pitch and its strength, with Praat's costs and the cheapest path through the candidates (Viterbi).
-
-    Args:
-        samples: shape ``[N]``.
-        rate: samples per second.
 
     Reference:
         Boersma, "Accurate short-term analysis of the fundamental frequency and the harmonics-to-noise ratio of a

@@ -34,18 +34,13 @@ class HeardPair:
 
 
 class PairOfClips(torch.nn.Module):
-    """Scores both sides.
-
-    Args:
-        head: what learns.
-    """
+    """Scores both sides."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
         self.head = head
 
     def forward(self, items: Sequence[HeardPair]) -> PairBatch:
-        """Scores of the chosen and of the rejected clips."""
         vectors_B2F = torch.stack([item.vectors_2F for item in items]).to(next(self.parameters()).device)
         return PairBatch(self.head(vectors_B2F[:, 0]), self.head(vectors_B2F[:, 1]))
 
@@ -92,16 +87,13 @@ class AudioRewardTask:
         return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """The head."""
         folder.mkdir(parents=True, exist_ok=True)
         save_file(self._state(weights), str(folder / TRAINED))
 
     def load_model(self, folder: Path) -> None:
-        """Read a checkpoint's head."""
         self.head.load_state_dict(load_file(str(folder / TRAINED)))
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """A folder that the rewards load."""
         config, head = self.config, Head(len(self.head.get_buffer("mean")), self.config.hidden)
         head.load_state_dict(self._state(weights))
         hears = "features" if config.encoder is None else "encoder"
@@ -113,5 +105,4 @@ class AudioRewardTask:
 
 
 def build_trainer(config: AudioRewardModelConfig, ctx: BuildContext) -> OfflineTrainer:
-    """The offline loop over pairs of clips."""
     return OfflineTrainer(config, ctx, AudioRewardTask(config, ctx))

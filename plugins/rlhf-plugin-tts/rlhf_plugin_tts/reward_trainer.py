@@ -38,12 +38,7 @@ class AudioRewardModelConfig(OfflineTrainerConfig):
     """A control: which clip of a training pair is called chosen is drawn by chance."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Read every pair and look for its files.
-
-        Raises:
-            ConfigError: the dataset is not one file of pairs.
-            DatasetError: a file is missing, or a clip is in training and held-out pairs.
-        """
+        """Read every pair and look for its files."""
         super().preflight(ctx)
         self.splits(ctx)
 

@@ -21,11 +21,7 @@ GROUPS = ("group", "engine", "speaker", "stimulus")
 
 @dataclass(frozen=True, slots=True)
 class RatedClip:
-    """A clip and what listeners, or an automatic MOS, gave it.
-
-    Example:
-        RatedClip(Path("a.flac"), reference=3.4, group="parler", row={"audio": "a.flac", "mos": 3.4})
-    """
+    """A clip and what listeners, or an automatic MOS, gave it."""
 
     path: Path | None
     """None where the row names no sound: rewards of text alone can be validated too."""
@@ -36,11 +32,7 @@ class RatedClip:
 
 @dataclass(frozen=True, slots=True)
 class AudioPair:
-    """Two clips of one prompt, the first of them preferred.
-
-    Example:
-        AudioPair(Path("a.flac"), Path("b.flac"), "pairs.jsonl, line 3")
-    """
+    """Two clips of one prompt, the first of them preferred."""
 
     chosen: Path
     rejected: Path
@@ -64,16 +56,7 @@ def audio_file(row: Mapping[str, Any], column: str, file: str, where: str) -> Pa
 
 
 def read_rated(file: str, reference: str | None, group: str | None) -> list[RatedClip]:
-    """Clips with ratings.
-
-    Args:
-        file: JSON lines (or a JSON list, or Parquet): ``audio`` and a rating.
-        reference: the rating's column; None takes the first that is known.
-        group: the column of speaker, engine or text; None takes the first that is known, if any.
-
-    Raises:
-        DatasetError: fewer than five clips, a missing file or rating, or ratings that are all equal.
-    """
+    """Clips with ratings."""
     rows, places = read_rows(file)
     clips = []
     for row, place in zip(rows, places):
@@ -155,13 +138,7 @@ def groups_of(pairs: Sequence[AudioPair]) -> list[str]:
 
 
 def disjoint_split(pairs: Sequence[AudioPair], fraction: float, seed: int) -> tuple[list[AudioPair], list[AudioPair]]:
-    """(train, held out) so that no clip is on both sides: pairs that share a clip, also through others, stay together.
-
-    Args:
-        pairs: all.
-        fraction: of the pairs, at least that many are held out.
-        seed: of the order in which groups of pairs are held out.
-    """
+    """(train, held out) so that no clip is on both sides: pairs that share one, also through others, stay together."""
     groups: dict[str, list[AudioPair]] = {}
     for name, pair in zip(groups_of(pairs), pairs):
         groups.setdefault(name, []).append(pair)
@@ -184,7 +161,6 @@ def disjoint_split(pairs: Sequence[AudioPair], fraction: float, seed: int) -> tu
 
 
 def refuse_shared(train: Sequence[AudioPair], heldout: Sequence[AudioPair]) -> None:
-    """Refuse a clip that is in both."""
     seen = {digest(path): pair.where for pair in train for path in (pair.chosen, pair.rejected)}
     for pair in heldout:
         for path in (pair.chosen, pair.rejected):

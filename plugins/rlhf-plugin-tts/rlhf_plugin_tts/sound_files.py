@@ -25,14 +25,7 @@ def default_folder() -> Path:
 
 
 class SoundFiles:
-    """Writes each sound once, under a name that its maker chooses; the oldest go when there are too many bytes.
-
-    A run copies what it keeps into its own folder (:mod:`rlhf_plugin_tts.keep`).
-
-    Args:
-        folder: made when first needed; None takes :func:`default_folder`.
-        most_bytes: of all files together.
-    """
+    """Writes each sound once, under a name that its maker chooses; the oldest go when there are too many bytes."""
 
     def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
         self.folder, self.most_bytes, self._written = folder or default_folder(), most_bytes, 0

@@ -22,12 +22,7 @@ RATE = 16000
 
 
 class SpeakerSimilarity(ClipReward):
-    """Cosine of the angle between two x-vectors, -1 to 1.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-        ConfigError: the reference clip cannot be read.
-    """
+    """Cosine of the angle between two x-vectors, -1 to 1."""
 
     def __init__(self, config: SpeakerSimilarityConfig) -> None:
         super().__init__(config.max_seconds)
@@ -50,11 +45,6 @@ class SpeakerSimilarity(ClipReward):
 
     @torch.inference_mode()
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """The similarity of one clip.
-
-        Raises:
-            ClipError: there is no reference.
-        """
         file = self.reference or next((m.path for m in sample.prompt.media if m.kind == "audio" and m.path), None)
         if file is None:
             raise ClipError("there is no clip of the speaker: neither reward.reference nor a sound of the prompt")

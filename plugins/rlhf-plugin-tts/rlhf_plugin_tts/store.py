@@ -16,7 +16,6 @@ REWARD_OF = {"features": "audio_feature_model", "encoder": "audio_encoder_model"
 
 
 def check_folder(place: str, reward: str) -> Mapping[str, Any]:
-    """The description of a trained model."""
     folder = Path(place).expanduser()
     fix = "rlhf tts train-reward --pairs FILE --output FOLDER writes one"
     if not (folder / META).is_file():

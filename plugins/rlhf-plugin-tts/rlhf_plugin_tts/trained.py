@@ -28,17 +28,11 @@ BLOCK = 20 * RATE
 class Ear(Protocol):
     """Turns a clip into what the head sees."""
 
-    def hear(self, clip: Clip) -> Tensor:
-        """A vector."""
-        ...
+    def hear(self, clip: Clip) -> Tensor: ...
 
 
 class FeatureEar:
-    """The vector of acoustic features.
-
-    Args:
-        names: which, in order.
-    """
+    """The vector of acoustic features."""
 
     def __init__(self, names: tuple[str, ...] = tuple(FEATURES)) -> None:
         if unknown := sorted(set(names) - set(FEATURES)):
@@ -46,11 +40,6 @@ class FeatureEar:
         self.names = names
 
     def hear(self, clip: Clip) -> Tensor:
-        """The features.
-
-        Raises:
-            ClipError: one is not defined.
-        """
         features = measure(clip)
         if bad := next((name for name in self.names if not np.isfinite(features[name])), None):
             raise ClipError(f"'{bad}' of the clip is not defined: it has no voice")
@@ -58,18 +47,13 @@ class FeatureEar:
 
 
 class EncoderEar:
-    """The mean over frames of a frozen self-supervised encoder's last layer.
-
-    Args:
-        place: folder or hub id.
-    """
+    """The mean over frames of a frozen self-supervised encoder's last layer."""
 
     def __init__(self, place: str) -> None:
         self.encoder = load_encoder(place)
 
     @torch.inference_mode()
     def hear(self, clip: Clip) -> Tensor:
-        """The mean hidden state."""
         samples = clip.at(RATE).samples
         scaled = torch.from_numpy((samples - samples.mean()) / (samples.std() + 1e-7))
         blocks = [b for b in scaled.split(BLOCK) if len(b) >= RATE // 10] or [scaled]
@@ -80,13 +64,7 @@ class EncoderEar:
 
 
 class Head(nn.Module):
-    """Standardises a vector and gives it one score: a layer of ReLU where ``hidden`` is above 0, else linear.
-
-    Args:
-        width: of the vector.
-        hidden: units.
-        dropout: in training.
-    """
+    """Standardises a vector and gives it one score: a layer of ReLU where ``hidden`` is above 0, else linear."""
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -103,13 +81,7 @@ class Head(nn.Module):
 
 
 class TrainedReward(ClipReward):
-    """A clip's score by one trained head, or by several that disagree.
-
-    Args:
-        members: what each head sees, and the head.
-        max_seconds: a longer clip has no score.
-        penalty: of one standard deviation over the members.
-    """
+    """A clip's score by one trained head, or by several that disagree."""
 
     def __init__(self, members: Sequence[tuple[Ear, Head]], max_seconds: float, penalty: float = 0.0) -> None:
         super().__init__(max_seconds)
@@ -129,20 +101,10 @@ class TrainedReward(ClipReward):
 
 
 def load_feature_model(config: AudioModelConfig) -> TrainedReward:
-    """The models of the folders.
-
-    Raises:
-        ModelError: one holds none that fits.
-    """
     return _loaded(config, lambda meta: tuple(meta["features"]), FeatureEar)
 
 
 def load_encoder_model(config: AudioEncoderConfig) -> TrainedReward:
-    """The models of the folders, with the encoders that they were trained on.
-
-    Raises:
-        ModelError: one holds none that fits, or its encoder cannot be loaded.
-    """
     return _loaded(config, lambda meta: str(meta["encoder"]), EncoderEar)
 
 
@@ -159,7 +121,6 @@ def _loaded(config: AudioModelConfig, heard: Callable[[Any], Any], ear: Callable
 
 
 def load_head(place: str, meta: Mapping[str, Any]) -> Head:
-    """The head of a folder."""
     head = Head(int(meta["width"]), int(meta["hidden"]))
     try:
         head.load_state_dict(load_file(str(Path(place).expanduser() / WEIGHTS)))

@@ -76,12 +76,7 @@ class Heard:
 
 
 def train_head(pairs_P2F: Tensor, settings: HeadSettings) -> Head:
-    """Minimise ``-log sigmoid(chosen - rejected)`` with AdamW.
-
-    Args:
-        pairs_P2F: chosen and rejected vectors.
-        settings: how.
-    """
+    """Minimise ``-log sigmoid(chosen - rejected)`` with AdamW."""
     with preserved_rng():
         torch.manual_seed(settings.seed)
         rng = np.random.default_rng(settings.seed)

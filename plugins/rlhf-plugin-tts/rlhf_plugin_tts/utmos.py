@@ -25,11 +25,7 @@ WEIGHT_NORM = {"weight_g": "parametrizations.weight.original0", "weight_v": "par
 
 
 class Utmos22(ClipReward):
-    """Predicted mean opinion score, about 1 to 5 (Saeki et al. 2022, section 2.2: the strong learner).
-
-    Raises:
-        ModelError: they cannot be loaded.
-    """
+    """Predicted mean opinion score, about 1 to 5 (Saeki et al. 2022, section 2.2: the strong learner)."""
 
     def __init__(self, config: Utmos22Config) -> None:
         super().__init__(config.max_seconds)
@@ -43,20 +39,12 @@ class Utmos22(ClipReward):
 
     @torch.inference_mode()
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """The score of the whole clip."""
         samples = torch.from_numpy(clip.at(RATE).samples)[None]
         return float(self.head(self.encoder(samples).last_hidden_state, self.domain, self.judge)), {}
 
 
 class Head(nn.Module):
-    """Embeddings of domain and judge beside every frame, a bidirectional LSTM, two layers, the mean over frames.
-
-    Args:
-        state: its weights by name; they say its sizes.
-
-    Raises:
-        ModelError: weights are missing, or others are there.
-    """
+    """Embeddings of domain and judge beside every frame, a bidirectional LSTM, two layers, the mean over frames."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -106,7 +94,6 @@ def read_checkpoint(place: str) -> Mapping[str, Tensor]:
 
 
 def load_encoder(place: str) -> Any:
-    """A frozen self-supervised speech encoder."""
     transformers: Any = importlib.import_module("transformers")
     try:
         return transformers.AutoModel.from_pretrained(place).eval().requires_grad_(False)

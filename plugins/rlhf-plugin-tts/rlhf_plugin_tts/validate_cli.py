@@ -167,7 +167,6 @@ def measure_columns(
 def validated(
     columns: Mapping[str, Floats], clips: Sequence[RatedClip], keep: float, start: Mapping[str, float], seed: int
 ) -> dict[str, Any]:
-    """The whole report, as JSON values."""
     import math
 
     import numpy as np

@@ -11,7 +11,6 @@ from rlhf_core.cli import table
 
 
 def print_report(report: Mapping[str, Any]) -> None:
-    """Correlations, ablation, weights."""
     grouped = report["groups"] > 1
     rows = []
     for name, row in sorted(report["columns"].items(), key=lambda item: -abs(item[1][report["decided_by"]] or 0)):
@@ -45,12 +44,10 @@ def print_report(report: Mapping[str, Any]) -> None:
 
 
 def number(value: float | None) -> str:
-    """Three decimals, or nothing."""
     return "" if value is None else f"{value:.3f}"
 
 
 def with_interval(value: float | None, interval: Any) -> str:
-    """A value and its interval."""
     if value is None:
         return "not defined"
     if None in interval:

@@ -20,12 +20,7 @@ LEAST_ROWS = 4
 
 
 def spearman(x: Floats, y: Floats) -> float:
-    """Spearman's rank correlation of the rows in which both are finite; NaN where one is constant.
-
-    Example:
-        >>> spearman(np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 16]))
-        1.0
-    """
+    """Spearman's rank correlation of the rows in which both are finite; NaN where one is constant."""
     both = np.isfinite(x) & np.isfinite(y)
     if both.sum() < LEAST_ROWS:
         return float("nan")
@@ -84,13 +79,6 @@ def correlations(
 
     A column is kept where ``|rho| > keep``, within groups if there are several, else pooled; a negative one with its
     sign. ``confounded`` says that pooled and within disagree on it: the groups differ, not the clips.
-
-    Args:
-        columns: name -> one value per clip, NaN where missing.
-        reference: ratings.
-        groups: one name per clip; all equal where there are none.
-        keep: threshold.
-        seed: of the bootstrap.
     """
     places = places_of(groups)
     one_group = [np.arange(len(reference))]

@@ -21,7 +21,6 @@ def check_plot(path: Path) -> None:
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
-    """Write the plot."""
     import matplotlib as mpl
 
     mpl.use("Agg")

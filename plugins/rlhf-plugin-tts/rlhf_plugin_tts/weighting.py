@@ -62,15 +62,7 @@ def study(
     groups: Sequence[str],
     seed: int,
 ) -> dict[str, Any]:
-    """Accuracy of the weighted sum on pairs of clips of one group, without each column, and with fitted weights.
-
-    Args:
-        columns: the kept ones.
-        weights: to begin with.
-        reference: ratings.
-        groups: pairs are made within them, and they are what is held out; without groups clips are (five folds).
-        seed: of the folds.
-    """
+    """Accuracy of the weighted sum on pairs of clips of one group, without each column, and with fitted weights."""
     names, matrix = list(columns), standardised(columns)
     start = np.array([weights[name] for name in names])
     places = places_of(groups)

@@ -28,9 +28,7 @@ PUT = re.compile(f"(?<={_CJK}) | (?={_CJK})")
 class Recogniser(Protocol):
     """Turns sound into words."""
 
-    def transcribe(self, clip: Clip) -> str:
-        """What is heard."""
-        ...
+    def transcribe(self, clip: Clip) -> str: ...
 
 
 class Wer(ClipReward):
@@ -44,11 +42,6 @@ class Wer(ClipReward):
         )
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """The error rate of one clip.
-
-        Raises:
-            ClipError: there is no word to compare with, or one in letters that PocketSphinx cannot write.
-        """
         reference = normalised(spoken_text(sample))
         if not reference:
             raise ClipError("the prompt has no word to be spoken")
@@ -80,12 +73,7 @@ def normalised(text: str) -> str:
 
 
 def in_latin_letters(text: str) -> str:
-    """The words as PocketSphinx would write them: without accents.
-
-    Example:
-        >>> in_latin_letters("café")
-        'cafe'
-    """
+    """The words as PocketSphinx would write them: without accents."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     if foreign := sorted({c for c in plain if c.isalpha() and not c.isascii()}):
         raise ClipError(
@@ -102,7 +90,6 @@ class PocketSphinx:
         self._decoder = pocketsphinx.Decoder(samprate=float(RATE), loglevel="FATAL")
 
     def transcribe(self, clip: Clip) -> str:
-        """The best hypothesis."""
         samples = np.clip(clip.at(RATE).samples, -1, 1)
         self._decoder.reinit_feat()  # else the level of noise and the cepstral mean are those of the clip before
         self._decoder.start_utt()
@@ -113,14 +100,7 @@ class PocketSphinx:
 
 
 class Whisper:
-    """Any Whisper checkpoint in Hugging Face form; greedy, on the CPU.
-
-    Args:
-        path: folder or hub id.
-
-    Raises:
-        ModelError: it cannot be loaded.
-    """
+    """Any Whisper checkpoint in Hugging Face form; greedy, on the CPU."""
 
     def __init__(self, path: str) -> None:
         transformers: Any = importlib.import_module("transformers")

@@ -16,14 +16,7 @@ PATH = "/inference/v1/generate"
 def body_of(
     request: RolloutRequest, sampling: SamplingParams, ends: Sequence[int], model: str | None
 ) -> dict[str, Any]:
-    """One completion, token ids in and out.
-
-    Args:
-        request: its prompt, seed and limit.
-        sampling: how it is drawn.
-        ends: token ids that end it.
-        model: name of the adapter; None asks the model itself.
-    """
+    """One completion, token ids in and out."""
     limit = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
     stop = [text for text in sampling.stop if text]
     params: dict[str, Any] = {
@@ -77,17 +70,6 @@ def rollout_of(
     url: str,
     versions: tuple[VersionSpan, ...] = (),
 ) -> Rollout:
-    """The rollout that an answer stands for.
-
-    Args:
-        answer: of a server.
-        request: that it answers.
-        version: of the policy that sampled it.
-        ends: token ids that end a completion.
-        tokenizer: decodes.
-        url: the server's, for messages.
-        versions: of :func:`spans_of`, where several may have sampled it.
-    """
     where = f"{request.prompt_id}#{request.group_index}, vLLM at {url}"
     try:
         choice = answer["choices"][0]

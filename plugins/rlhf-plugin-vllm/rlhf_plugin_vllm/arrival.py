@@ -49,14 +49,10 @@ Tokens = Mapping[Place, CanaryToken]
 
 @dataclass
 class Older:
-    """What an engine and the trainer answered with an earlier version.
-
-    Args:
-        least: change, in multiples of the noise, that is enough to tell the two versions apart.
-        tokens: of that version.
-    """
+    """What an engine and the trainer answered with an earlier version."""
 
     least: float
+    """Change, in multiples of the noise, that is enough to tell the two versions apart."""
     tokens: Tokens
 
     def told_apart(self, now: Tokens, noise: float, differs: Callable[[list[Change]], bool]) -> bool:
@@ -118,13 +114,7 @@ class Lasting:
 
 
 class Arrival:
-    """What is known of one engine.
-
-    Args:
-        tokens: of the first version, where engine and trainer have the same weights: they differ by rounding alone.
-        least_noise: the least that rounding is taken to be.
-        noise: of other engines, instead of this one's.
-    """
+    """What is known of one engine, from its first version on, where it and the trainer differ by rounding alone."""
 
     def __init__(self, tokens: Sequence[CanaryToken], least_noise: float, noise: float | None = None) -> None:
         self.noise = max(least_noise, noise_of(tokens) if noise is None else noise)
@@ -134,12 +124,8 @@ class Arrival:
         self._lasting = Lasting()
 
     def missing(self, tokens: Sequence[CanaryToken], *, any_noise: bool = False) -> str:
-        """How it is seen that the engine has other weights than the trainer; "" where it has the same.
-
-        Args:
-            tokens: of a version that was sent.
-            any_noise: how much the two differ is not looked at, only what changed.
-        """
+        """How it is seen that the engine has other weights than the trainer, "" where it has the same; with
+        ``any_noise`` only what changed is looked at."""
         now = _by_place(tokens)
         if self._still.told_apart(now, self.noise, _stands_still):
             return "its logprobs are those of an earlier version, and the trainer's changed"

@@ -55,13 +55,6 @@ class Canary:
     order of their additions alone.
 
     How much that is, an engine's first version shows. Nothing is saved: after a resume the first version shows it anew.
-
-    Args:
-        policy: ``LoadedModel``, before a strategy wraps it.
-        context: prompt and completion tokens that fit.
-        temperature: of the run's sampling.
-        frozen: name -> weight that is not trained, and is in no version; None takes the policy's own.
-        device: of the comparison; None takes the policy's, or the weights' own where it has none yet.
     """
 
     def __init__(
@@ -87,16 +80,8 @@ class Canary:
         self.requests = [RolloutRequest(f"canary/{n}", ids, 0, 1000 + n) for n, ids in enumerate(prompts) if ids]
 
     def check(self, sent: Sent, rollouts: Sequence[Rollout], tolerance: float | None) -> float:
-        """Compare; returns the largest difference of a logprob, in nats.
-
-        Args:
-            sent: the weights, and who has been given them.
-            rollouts: the answers to :attr:`requests`.
-            tolerance: largest difference that is rounding; None takes it from the first version.
-
-        Raises:
-            RlhfError: it has other weights; ``ModelError`` with the run's first version.
-        """
+        """Compare; returns the largest difference of a logprob, in nats, at most ``tolerance`` (None: as the first
+        version shows). Raises ``ModelError`` where the run's first version differs, ``RlhfError`` for a later one."""
         with self._lock:  # servers are compared at the same time, and there is one skeleton
             tokens = self.tokens(sent, rollouts)
             gap = float(
@@ -154,12 +139,7 @@ class Canary:
 
 
 def wrong_weights(sent: Sent, why: str) -> RlhfError:
-    """The error for a vLLM whose logprobs are not those of the weights that it was given.
-
-    Args:
-        sent: what it was given; where it is the first version, the user's input is wrong.
-        why: how it is seen.
-    """
+    """The error for a vLLM whose logprobs are not those of the weights that it was given."""
     kind = ModelError if sent.first else RlhfError
     reason = (
         "the server serves other base weights or computes in another number type"

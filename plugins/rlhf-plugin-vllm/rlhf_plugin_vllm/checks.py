@@ -63,11 +63,6 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
 
 
 def check_settings(ctx: BuildContext) -> None:
-    """The run's sampling settings.
-
-    Raises:
-        ConfigError: see :func:`check_sampling`.
-    """
     for name in ("sampling", "eval_sampling"):
         settings = getattr(ctx.config.trainer, name, None)
         if settings is not None:
@@ -174,13 +169,7 @@ def facts_of(client: Client, config: VllmConfig, folder: str = "") -> Mapping[st
 
 
 def check_server(facts: Mapping[str, Any], url: str, rank: int) -> None:
-    """What can be known before the model is loaded.
-
-    Args:
-        facts: of :func:`facts_of`.
-        url: the server's.
-        rank: of the run's adapters; 0 for none.
-    """
+    """What can be known before the model is loaded."""
     if facts["logprobs_mode"] != "processed_logprobs":
         raise ConfigError(
             f"the vLLM at {url} answers with {facts['logprobs_mode']}",
@@ -229,7 +218,6 @@ def check_tokenizer(client: Client, tokenizer: Any, texts: Iterable[str] = TEXTS
 
 
 def start_it_so() -> str:
-    """How a server by address is to be started."""
     return (
         "pip install --no-deps rlhf-plugin-vllm in its environment; then VLLM_SERVER_DEV_MODE=1 vllm serve MODEL "
         f"--enable-scale-out --logprobs-mode processed_logprobs --worker-extension-cls {EXTENSION}"

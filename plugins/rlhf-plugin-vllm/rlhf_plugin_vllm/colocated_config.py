@@ -36,7 +36,6 @@ class ColocatedConfig(ComponentConfig):
     """Use a version of vLLM that the tests were not run with."""
 
     def memory(self, facts: EngineFacts) -> EngineMemory:
-        """What it holds, for the memory plan."""
         from rlhf_plugin_vllm.memory import colocated_memory
 
         return colocated_memory(self, facts)
@@ -48,11 +47,7 @@ class ColocatedConfig(ComponentConfig):
         return colocated_changes(self)
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Import vLLM in a process of its own, before a model is loaded; a dry run only looks for it.
-
-        Raises:
-            ConfigError: it is not there, does not import, is untested, or cannot be used with the run's settings.
-        """
+        """Import vLLM in a process of its own, before a model is loaded; a dry run only looks for it."""
         from rlhf_plugin_vllm.colocated_checks import check_colocated
 
         check_colocated(self, ctx)

@@ -102,11 +102,7 @@ class VllmConfig(ComponentConfig):
         return server_changes(self)
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Ask the servers what they are, before a model is loaded.
-
-        Raises:
-            UserError: one does not answer, or cannot be trained with.
-        """
+        """Ask the servers what they are, before a model is loaded."""
         from rlhf_plugin_vllm.checks import check_before_loading
 
         check_before_loading(self, ctx)

@@ -26,15 +26,7 @@ from rlhf_plugin_vllm.weight_files import Published, WeightFiles
 
 
 class VllmEngine:
-    """Samples with vLLM servers that are sent the policy's weights.
-
-    Args:
-        config: the settings.
-        ctx: ``policy`` is set, and no strategy has wrapped it.
-
-    Raises:
-        UserError: a server cannot be trained with.
-    """
+    """Samples with vLLM servers that are sent the policy's weights."""
 
     def __init__(self, config: VllmConfig, ctx: BuildContext) -> None:
         policy = ctx.policy
@@ -77,12 +69,6 @@ class VllmEngine:
             row["in_flight"] = {"completions": 0, "of_several_versions": 0}
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Send a version of the weights to all servers, and compare their logprobs with the trainer's.
-
-        Raises:
-            UserError: the first version's logprobs differ (the servers' model is another), or no server took it.
-            RlhfError: the same for a later version.
-        """
 
         def hand_over() -> None:
             start = time.monotonic()
@@ -97,24 +83,11 @@ class VllmEngine:
         self._ranks = ranks
 
     def write_weights(self, version: int, weights: Mapping[str, torch.Tensor]) -> Published:
-        """Write a version of a policy that is divided among ranks, for the servers of all; rank 0 alone calls it.
-
-        Args:
-            version: of the weights.
-            weights: all of the policy's, each gathered when it is looked up; under LoRA adapters are, and no other.
-
-        Raises:
-            RlhfError: they cannot be written.
-        """
+        """Write a version of a policy that is divided among ranks, for the servers of all; rank 0 alone calls it."""
         return self.files.write(version, weights)
 
     def take_weights(self, version: int, record: Published) -> None:
-        """Send a version that rank 0 has written to this rank's servers; raises as :meth:`update_weights`.
-
-        Args:
-            version: of the weights.
-            record: of :meth:`write_weights`.
-        """
+        """Send a version that rank 0 has written to this rank's servers; raises as :meth:`update_weights`."""
         assert record.version == version
         self._on_all_ranks(version, lambda: self._publish(record, time.monotonic()))
 
@@ -136,20 +109,10 @@ class VllmEngine:
         return Told(self.files.current, tuple(replica.url for replica in self.fleet.live))
 
     def _ask_one(self, replica: Replica, published: Published) -> None:
-        """Whether a server of another rank has a version.
-
-        Raises:
-            ServerGone: it has not.
-        """
+        """Whether a server of another rank has a version."""
         replica.ask(self._body(self.canary.requests[0], self.canary.sampling, published), published)
 
     def _publish(self, published: Published, start: float) -> None:
-        """Bring a version to the servers.
-
-        Args:
-            published: the version.
-            start: when its writing began.
-        """
         try:
             self.fleet.publish(published)
         except RlhfError as error:
@@ -168,12 +131,7 @@ class VllmEngine:
         row["sync_seconds"] = round(row["sync_seconds"] + time.monotonic() - start, 3)
 
     def check_replica(self, replica: Replica, published: Published) -> None:
-        """The canary.
-
-        Raises:
-            ServerGone: it does not answer.
-            RlhfError: its logprobs are not those of the weights that it was sent.
-        """
+        """The canary."""
         bodies = [self._body(r, self.canary.sampling, published) for r in self.canary.requests]
         answers = [replica.ask(body, published) for body in bodies]
         rollouts = [
@@ -193,12 +151,7 @@ class VllmEngine:
         policy_version: int,
         on_ended: Callable[[int], None] | None = None,
     ) -> list[Rollout]:
-        """Sample one completion per request, in order; with ``in_flight`` by ``policy_version`` or later ones.
-
-        Raises:
-            ConfigError: a prompt does not fit, or the sampling means another thing in vLLM.
-            RlhfError: no server is left, or other weights than those answered.
-        """
+        """Sample one completion per request, in order; with ``in_flight`` by ``policy_version`` or later ones."""
         check_sampling(sampling, "trainer.sampling")
         for request in requests:
             self.check_request(request, sampling)

@@ -28,13 +28,6 @@ class Fleet:
     the seed alone decides a completion, one that goes elsewhere is the same there.
 
     One thread may publish while another asks: what brings weights to replicas is done by one of them at a time.
-
-    Args:
-        replicas: at least one.
-        check: the canary.
-        retries: how often in all replicas are brought back.
-        per_replica: most requests at once.
-        in_flight: a version that is published while completions are sampled may go on with them.
     """
 
     def __init__(
@@ -50,16 +43,10 @@ class Fleet:
 
     @property
     def live(self) -> list[Replica]:
-        """Those that serve."""
         return [r for r in self.replicas if not r.out and not r.coming_back]
 
     def publish(self, published: Published) -> None:
-        """Give all replicas a version; those that were taken out are tried again.
-
-        Raises:
-            EngineUnavailable: none took it within the retries.
-            RlhfError: one serves other weights than it was given.
-        """
+        """Give all replicas a version; those that were taken out are tried again."""
         with self._updating:
             self._newest = published
             self._each(self.live, lambda replica: self._bring(replica, published))
@@ -69,17 +56,7 @@ class Fleet:
     def ask_all(
         self, bodies: Sequence[Mapping[str, Any]], published: Published, ended: Callable[[int], None] | None = None
     ) -> list[tuple[Any, str]]:
-        """The answers to requests, in order, each with the address that it came from.
-
-        Args:
-            bodies: of the requests.
-            published: the version that is to sample them.
-            ended: told how many more have been answered.
-
-        Raises:
-            EngineUnavailable: no replica is left.
-            RlhfError: a request is refused.
-        """
+        """The answers to requests, in order, each with the address that it came from."""
         answers: dict[int, tuple[Any, str]] = {}
         while open_places := [n for n in range(len(bodies)) if n not in answers]:
             self._ask(open_places, bodies, published, self._until_one_lives(), answers, ended)
@@ -155,11 +132,7 @@ class Fleet:
                 log.warning("vLLM at %s is back, with version %d", replica.url, published.version)
 
     def _until_one_lives(self) -> list[Replica]:
-        """Those that serve; while none does, use up the retries: a server by address may be about to start again.
-
-        Raises:
-            EngineUnavailable: none came back.
-        """
+        """Those that serve; while none does, use up the retries: a server by address may be about to start again."""
         while not (live := self.live):
             with self._updating:
                 if self.live:
@@ -197,6 +170,5 @@ class Fleet:
             future.result()
 
     def close(self) -> None:
-        """Let all go."""
         for replica in self.replicas:
             replica.close()

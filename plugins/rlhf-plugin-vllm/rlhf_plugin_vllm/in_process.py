@@ -27,14 +27,6 @@ class InProcess:
 
     In a run of several processes each has its own, and all start theirs together: vLLM makes groups of one process each
     in the run's own process group, as it does under an external launcher.
-
-    Args:
-        config: the settings.
-        folder: of the model it starts with.
-        dtype: what it computes in.
-        context: prompt and completion tokens that fit.
-        rank: of adapters; 0 for none.
-        empty: the folder has no weights: all of them come with the first version.
     """
 
     def __init__(
@@ -78,13 +70,7 @@ class InProcess:
         return self._llm.collective_rpc("rlhf_hello", args=("",))[0]
 
     def take(self, label: str, weights: Mapping[str, torch.Tensor] | None, adapter: Path | None) -> None:
-        """Weights of a version, which all later completions are sampled from.
-
-        Args:
-            label: what vLLM calls them.
-            weights: all of them; None keeps those that are there.
-            adapter: folder of an adapter in peft's form; None samples without one.
-        """
+        """Weights of a version, which all later completions are sampled from."""
         with process_kept():
             self.wake_up()
             if weights is not None:
@@ -94,7 +80,6 @@ class InProcess:
             self._llm.llm_engine.set_weight_version(label)
 
     def _load_adapter(self, label: str, folder: Path) -> Any:
-        """The new adapter in place of the old one."""
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
         engine, older = self._llm.llm_engine, self._adapter
@@ -106,11 +91,7 @@ class InProcess:
         return request
 
     def ask(self, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Answers in the form of a server's, in order.
-
-        Args:
-            bodies: in the form of a server's requests.
-        """
+        """Answers in the form of a server's, in order, to bodies in the form of a server's requests."""
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
 
         prompts = [{"prompt_token_ids": body["token_ids"]} for body in bodies]
@@ -155,12 +136,10 @@ class InProcess:
 
 
 def _has_group() -> bool:
-    """Whether this process is one of a process group."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _choice(completion: Any) -> dict[str, Any]:
-    """A completion in the form of a server's answer."""
     ids = list(completion.token_ids)
     rows = [{"token_id": i, "logprob": row[i].logprob} for i, row in zip(ids, completion.logprobs or ())]
     return {

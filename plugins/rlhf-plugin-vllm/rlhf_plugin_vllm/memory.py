@@ -36,13 +36,6 @@ def colocated_memory(config: ColocatedConfig, facts: EngineFacts) -> EngineMemor
     """Of vLLM in the training process.
 
     On CUDA it takes its share of the card, whatever it needs; on CPUs its weights and its cache.
-
-    Args:
-        config: the engine's settings.
-        facts: of the run.
-
-    Raises:
-        ConfigError: a setting cannot be read.
     """
     weights = weights_bytes(facts)
     share = int(config.gpu_memory * facts.device)
@@ -65,11 +58,7 @@ def colocated_memory(config: ColocatedConfig, facts: EngineFacts) -> EngineMemor
 
 
 def weights_bytes(facts: EngineFacts) -> int:
-    """Of vLLM's own copy of the model, on CPUs with the packed ones of embedding and head; adapters are an estimate.
-
-    Args:
-        facts: of the run.
-    """
+    """Of vLLM's own copy of the model, on CPUs with the packed ones of embedding and head; adapters are an estimate."""
     packed = 2 * facts.head if facts.on_cpu else 0
     return facts.weights + packed + (facts.trained if facts.lora else 0)
 
@@ -102,13 +91,7 @@ def _rounded_up(share: float) -> float:
 
 
 def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) -> int | None:
-    """Bytes that the settings give vLLM's cache of keys and values; None where it takes a share of the device.
-
-    Args:
-        environment: of the engine's settings, before that of this process.
-        explicit: what ``kv_cache_memory_bytes`` says, if anything.
-        on_cpu: vLLM is one for CPUs.
-    """
+    """Bytes that the settings give vLLM's cache of keys and values; None where it takes a share of the device."""
     space = environment.get(KV_SPACE, os.environ.get(KV_SPACE, "")) if on_cpu else ""
     if space:
         if not space.isdigit() or int(space) < 1:
@@ -145,7 +128,6 @@ def colocated_changes(config: ColocatedConfig) -> list[tuple[str, str, Any]]:
 
 
 def _spaces(config: Any) -> list[tuple[str, str, Any]]:
-    """Smaller caches for CPUs."""
     given = config.environment.get(KV_SPACE, "")
     smaller = [space for space in SPACES if not given.isdigit() or space < int(given)]
     return [
@@ -163,13 +145,6 @@ def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
 
     A version costs the file that is being written, and where the policy is divided the weights gathered for it; then
     the one unit that the canary holds.
-
-    Args:
-        config: the engine's settings.
-        facts: of the run.
-
-    Raises:
-        ConfigError: a setting cannot be read.
     """
     written = min(max(config.bucket_mib * MIB, facts.largest), facts.trained)
     syncing = {"weight sync": max(2 * written, facts.unit) if facts.on_cpu else facts.unit}
@@ -253,12 +228,7 @@ def cards_of_one(arguments: Sequence[str]) -> int:
 
 def option(arguments: Sequence[str], *names: str) -> str | None:
     """An option's value, written as ``--name=value`` or as two words, with hyphens or underscores; the last one counts.
-    None where it is not given.
-
-    Example:
-        >>> option(["--max-num-seqs", "32"], "--max-num-seqs")
-        '32'
-    """
+    None where it is not given."""
     for n, argument in reversed(list(enumerate(arguments))):
         name, equals, value = argument.partition("=")
         if name.replace("_", "-") in names:

@@ -16,11 +16,7 @@ PREFIX = "rlhf-vllm-"
 
 
 class Place(NamedTuple):
-    """Folders of one rank.
-
-    Example:
-        Place(sync_dir / "rlhf-3f2a9c01", Path(tempfile.mkdtemp()), "3f2a9c01", rank=1, shared=True)
-    """
+    """Folders of one rank."""
 
     folder: Path
     """Of the versions."""
@@ -38,19 +34,12 @@ class Place(NamedTuple):
         return not self.shared or self.rank == 0
 
     def remove(self) -> None:
-        """Remove what this rank made."""
         for folder in {self.own, self.folder} if self.writes else {self.own}:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_place(sync_dir: Path | None, strategy: Any = None, *, shared: bool = False) -> Place:
-    """The folders of this rank; all ranks call it.
-
-    Args:
-        sync_dir: where; None takes temporary folders.
-        strategy: tells ranks what rank 0 chose; None for a process of its own.
-        shared: rank 0 writes for all ranks.
-    """
+    """The folders of this rank; all ranks call it."""
     if strategy is None or strategy.world_size == 1:
         return _made(sync_dir, secrets.token_hex(4), 0, shared)
     rank = int(strategy.rank)

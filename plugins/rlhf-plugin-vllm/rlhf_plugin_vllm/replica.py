@@ -15,13 +15,7 @@ UPDATING = "updating"
 
 
 class Replica:
-    """A server and what is known of it.
-
-    Args:
-        client: reaches it.
-        config: the engine's.
-        process: of a server that the run started.
-    """
+    """A server and what is known of it."""
 
     def __init__(self, client: Client, config: VllmConfig, process: ServerProcess | None = None) -> None:
         self.client, self.config, self.process = client, config, process
@@ -37,7 +31,6 @@ class Replica:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return self.client.url
 
     def take_out(self, reason: str) -> None:
@@ -47,17 +40,6 @@ class Replica:
             self.client.reopen()
 
     def ask(self, body: Mapping[str, Any], published: Published, *, or_later: bool = False) -> Any:
-        """One completion.
-
-        Args:
-            body: the request.
-            published: the version that is to sample it.
-            or_later: later ones of the same run may, too.
-
-        Raises:
-            ServerGone: it is taken out, does not answer, or has not the weights of this version.
-            Refused: the request is wrong.
-        """
         if self.out:
             raise ServerGone(self.out)
         try:
@@ -131,11 +113,7 @@ class Replica:
         return all(self.client.rpc("rlhf_renew_adapter", *args, seconds=self.config.update_s))
 
     def start_again(self) -> None:
-        """A server of the run gets a new process; one by address is only asked again.
-
-        Raises:
-            ServerGone: it does not start.
-        """
+        """A server of the run gets a new process; one by address is only asked again."""
         if self.process is not None:
             self.process.restart()
             self._adapter = self._adapter_id = None
@@ -147,7 +125,6 @@ class Replica:
         self.client.reopen()
 
     def close(self) -> None:
-        """Let it go; a server that the run started ends."""
         self.client.close()
         if self.process is not None:
             self.process.stop()

@@ -32,15 +32,7 @@ LAUNCHER = frozenset(
 
 
 class ServerProcess:
-    """A server and its output; restarted on the same port.
-
-    Args:
-        command: what runs, without the port.
-        environment: variables besides this process's own.
-        port: of 127.0.0.1.
-        log: file of its output.
-        start_s: seconds until it answers.
-    """
+    """A server and its output; restarted on the same port."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], port: int, log: Path, start_s: float
@@ -63,7 +55,6 @@ class ServerProcess:
             )
 
     def wait(self) -> None:
-        """Wait until it answers."""
         assert self._process is not None
         ends, client = time.monotonic() + self.start_s, Client(self.url)
         try:
@@ -80,11 +71,7 @@ class ServerProcess:
         raise ServerGone(f"it did not answer within {self.start_s:g} s:\n{self.tail()}")
 
     def restart(self) -> None:
-        """End what is left of it, and start it anew.
-
-        Raises:
-            ServerGone: it does not start.
-        """
+        """End what is left of it, and start it anew."""
         self.stop()
         self.start()
         self.wait()
@@ -102,22 +89,12 @@ class ServerProcess:
             process.kill()
 
     def tail(self) -> str:
-        """The end of its output."""
         text = self.log.read_text(errors="replace") if self.log.is_file() else ""
         return "\n".join(text.splitlines()[-TAIL:])
 
 
 def server_command(python: str, folder: Path, dtype: str, context: int, rank: int, more: Sequence[str]) -> list[str]:
-    """What starts a server that can be trained with.
-
-    Args:
-        python: of an environment with vLLM.
-        folder: of the model it starts with.
-        dtype: what it computes in.
-        context: prompt and completion tokens that fit.
-        rank: of adapters; 0 for none.
-        more: further options.
-    """
+    """What starts a server that can be trained with."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1"]
     command += ["--dtype", dtype, "--max-model-len", str(context), "--logprobs-mode", "processed_logprobs"]
     command += ["--worker-extension-cls", EXTENSION, "--enable-scale-out"]
@@ -150,7 +127,6 @@ def server_environment(folder: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

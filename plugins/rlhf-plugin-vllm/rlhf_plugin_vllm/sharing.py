@@ -22,11 +22,7 @@ COMING_BACK_S = 60.0
 
 
 class Told(NamedTuple):
-    """What a rank says when its servers have a version.
-
-    Example:
-        Told(published, ("http://127.0.0.1:8000",), None)
-    """
+    """What a rank says when its servers have a version."""
 
     published: Published | None
     """The version; None of a rank without servers."""
@@ -52,14 +48,6 @@ def on_all_ranks(comm: Any, work: Callable[[], None] | None, told: Callable[[], 
 
     It begins when nobody is asked for anything with the version before. The exchanges in between are short, however
     long the work takes.
-
-    Args:
-        comm: collectives of this thread.
-        work: gives this rank's servers the version; None where it has none.
-        told: what this rank then says.
-
-    Raises:
-        RlhfError: what the work raised, or what it raised on another rank.
     """
     raised: list[BaseException] = []
 
@@ -96,15 +84,7 @@ def _of_other_rank(rank: int, said: tuple[str, str, str, str, int, bool]) -> Rlh
 
 
 class BorrowedFleet(Fleet):
-    """Servers of other ranks, one of which is asked: the first in order of preference that has the version.
-
-    Args:
-        replicas: in order of preference.
-        check: asks one for a completion, which shows the version that it has.
-        retries: how often in all it is waited for one, while there is none.
-        per_replica: most requests at once.
-        in_flight: as of :class:`~rlhf_plugin_vllm.fleet.Fleet`.
-    """
+    """Servers of other ranks, one of which is asked: the first in order of preference that has the version."""
 
     def follow(self, published: Published, serving: Collection[str]) -> None:
         """Ask those that have a version, as their ranks say."""
@@ -116,11 +96,7 @@ class BorrowedFleet(Fleet):
                 replica.put_back()
 
     def _until_one_lives(self) -> list[Replica]:
-        """The one to ask; while none serves it is waited for, as the rank that it belongs to may bring it back.
-
-        Raises:
-            EngineUnavailable: none came back.
-        """
+        """The one to ask; while none serves it is waited for, as the rank that it belongs to may bring it back."""
         while not self.live:
             if self.retries_left <= 0 or self._newest is None:
                 raise self._none_left()

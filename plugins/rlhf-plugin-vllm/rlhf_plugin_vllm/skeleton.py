@@ -42,11 +42,7 @@ class Unit(NamedTuple):
 
 
 class Skeleton:
-    """A copy of a model that holds no weights between calls.
-
-    Args:
-        model: copied without its parameters.
-    """
+    """A copy of a model that holds no weights between calls."""
 
     def __init__(self, model: Any) -> None:
         self.model = without_weights(model)
@@ -67,15 +63,6 @@ class Skeleton:
         self._watch(list(self._cut(self.model, _holders(self.model))))
 
     def __call__(self, value: Value, device: torch.device, dtype: torch.dtype, *args: Any, **kwargs: Any) -> Any:
-        """The model's output, without gradient.
-
-        Args:
-            value: gives each weight, when it is needed.
-            device: of weights and buffers.
-            dtype: of the weights.
-            args: of the model.
-            kwargs: of the model.
-        """
         self._prepare(device, dtype)
         self._value = value
         try:
@@ -140,7 +127,6 @@ class OnlyWithValues(TorchDispatchMode):
     """Refuses tensors without values, of which some operations of a CPU would make any numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The operation."""
         if any(isinstance(x, torch.Tensor) and x.is_meta for x in tree_leaves((args, kwargs))):
             raise RuntimeError(f"{func} of a tensor on the meta device")
         return func(*args, **(kwargs or {}))
@@ -165,12 +151,7 @@ def _holders(model: torch.nn.Module) -> set[int]:
 
 
 class FrozenOnDisk(Mapping[str, torch.Tensor]):
-    """Weights that a model without weights does not train, each read from the model's own files when it is looked up.
-
-    Args:
-        model: some of its parameters have no memory and know their files.
-        named: what a weight is called here, of its name in the model.
-    """
+    """Weights that a model without weights does not train, each read from the model's files when looked up."""
 
     def __init__(self, model: Any, named: Callable[[str], str] = str) -> None:
         copied = copy.deepcopy(model)

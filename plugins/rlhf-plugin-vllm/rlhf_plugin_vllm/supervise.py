@@ -30,7 +30,6 @@ def end(group: int, grace_s: float = GRACE_S) -> None:
 
 
 def main(parent: int, command: list[str]) -> int:
-    """Wait for the command, or for the parent's end."""
     child = subprocess.Popen(command, start_new_session=True)
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -41,14 +41,7 @@ class Published:
 
 
 class WeightFiles:
-    """Writes each version into one folder, and removes those that nobody needs any more.
-
-    Args:
-        model: the policy, before a strategy wraps it.
-        folder: where; None takes a temporary folder.
-        bucket_mib: most MiB of a file, unless one weight is larger.
-        place: the same, agreed on by all ranks; where it is shared, rank 0 alone writes.
-    """
+    """Writes each version into one folder, and removes those that nobody needs any more."""
 
     def __init__(self, model: Any, folder: Path | None, bucket_mib: int = 512, place: Place | None = None) -> None:
         self.bucket = bucket_mib * MIB
@@ -75,12 +68,6 @@ class WeightFiles:
         return {**self._frozen, **tensors}
 
     def write(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
-        """Write one version.
-
-        Args:
-            version: of the weights.
-            tensors: the trained ones; where rank 0 alone writes, all of the policy's, each looked up once.
-        """
         self._remove_unneeded()
         self._writes += 1
         path = self.folder / f"v{version}-{self._writes}"
@@ -143,17 +130,11 @@ class WeightFiles:
             self._written.remove(older)
 
     def close(self) -> None:
-        """Remove this rank's folders."""
         self.place.remove()
 
 
 class StoredWeights(Mapping[str, torch.Tensor]):
-    """Weights in safetensors files, each read when it is looked up.
-
-    Args:
-        files: of the weights.
-        own_name: a weight's name in the policy, of the one in the file.
-    """
+    """Weights in safetensors files, each read when it is looked up."""
 
     def __init__(self, files: Iterable[Path], own_name: Callable[[str], str] = str) -> None:
         self._places: dict[str, tuple[Path, str]] = {}
@@ -179,16 +160,10 @@ class StoredWeights(Mapping[str, torch.Tensor]):
 def write_buckets(
     folder: Path, tensors: Mapping[str, torch.Tensor], most: int, sizes: Mapping[str, int] | None = None
 ) -> tuple[str, int]:
-    """Write weights to files of a folder, one after another, so that no more of them is copied at once.
+    """Write weights to files of at most ``most`` bytes, unless one weight is larger, so that no more is copied at once.
 
-    Args:
-        folder: empty.
-        tensors: on any device.
-        most: bytes of a file, unless one weight is larger.
-        sizes: bytes of those that are to be written; None asks all tensors, which are then looked up twice.
-
-    Returns:
-        (SHA-256 of the list of the files' digests, bytes of all files).
+    ``sizes`` are bytes of those that are to be written; None asks all tensors, which are then looked up twice. Returns
+    (SHA-256 of the list of the files' digests, bytes of all files).
     """
     digests: dict[str, str] = {}
     size = 0
@@ -236,7 +211,6 @@ def _adapter_name(name: str) -> str:
 
 
 def _own_name(name: str) -> str:
-    """The other way."""
     return name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default.")
 
 

@@ -14,9 +14,9 @@ from typing import Any
 EXTENSION = "rlhf_plugin_vllm.worker.Extension"
 """What ``--worker-extension-cls`` is given."""
 PROTOCOL = 2
+"""Of the calls below; the trainer refuses another."""
 DIGESTS = "digests.json"
 """File beside those with weights: name of each, in order, -> SHA-256 of its bytes."""
-"""Of the calls below; the trainer refuses another."""
 SHAPE = (
     "model_type",
     "hidden_size",
@@ -37,11 +37,7 @@ class Extension:
     """The folder of a load that failed half-way: a mixture of versions is in place."""
 
     def rlhf_hello(self: Any, folder: str) -> dict[str, Any]:
-        """What the trainer wants to know before it trains.
-
-        Args:
-            folder: where weights will lie; ``token`` in it shows that it is the trainer's.
-        """
+        """What the trainer wants to know before it trains."""
         file, model, lora = Path(folder) / "token", self.model_config, self.lora_config
         settings = model.hf_config.get_text_config()
         return {
@@ -61,10 +57,6 @@ class Extension:
 
         The files are checked whole before a weight is changed, then read one at a time. What fails after that leaves a
         mixture of versions.
-
-        Args:
-            folder: readable here.
-            digest: SHA-256 of its list of digests, in hex.
         """
         files = checked_files(folder, digest)
         self.rlhf_failed = folder
@@ -77,15 +69,7 @@ class Extension:
         return sorted(self.list_loras())
 
     def rlhf_renew_adapter(self: Any, number: str, folder: str) -> bool:
-        """Give an adapter other weights, for requests under way as for those to come.
-
-        Args:
-            number: vLLM's of the adapter.
-            folder: of the new weights, in peft's form.
-
-        Returns:
-            False where no such adapter is loaded.
-        """
+        """Give an adapter other weights, for requests under way as for those to come; False where it is not loaded."""
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
         if int(number) not in self.list_loras():
@@ -94,24 +78,12 @@ class Extension:
         return True
 
     def rlhf_take(self: Any, state: dict[str, Any]) -> int:
-        """Take all weights from tensors of this process; what fails leaves a mixture of versions.
-
-        Args:
-            state: under the names of the model's own checkpoint.
-
-        Returns:
-            How many output heads were packed anew.
-        """
+        """Take all weights from tensors of this process; what fails leaves a mixture of versions."""
         return _take_all(self, iter(state.items()))
 
 
 def checked_files(folder: str, digest: str) -> list[Path]:
-    """The files with weights of a folder, in order, none of which is read into memory whole.
-
-    Args:
-        folder: of the files.
-        digest: SHA-256 of the list of their digests, in hex.
-    """
+    """The files with weights of a folder, in order, none of which is read into memory whole."""
     listed = (Path(folder) / DIGESTS).read_bytes()
     if hashlib.sha256(listed).hexdigest() != digest:
         raise RuntimeError(f"{folder} is not the folder that the trainer wrote")

@@ -26,12 +26,7 @@ class WandbConfig(ComponentConfig):
     """``offline`` writes to the run's folder, for ``wandb sync`` later."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse what could only fail after the models are loaded.
-
-        Raises:
-            PluginError: the wandb package is missing.
-            ConfigError: online without a key.
-        """
+        """Refuse what could only fail after the models are loaded."""
         if importlib.util.find_spec("wandb") is None:
             raise PluginError(
                 "tracker 'wandb' cannot be used: the package wandb is not installed",
@@ -46,11 +41,7 @@ class WandbConfig(ComponentConfig):
             )
 
     def build(self, ctx: BuildContext) -> WandbTracker:
-        """Start the run and return the tracker; the key and the package are checked before wandb is imported.
-
-        Raises:
-            PluginError, ConfigError: see :meth:`preflight`.
-        """
+        """Start the run and return the tracker; the key and the package are checked before wandb is imported."""
         self.preflight(ctx)
         from rlhf_plugin_wandb.tracker import WandbTracker
 

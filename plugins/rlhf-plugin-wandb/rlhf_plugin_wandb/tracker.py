@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 class WandbTracker:
-    """Logs into one wandb run, started at once so that a refused key stops the run before step 0.
-
-    Args:
-        config: project, name, mode.
-        ctx: the run's folder and configuration.
-    """
+    """Logs into one wandb run, started at once so that a refused key stops the run before step 0."""
 
     def __init__(self, config: WandbConfig, ctx: BuildContext) -> None:
         folder = ctx.run_dir

@@ -18,23 +18,13 @@ def compute_group_normalized_rewards(
     advantage_eps: float,
     normalized_by_std: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
-    """Score every response and normalise within its group.
+    """Score every response and normalise within its group; responses and their ground truths come group after group.
 
-    Args:
-        reward_fn: ``(response, ground truth) -> {"reward": ..., "format_reward": ..., "answer_reward": ...}``.
-        rollout_responses: group after group.
-        repeated_ground_truths: one per response.
-        group_size: responses per prompt.
-        advantage_eps: added to the standard deviation.
-        normalized_by_std: False only subtracts the group's mean.
-
-    Returns:
-        ``(advantages, raw_rewards, metadata)``: two float32 tensors of shape ``[rollout_batch_size]``; the metadata
-        holds mean, std, min and max of the reward, the mean of each other entry of ``reward_fn``, and the share of
-        groups whose rewards are all equal.
-
-    Raises:
-        ValueError: the numbers of responses, ground truths and groups do not fit.
+    ``reward_fn`` gives ``(response, ground truth) -> {"reward": ..., "format_reward": ..., "answer_reward": ...}``;
+    without ``normalized_by_std`` the group's mean is subtracted, no more. Returns ``(advantages, raw_rewards,
+    metadata)``: two float32 tensors of shape ``[rollout_batch_size]``; the metadata holds mean, std, min and max of the
+    reward, the mean of each other entry of ``reward_fn``, and the share of groups whose rewards are all equal. Numbers
+    of responses, ground truths and groups that do not fit are a :class:`ValueError`.
     """
     count = len(rollout_responses)
     if len(repeated_ground_truths) != count:

@@ -6,16 +6,7 @@ import torch
 
 
 def masked_sum(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Sum of ``values`` where ``mask`` is True; masked places may hold anything, NaN included.
-
-    Args:
-        values_BT: any shape.
-        mask_BT: bool, the same shape.
-        dim: sum over this dimension only; None sums everything.
-
-    Returns:
-        A scalar, or ``values`` without ``dim``.
-    """
+    """Sum of ``values`` where ``mask`` is True; masked places may hold anything, NaN included."""
     kept = torch.where(mask_BT.bool(), values_BT, values_BT.new_zeros(()))
     return kept.sum() if dim is None else kept.sum(dim)
 
@@ -24,14 +15,6 @@ def masked_mean(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None
     """Mean of ``tensor`` where ``mask`` is 1 or True; NaN where nothing is, as ``tensor.mean(dim)`` of nothing is.
 
     Not for losses of several micro-batches: the denominator is local, and a row without tokens makes the loss NaN.
-
-    Args:
-        tensor: any shape.
-        mask: the same shape.
-        dim: mean over this dimension only; None over everything.
-
-    Returns:
-        A scalar, or ``tensor`` without ``dim``.
     """
     return masked_sum(tensor, mask, dim) / _count(mask, dim)
 

@@ -1,7 +1,4 @@
-"""Direct preference optimisation (Rafailov et al. 2023, eq. 7).
-
-Suffix: ``_B`` pairs.
-"""
+"""Direct preference optimisation (Rafailov et al. 2023, eq. 7). Suffix: ``_B`` pairs."""
 
 from __future__ import annotations
 
@@ -21,17 +18,10 @@ def dpo_loss(
     ref_rejected_B: torch.Tensor,
     beta: float,
 ) -> torch.Tensor:
-    r""":math:`-\log\sigma(\beta[(\log\pi_w - \log\pi_l) - (\log\pi^{ref}_w - \log\pi^{ref}_l)])`, unreduced.
+    r""":math:`-\log\sigma(\beta[(\log\pi_w - \log\pi_l) - (\log\pi^{ref}_w - \log\pi^{ref}_l)])`, ``[B]``.
 
-    Args:
-        chosen_B: summed log-probability of each chosen response under the policy, with gradient.
-        rejected_B: of each rejected one.
-        ref_chosen_B: under the reference policy; no gradient is taken through it.
-        ref_rejected_B: likewise.
-        beta: strength of the implied KL penalty.
-
-    Returns:
-        ``[B]``; log 2 where policy and reference agree.
+    From the responses' summed log-probabilities; no gradient is taken through the reference's. log 2 where policy and
+    reference agree.
     """
     return -F.logsigmoid(beta * ((chosen_B - rejected_B) - (ref_chosen_B - ref_rejected_B).detach()))
 
@@ -47,20 +37,10 @@ def compute_per_instance_dpo_loss(
     *,
     append_eos: bool = True,
 ) -> torch.Tensor:
-    """The DPO loss of one pair, from texts.
+    """:func:`dpo_loss` of one pair, from texts: a scalar with gradient in ``lm`` and none in ``lm_ref``.
 
-    Args:
-        lm: the policy.
-        lm_ref: the reference policy; forwarded without gradient.
-        tokenizer: of both.
-        beta: see :func:`dpo_loss`.
-        prompt: plain text, formatted as the policy is to see it.
-        response_chosen: continues the prompt.
-        response_rejected: likewise.
-        append_eos: close both responses with the tokenizer's end token, as the trainers do.
-
-    Returns:
-        A scalar with gradient in ``lm``.
+    ``prompt`` is formatted as the policy is to see it, and both responses continue it; ``append_eos`` closes them with
+    the tokenizer's end token, as the trainers do.
     """
     end = tokenizer.eos_token if append_eos and tokenizer.eos_token else ""
     batch = tokenize_prompt_and_output([prompt] * 2, [response_chosen + end, response_rejected + end], tokenizer)

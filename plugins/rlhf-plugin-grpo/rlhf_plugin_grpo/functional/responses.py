@@ -16,20 +16,11 @@ from rlhf_core.models import Formatter
 def tokenize_prompt_and_output(
     prompt_strs: Sequence[str], output_strs: Sequence[str], tokenizer: Any
 ) -> dict[str, torch.Tensor]:
-    """Tokenize prompts and outputs apart, join, pad on the right, and shift.
+    """Tokenize prompts and outputs apart, join, pad on the right, and shift; no end token is added.
 
-    Args:
-        prompt_strs: plain text; nothing is added but what the tokenizer puts before a text.
-        output_strs: one per prompt; no end token is added.
-        tokenizer: any of transformers.
-
-    Returns:
-        Three tensors ``[B, T]`` with ``T = max(len(prompt + output)) - 1``: ``input_ids`` (all but the last token),
-        ``labels`` (all but the first) and ``response_mask`` (bool, True where the *label* is an output token, made
-        from the lengths: an output token that looks like padding counts).
-
-    Raises:
-        ValueError: different numbers of prompts and outputs.
+    Returns three tensors ``[B, T]`` with ``T = max(len(prompt + output)) - 1``: ``input_ids`` (all but the last token),
+    ``labels`` (all but the first) and ``response_mask`` (bool, True where the *label* is an output token, made from the
+    lengths: an output token that looks like padding counts). Raises ValueError on different numbers of both.
     """
     if len(prompt_strs) != len(output_strs):
         raise ValueError(f"{len(prompt_strs)} prompts but {len(output_strs)} outputs")
@@ -54,16 +45,10 @@ def compute_entropy(logits: torch.Tensor) -> torch.Tensor:
 def get_response_log_probs(
     model: Any, input_ids: torch.Tensor, labels: torch.Tensor, return_token_entropy: bool = False
 ) -> dict[str, torch.Tensor]:
-    """Log-probability of every label, with gradient unless under ``torch.no_grad``.
+    """Log-probability of every label: ``log_probs`` and, if asked for, ``token_entropy``, float32 ``[B, T]``, unmasked.
 
-    Args:
-        model: a causal LM of transformers; it is used as it is, in train or eval mode.
-        input_ids: ``[B, T]``, padded on the right (then no real token ever looks at padding).
-        labels: ``[B, T]``.
-        return_token_entropy: also the entropy at each position.
-
-    Returns:
-        ``log_probs`` and, if asked for, ``token_entropy``: float32, ``[B, T]``. Nothing is masked.
+    ``model`` is a causal LM of transformers, in train or eval mode as it is; ``input_ids`` and ``labels`` are
+    ``[B, T]``, padded on the right (then no real token ever looks at padding).
     """
     logits_BTV = model(input_ids).logits
     logp_BTV = torch.log_softmax(logits_BTV.float(), dim=-1)

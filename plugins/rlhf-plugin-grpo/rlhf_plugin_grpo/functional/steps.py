@@ -23,19 +23,9 @@ def grpo_microbatch_train_step(
     A response without tokens counts as 0. It is the trainers' ``reduction: sequence_mean`` when every micro-batch has
     the same number of sequences.
 
-    Args:
-        policy_log_probs: ``[B, T]``, with gradient.
-        response_mask: ``[B, T]``, 1 or True for response tokens.
-        gradient_accumulation_steps: micro-batches per optimizer step.
-        loss_type: see :func:`rlhf_plugin_grpo.functional.surrogate.compute_policy_gradient_loss`.
-        raw_rewards: ``[B, 1]``.
-        advantages: ``[B, 1]`` or ``[B, T]``.
-        old_log_probs: ``[B, T]``.
-        cliprange: epsilon.
-
-    Returns:
-        ``(loss, metadata)``: the scalar that was differentiated, detached, and the loss's metadata with, for
-        ``grpo_clip``, ``clip_fraction`` over response tokens.
+    The loss is :func:`rlhf_plugin_grpo.functional.surrogate.compute_policy_gradient_loss`'s; the mask is ``[B, T]``.
+    Returns ``(loss, metadata)``: the scalar that was differentiated, detached, and the loss's metadata with, for
+    ``grpo_clip``, ``clip_fraction`` over response tokens.
     """
     loss_BT, metadata = compute_policy_gradient_loss(
         policy_log_probs, loss_type, raw_rewards, advantages, old_log_probs, cliprange
@@ -56,15 +46,8 @@ def sft_microbatch_train_step(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Negative log-likelihood summed over each response and divided by a constant, mean over sequences; backward.
 
-    Args:
-        policy_log_probs: ``[B, T]``, with gradient.
-        response_mask: ``[B, T]``, 1 or True for response tokens.
-        gradient_accumulation_steps: micro-batches per optimizer step.
-        constant_normalizer: see :func:`rlhf_plugin_grpo.functional.masked.masked_normalize`.
-
-    Returns:
-        ``(loss, metadata)``: the scalar that was differentiated, detached, and ``token_loss``, the mean over response
-        tokens in nats.
+    Log-probabilities and mask are ``[B, T]``. Returns ``(loss, metadata)``: the scalar that was differentiated,
+    detached, and ``token_loss``, the mean over response tokens in nats.
     """
     share = len(policy_log_probs) * _positive(gradient_accumulation_steps) * constant_normalizer
     loss = masked_sum(-policy_log_probs, response_mask) / share

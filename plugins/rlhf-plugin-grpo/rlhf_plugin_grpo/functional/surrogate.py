@@ -1,7 +1,6 @@
 r"""Policy-gradient losses per token, unreduced: the naive one and the clipped surrogate.
 
-Suffixes: ``_B`` sequences, ``_T`` tokens. Nothing here masks or averages; see
-:mod:`rlhf_plugin_grpo.functional.steps`.
+Suffixes: ``_B`` sequences, ``_T`` tokens. Nothing here masks or averages.
 """
 
 from __future__ import annotations
@@ -19,18 +18,7 @@ LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip", "grpo_
 def compute_naive_policy_gradient_loss(
     raw_rewards_or_advantages: torch.Tensor, policy_log_probs: torch.Tensor
 ) -> torch.Tensor:
-    r""":math:`-A_t \log\pi_\theta(o_t)` (Williams 1992).
-
-    Args:
-        raw_rewards_or_advantages: ``[B, 1]``, the same for every token, or ``[B, T]``.
-        policy_log_probs: ``[B, T]``, with gradient.
-
-    Returns:
-        ``[B, T]``.
-
-    Raises:
-        ValueError: the advantages are not ``[B, 1]`` or ``[B, T]``.
-    """
+    r""":math:`-A_t \log\pi_\theta(o_t)`, ``[B, T]`` (Williams 1992); A must be ``[B, 1]`` or ``[B, T]``."""
     return -_advantages(raw_rewards_or_advantages, policy_log_probs) * policy_log_probs
 
 
@@ -39,14 +27,7 @@ def clipped_surrogate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r""":math:`-\min(\rho A, \mathrm{clip}(\rho, 1 - low, 1 + high) A)` (Schulman et al. 2017, eq. 7).
 
-    Args:
-        ratio_BT: :math:`\rho = \pi_\theta / \pi_{old}`, with gradient.
-        advantages_BT: broadcast against it.
-        low: distance of the lower bound from 1.
-        high: of the upper one.
-
-    Returns:
-        ``(loss_BT, clipped_BT)``; the second is True where clipping took the gradient away.
+    Returns ``(loss_BT, clipped_BT)``; the second is True where clipping took the gradient away.
     """
     free_BT, bound_BT = ratio_BT * advantages_BT, ratio_BT.clamp(1 - low, 1 + high) * advantages_BT
     return -torch.minimum(free_BT, bound_BT), (bound_BT < free_BT).detach()
@@ -57,17 +38,8 @@ def compute_grpo_clip_loss(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The clipped surrogate of GRPO (Shao et al. 2024, eq. 3) without its KL term.
 
-    Args:
-        advantages: ``[B, 1]`` or ``[B, T]``.
-        policy_log_probs: ``[B, T]``, with gradient.
-        old_log_probs: ``[B, T]`` under the policy that sampled; no gradient is taken through it.
-        cliprange: epsilon, on both sides of 1.
-
-    Returns:
-        ``(loss [B, T], {"clipped": bool [B, T], "ratio": [B, T]})``.
-
-    Raises:
-        ValueError: the advantages are not ``[B, 1]`` or ``[B, T]``.
+    Advantages are ``[B, 1]`` or ``[B, T]``, else a :class:`ValueError`; no gradient is taken through ``old_log_probs``,
+    those of the policy that sampled. Returns ``(loss [B, T], {"clipped": bool [B, T], "ratio": [B, T]})``.
     """
     ratio_BT, _ = bounded_ratio(policy_log_probs - old_log_probs.detach())
     loss_BT, clipped_BT = clipped_surrogate(ratio_BT, _advantages(advantages, policy_log_probs), cliprange, cliprange)
@@ -82,24 +54,11 @@ def compute_policy_gradient_loss(
     old_log_probs: torch.Tensor | None = None,
     cliprange: float | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """One of four losses per token.
+    """One of four losses per token, and its metadata (empty without a ratio): ``(loss [B, T], metadata)``.
 
-    Args:
-        policy_log_probs: ``[B, T]``, with gradient.
-        loss_type: ``no_baseline`` (needs ``raw_rewards``), ``reinforce_with_baseline`` (``advantages``),
-            ``grpo_clip`` (``advantages``, ``old_log_probs`` and ``cliprange``) or ``grpo_no_clip``, the same without
-            bounds (``advantages`` and ``old_log_probs``).
-        raw_rewards: ``[B, 1]``.
-        advantages: ``[B, 1]`` or ``[B, T]``.
-        old_log_probs: ``[B, T]``.
-        cliprange: epsilon.
-
-    Returns:
-        ``(loss [B, T], metadata)``; the metadata is empty without a ratio.
-
-    Raises:
-        AssertionError: something that the loss needs is missing.
-        ValueError: an unknown loss type.
+    ``no_baseline`` needs ``raw_rewards`` ``[B, 1]``; ``reinforce_with_baseline`` ``advantages`` (``[B, 1]`` or
+    ``[B, T]``); ``grpo_no_clip`` these and ``old_log_probs``; ``grpo_clip`` these and ``cliprange``. What is missing is
+    an :class:`AssertionError`, an unknown loss type a :class:`ValueError`.
     """
     if loss_type == "no_baseline":
         assert raw_rewards is not None, "loss type no_baseline needs raw_rewards"

@@ -21,11 +21,7 @@ ANSWER = re.compile(r"The answer is (\d+)\.?")
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A start and what is done to it.
-
-    Example:
-        Chain(7, (5, -3))
-    """
+    """A start and what is done to it."""
 
     start: int
     terms: tuple[int, ...]
@@ -37,12 +33,10 @@ class Chain:
 
     @property
     def answer(self) -> int:
-        """Its value."""
         return self.start + sum(self.terms)
 
 
 def sign(term: int) -> str:
-    """``+`` or ``-``."""
     return "+" if term >= 0 else "-"
 
 
@@ -128,7 +122,6 @@ def gold(sample: Sample) -> Mapping[str, float]:
 
 
 def distinct_chains(count: int, length: tuple[int, int], largest: int, rng: random.Random) -> Sequence[Chain]:
-    """Different chains, drawn one by one."""
     chains: dict[Chain, None] = {}
     for _ in range(50 * count):
         if len(chains) == count:

@@ -62,7 +62,6 @@ class Gsm8kStepsConfig(JsonlConfig):
     seed: int = 0
 
     def build(self, ctx: BuildContext) -> Gsm8kSource:
-        """Made of the rows that the base class reads."""
         from rlhf_plugin_prm.data.sources import Gsm8kSource
 
         return Gsm8kSource(self, super().build(ctx))
@@ -75,7 +74,6 @@ class ProcessBenchConfig(JsonlConfig):
     name: str = "processbench"
 
     def build(self, ctx: BuildContext) -> ProcessBenchSource:
-        """Made of the rows that the base class reads."""
         from rlhf_plugin_prm.data.sources import ProcessBenchSource
 
         return ProcessBenchSource(super().build(ctx))

@@ -24,11 +24,7 @@ TRIES = 30
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A solution in steps.
-
-    Example:
-        Labelled(("48/2 = 25 clips in May.", "48+25 = 73 clips.", "The answer is 73."), (False, False, False), False)
-    """
+    """A solution in steps."""
 
     steps: tuple[str, ...]
     labels: tuple[bool, ...]
@@ -41,18 +37,13 @@ class NotWorked(ValueError):
 
 
 def untouched(answer: str) -> Labelled:
-    """The published solution: its lines without the calculator's marks, and the answer as a last step.
-
-    Raises:
-        NotWorked: it does not end with ``#### X``, or nothing stands before that.
-    """
+    """The published solution: its lines without the calculator's marks, and the answer as a last step."""
     lines, final = _parsed(answer)
     steps = (*(_plain(line) for line in lines), answer_step(final))
     return Labelled(steps, (True,) * len(steps), True)
 
 
 def answer_step(final: str) -> str:
-    """The last step."""
     return f"The answer is {final}."
 
 
@@ -62,18 +53,7 @@ def perturb(question: str, answer: str, kind: Kind, rng: random.Random) -> Label
     ``carried``: later computations use the wrong number and are carried out correctly, so that the answer is wrong too
     (a choice for which it is not is not made). ``slip``: nothing else changes, so that the answer is right.
 
-    Args:
-        question: numbers in it are not taken for computed ones.
-        answer: as published, with marks and ``#### X``.
-        kind: what becomes of the later steps.
-        rng: makes every choice.
-
-    Returns:
-        None where no computation can be changed so: results that also stand in the question, no later step, or
-        fractions with more than two decimals.
-
-    Raises:
-        NotWorked: as :func:`untouched`.
+    None where no computation can be changed so.
     """
     lines, final = _parsed(answer)
     spots = _spots(question, lines, kind)
@@ -210,12 +190,7 @@ def _text(value: Fraction) -> str | None:
 
 
 def evaluate(expression: str) -> Fraction | None:
-    """Value of sums, differences, products and quotients in brackets; None for anything else.
-
-    Example:
-        >>> evaluate("(48+24)/2")
-        Fraction(36, 1)
-    """
+    """Value of sums, differences, products and quotients in brackets; None for anything else."""
     try:
         return _value(ast.parse(expression.replace(",", "").replace("$", "").strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, KeyError, RecursionError):

@@ -26,11 +26,7 @@ class ChainSource:
         self.config = config
 
     def rows(self, split: str) -> Sequence[Row]:
-        """Solutions of a split's questions; no question is in both.
-
-        Raises:
-            DatasetError: there are not so many different chains.
-        """
+        """Solutions of a split's questions; no question is in both."""
         config, heldout_count = self.config, max(1, self.config.chains // 4)
         rng = random.Random(f"chains/{config.seed}")
         try:
@@ -41,7 +37,6 @@ class ChainSource:
         return [row for n, chain in enumerate(chosen) for row in self._solutions(chain, f"{split}/{n:06d}")]
 
     def gold(self, sample: Sample) -> Mapping[str, float]:
-        """See :func:`rlhf_plugin_prm.data.chains.gold`."""
         return gold(sample)
 
     def _solutions(self, chain: Chain, name: str) -> list[Row]:
@@ -70,23 +65,13 @@ class ChainSource:
 
 
 class Gsm8kSource:
-    """GSM8K's problems with their published and changed solutions.
-
-    Args:
-        config: how many of which kind.
-        source: the published rows.
-    """
+    """GSM8K's problems with their published and changed solutions."""
 
     def __init__(self, config: Gsm8kStepsConfig, source: Any) -> None:
         self.config, self.source = config, source
         self._places: dict[str, list[str]] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
-        """Solutions of a split's problems.
-
-        Raises:
-            DatasetError: a row is not in GSM8K's form.
-        """
         has_heldout_file = bool(self.config.heldout_path)
         read = split if has_heldout_file else "train"
         rows = list(enumerate(self.source.rows(read)))
@@ -106,7 +91,6 @@ class Gsm8kSource:
         return random.Random(f"held out/{number}").random() < self.config.heldout_share
 
     def solutions(self, row: Row, split: str, number: int) -> list[Row]:
-        """All solutions of one published row."""
         try:
             return solutions(
                 str(row["question"]),
@@ -129,9 +113,6 @@ class Gsm8kSource:
 def solutions(question: str, answer: str, name: str, carried: int, slip: int, seed: int) -> list[Row]:
     """Rows of one GSM8K problem: the published solution, and changed ones, each different; fewer where there are no
     more.
-
-    Raises:
-        NotWorked: the answer does not end with ``#### X``.
     """
     first = untouched(answer)
     by_steps: dict[tuple[str, ...], tuple[str, Labelled]] = {first.steps: ("right", first)}
@@ -158,25 +139,15 @@ def _row(question: str, name: str, kind: str, solution: Labelled) -> Row:
 
 
 class ProcessBenchSource:
-    """ProcessBench's rows under our names.
-
-    Args:
-        source: the published rows.
-    """
+    """ProcessBench's rows under our names."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
 
     def rows(self, split: str) -> Sequence[Row]:
-        """Rows of a split.
-
-        Raises:
-            DatasetError: a row lacks a column.
-        """
         return [self._row(row, split, n) for n, row in enumerate(self.source.rows(split))]
 
     def where(self, split: str, number: int) -> str:
-        """File and row."""
         return self.source.where(split, number)
 
     def _row(self, row: Row, split: str, number: int) -> Row:

@@ -39,17 +39,7 @@ def make_stream_voice(
     descriptions: str | None = None,
     learn: str = "all",
 ) -> dict[str, Any]:
-    """Write a folder with weights, codec, tokenizers and ``modality.json``; weights are linked where that is possible.
-
-    Args:
-        kind: one of ``KINDS``.
-        model: folder or hub id.
-        codec: folder or hub id of its codec in Hugging Face form, such as ``descript/dac_44khz``.
-        output: a new folder.
-        voice: description (Parler-TTS) or speaker (CSM) of prompts that name none.
-        descriptions: folder or hub id of Parler-TTS's tokenizer of descriptions; None takes that of its text encoder.
-        learn: ``all`` codebooks get gradients, or the ``first`` alone.
-    """
+    """Write a folder with weights, codec, tokenizers and ``modality.json``; weights are linked if possible."""
     from transformers import AutoTokenizer
 
     if voice and kind == "dia":
@@ -102,7 +92,6 @@ def check_readable(folders: Sequence[Path]) -> None:
 
 
 def read_model_config(weights: Path, model: str, kind: str) -> dict[str, Any]:
-    """``config.json`` of a model of that kind."""
     file = weights / "config.json"
     described: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     model_type, title, *_ = KINDS[kind]

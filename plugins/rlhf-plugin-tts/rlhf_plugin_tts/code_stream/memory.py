@@ -20,11 +20,7 @@ ROOM = 32
 
 @dataclass(frozen=True)
 class RowState:
-    """Where each row of the stream stands.
-
-    Example:
-        before the first code: ``place_B = -1``; ``fed_B`` counts what the decoder has read, the text's pieces included
-    """
+    """Where each row of the stream stands."""
 
     hidden_BH: Tensor
     """Of the decoder's last position."""
@@ -40,11 +36,9 @@ class RowState:
     """Positions of the description."""
 
     def rows(self, indices: Tensor) -> RowState:
-        """Some rows."""
         return replace(self, **{f.name: getattr(self, f.name)[indices] for f in fields(self)})
 
     def join(self, other: RowState) -> RowState:
-        """These rows, then the other's."""
         return replace(
             self, **{f.name: torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)}
         )
@@ -54,9 +48,6 @@ class StreamMemory(DynamicLayer):
     """The one layer of a cache: keys and values of the decoder's layers, those of the description, and the rows' state.
 
     Rows are aligned at their first position. The engine sees a layer as long as the stream.
-
-    Args:
-        length: tokens of the stream that were read.
     """
 
     _layer_type = None
@@ -72,7 +63,6 @@ class StreamMemory(DynamicLayer):
         """Positions of the longest row."""
 
     def fill(self, layer: int, key_BAND: Tensor, value_BAND: Tensor, about: bool = False) -> None:
-        """Keys and values of prompts."""
         (self.about if about else self.own)[layer] = [key_BAND, value_BAND]
 
     def put(self, layer: int, key_BA1D: Tensor, value_BA1D: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,11 +80,9 @@ class StreamMemory(DynamicLayer):
         self.state, self.length, self.most = state, self.length + 1, self.most + int(whole)
 
     def get_seq_length(self) -> int:
-        """Tokens of the stream."""
         return self.length
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep, repeat or reorder rows."""
         self.select(indices, self.length)
 
     def select(self, indices: Tensor, last: int) -> None:
@@ -106,7 +94,6 @@ class StreamMemory(DynamicLayer):
                 held[layer] = [x[indices, :, :most] for x in kept]
 
     def join(self, other: Any, last: int) -> None:
-        """Another cache's rows after these."""
         self.state, self.length = self.state.join(other.state), max(last, other.length)
         self.most = max(self.most, other.most)
         for held, more in ((self.own, other.own), (self.about, other.about)):
@@ -118,7 +105,6 @@ class StreamMemory(DynamicLayer):
         raise NotImplementedError("models of several codebooks are sampled turn by turn in one batch only")
 
     def lay(self, rows: Sequence[Any]) -> None:
-        """As ``copy_row``."""
         self.copy_row(0, 0, 0)
 
 
@@ -129,12 +115,7 @@ def _stacked(x_BAND: Tensor, y_BAND: Tensor) -> Tensor:
 
 
 class Written:
-    """A :class:`StreamMemory` as the layers of transformers ask their cache.
-
-    Args:
-        memory: where keys and values go; None keeps nothing.
-        prompts: whether these are prompts, not one position of each row.
-    """
+    """A :class:`StreamMemory` as the layers of transformers ask their cache."""
 
     def __init__(self, memory: StreamMemory, prompts: bool) -> None:
         self.memory, self.prompts = memory, prompts

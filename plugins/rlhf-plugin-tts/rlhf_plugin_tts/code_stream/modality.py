@@ -19,11 +19,7 @@ MODALITY_FILE = "modality.json"
 
 @dataclass(frozen=True)
 class Layout:
-    """What a configuration says of the stream.
-
-    Example:
-        Layout(codes=1028, delays=(0, 8, 9, 10, 11, 12, 13, 14, 15), finish=1024)  # Dia
-    """
+    """What a configuration says of the stream."""
 
     codes: int
     """Ids of a codebook, special ones included."""
@@ -36,15 +32,7 @@ class Layout:
 
 
 class StreamVoice:
-    """The modality of a folder that ``rlhf tts voice`` wrote.
-
-    Args:
-        folder: of the model; holds ``codec`` and the tokenizers of texts.
-        tokenizer: of the stream.
-
-    Raises:
-        ModelError: one of them is missing, or the codec has other codes than the model.
-    """
+    """The modality of a folder that ``rlhf tts voice`` wrote."""
 
     TOKENIZERS: ClassVar[tuple[str, ...]] = ("text-tokenizer",)
     config_class: ClassVar[Any]
@@ -79,23 +67,13 @@ class StreamVoice:
 
     @staticmethod
     def laid_out(config: Any) -> Layout:
-        """The stream of a model."""
         raise NotImplementedError
 
     def pieces(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
-        """Pieces of what is described and of what the decoder reads before the codes.
-
-        Raises:
-            DatasetError: this voice cannot say that.
-        """
+        """Pieces of what is described and of what the decoder reads before the codes."""
         raise NotImplementedError
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt for people.
-
-        Raises:
-            DatasetError: this voice cannot say that.
-        """
         raise NotImplementedError
 
     def prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -111,11 +89,9 @@ class StreamVoice:
         return range(first, first + len(MARKS))
 
     def completion_text(self, ids: Sequence[int]) -> str:
-        """Names of the codes with blanks between them."""
         return " ".join(f"c{int(i)}" for i in ids if int(i) < self.marks[0])
 
     def completion_ids(self, text: str) -> list[int]:
-        """The ids of such names."""
         ids = [int(name[1:]) if name[:1] == "c" and name[1:].isdecimal() else -1 for name in text.split()]
         if any(not 0 <= i < self.marks[0] for i in ids):
             raise DatasetError(
@@ -142,11 +118,9 @@ class StreamVoice:
         return frames
 
     def wave(self, completion_ids: Sequence[int]) -> Any:
-        """Samples, float32; silence if there is no whole frame."""
         return self.clips.wave(self.frames(completion_ids))
 
     def media(self, completion_ids: Sequence[int]) -> tuple[Media, ...]:
-        """The completion's sound; a file of the same tokens is written once."""
         return self.clips.media(completion_ids, self.frames(completion_ids))
 
     def save(self, folder: Path) -> None:

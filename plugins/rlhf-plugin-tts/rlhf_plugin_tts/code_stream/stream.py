@@ -30,15 +30,7 @@ MARKS = ("<end>", "<sep>", "<start>", "<pad>")
 
 
 def stream_view(codes: int, pieces: int, hidden: int, steps: int, codebooks: int) -> PretrainedConfig:
-    """What the core reads of a model's configuration, for its stream: one layer of a cache holds all.
-
-    Args:
-        codes: ids of a codebook, special ones included.
-        pieces: of texts.
-        hidden: width of the decoder.
-        steps: positions of the decoder.
-        codebooks: codes of a step.
-    """
+    """What the core reads of a model's configuration, for its stream: one layer of a cache holds all."""
     view = PretrainedConfig()
     sizes = {"vocab_size": codes + 1 + len(MARKS) + pieces, "hidden_size": hidden, "num_hidden_layers": 1}
     for name, value in {**sizes, "max_position_embeddings": steps * codebooks}.items():
@@ -216,7 +208,6 @@ class CodeStream:
         return x_BMH
 
     def _next(self, ids_B: Tensor, memory: StreamMemory) -> Tensor:
-        """One token more of every row."""
         state: RowState = memory.state
         rows, books = torch.arange(len(ids_B), device=ids_B.device), self.codebooks
         place_B = state.place_B + 1
@@ -242,13 +233,7 @@ class CodeStream:
         return self._logits(logits_BKV[rows, books_B], following, ended_B)[:, None]
 
     def _logits(self, of_book: Tensor, place: Tensor, ended: Tensor) -> Tensor:
-        """Logits ``[..., codes + 2]`` of the code at a place, what the delays dictate being certain.
-
-        Args:
-            of_book: the head's, ``[..., V]``.
-            place: number of the code; below 0 before there are any.
-            ended: step at which the clip ended.
-        """
+        """Logits ``[..., codes + 2]`` of the code at a place, what the delays dictate being certain."""
         step, book = place.div(self.codebooks, rounding_mode="floor"), place % self.codebooks
         if getattr(self.config, "learned_codebooks", "all") == "first":
             of_book = torch.where((book == 0)[..., None], of_book, of_book.detach())

@@ -17,12 +17,7 @@ SILENCE = 0.04
 
 
 class CodecClips:
-    """Sounds of completions.
-
-    Args:
-        codec: decodes frames.
-        codes: says which token ids are which codes; the same ids are other sounds of a voice with other settings.
-    """
+    """Sounds of completions."""
 
     def __init__(self, codec: Codec, codes: str) -> None:
         self.codec, self.files = codec, SoundFiles()

@@ -20,14 +20,7 @@ WEIGHTS = "model.safetensors"
 
 
 class Codec:
-    """One codec in Hugging Face form; its weights are loaded when a clip is first decoded.
-
-    Args:
-        place: its folder.
-
-    Raises:
-        ModelError: no codec there, weights are missing, or a family that transformers (or this) does not decode.
-    """
+    """One codec in Hugging Face form; its weights are loaded when a clip is first decoded."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -98,11 +91,7 @@ class Codec:
         return loaded.eval().requires_grad_(False)
 
     def decode(self, frames: Sequence[Sequence[int]]) -> Any:
-        """Samples in [-1, 1], float32.
-
-        Args:
-            frames: at least one; codes of the first codebooks, the same number in each.
-        """
+        """Samples in [-1, 1], float32."""
         import torch
 
         codes_BKT = torch.tensor(list(map(list, frames))).T[None]

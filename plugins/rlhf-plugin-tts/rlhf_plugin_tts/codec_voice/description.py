@@ -44,7 +44,6 @@ class CodecVoiceDescription(Config):
 
 
 def read_description(folder: Path) -> CodecVoiceDescription:
-    """The description of a model's folder."""
     file = folder / MODALITY_FILE
     try:
         return CodecVoiceDescription.model_validate(json.loads(file.read_text()))

@@ -22,15 +22,7 @@ UNSUPPORTED = {"musicgen": "MusicGen", "moshi": "Moshi"}
 
 
 def make_voice(model: str, codec: str, output: Path, end: str | None, described: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a folder with model, tokenizer, codec and ``modality.json``; weights are linked where that is possible.
-
-    Args:
-        model: folder or hub id of a causal language model.
-        codec: folder or hub id of its codec.
-        output: a new folder.
-        end: name of the token that ends speech; None keeps the tokenizer's EOS.
-        described: settings of :class:`CodecVoiceDescription`.
-    """
+    """Write a folder with model, tokenizer, codec and ``modality.json``; weights are linked where that is possible."""
     if output.exists():
         raise ConfigError(f"--output {output} exists", fix="name a new folder")
     try:

@@ -15,15 +15,7 @@ from rlhf_plugin_tts.turns import said_and_described
 
 
 class CodecVoice:
-    """The modality of a folder that ``rlhf tts voice`` wrote, or that was described by hand.
-
-    Args:
-        folder: of the model; holds ``modality.json`` and the codec.
-        tokenizer: the model's.
-
-    Raises:
-        ModelError: the codec is missing, or has other codes than the model has tokens.
-    """
+    """The modality of a folder that ``rlhf tts voice`` wrote, or that was described by hand."""
 
     def __init__(self, folder: Path, tokenizer: Any) -> None:
         self.folder, self.tokenizer = folder, tokenizer
@@ -35,11 +27,6 @@ class CodecVoice:
         self.clips = CodecClips(self.codec, f"{self.description.codebooks} {sorted(self.number_of.items())}")
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt as text.
-
-        Raises:
-            DatasetError: other turns, nothing to say, names of control tokens in it, or no voice where one is needed.
-        """
         said, voice = said_and_described(messages)
         where = f"prompt {said[:40]!r}"
         for text in (said, voice or ""):
@@ -72,11 +59,6 @@ class CodecVoice:
         return " ".join(self.tokenizer.convert_ids_to_tokens([int(i) for i in kept]))
 
     def completion_ids(self, text: str) -> list[int]:
-        """The ids of such names.
-
-        Raises:
-            DatasetError: one is no token of this model.
-        """
         names, vocabulary = text.split(), self.tokenizer.get_vocab()
         if unknown := next((name for name in names if name not in vocabulary), None):
             raise DatasetError(
@@ -104,11 +86,9 @@ class CodecVoice:
         return frames
 
     def wave(self, completion_ids: Sequence[int]) -> Any:
-        """Samples of a completion, float32; silence if it holds no whole frame."""
         return self.clips.wave(self.frames(completion_ids))
 
     def media(self, completion_ids: Sequence[int]) -> tuple[Media, ...]:
-        """The completion's sound; a file of the same tokens is written once."""
         return self.clips.media(completion_ids, self.frames(completion_ids))
 
     def save(self, folder: Path) -> None:

@@ -29,7 +29,6 @@ class CsmStreamConfig(CsmConfig):
     """CSM's configuration; the core is told about its stream."""
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> Any:
-        """Of the stream."""
         books, steps = int(self.num_codebooks or 1), self.max_position_embeddings
         return stream_view(self.vocab_size, self.text_vocab_size, self.hidden_size, steps, books)
 
@@ -56,11 +55,9 @@ class CsmStream(CodeStream, CsmPreTrainedModel):  # pyright: ignore[reportIncomp
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Of the pieces of texts."""
         return self.embed_text_tokens
 
     def embed_text(self, pieces_BM: Tensor) -> Tensor:
-        """Pieces are inputs like frames."""
         return self.embed_text_tokens(pieces_BM.clamp(max=self.config.text_vocab_size - 1))
 
     def embed_frames(self, codes_BFK: Tensor) -> Tensor:
@@ -76,7 +73,6 @@ class CsmStream(CodeStream, CsmPreTrainedModel):  # pyright: ignore[reportIncomp
         about_seen_BMN: Tensor,
         memory: StreamMemory | None,
     ) -> Tensor:
-        """As in :class:`CodeStream`; there is no description."""
         backbone = self.backbone_model
         written = None if memory is None else Written(memory, prompts=memory.state is None)
         turned, mask = backbone.rotary_emb(x_BMH, position_ids=places_BM), additive(seen_BMN, x_BMH)
@@ -122,16 +118,10 @@ class CsmVoice(StreamVoice):
 
     @staticmethod
     def laid_out(config: Any) -> Layout:
-        """Frame after frame."""
         return Layout(config.vocab_size, (0,) * config.num_codebooks, config.codebook_eos_token_id, whole_end=True)
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """As CSM's chat template writes a turn without sound: ``[speaker]text``.
-
-        Raises:
-            DatasetError: other turns, nothing to say, names of control tokens in it, or a description that is no
-                speaker's number.
-        """
+        """As CSM's chat template writes a turn without sound: ``[speaker]text``."""
         said, voice = said_and_described(messages)
         speaker = str(self.settings.get("voice") or "0") if voice is None else voice.strip()
         if not speaker.isdecimal():

@@ -28,7 +28,6 @@ class DiaStreamConfig(DiaConfig):
     """Dia's configuration; the core is told about its stream."""
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> Any:
-        """Of the stream."""
         inner: Any = self.decoder_config
         pieces = getattr(self.encoder_config, "vocab_size", 0)
         return stream_view(
@@ -53,7 +52,6 @@ class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncomp
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Of the codes."""
         return self.model.decoder.embeddings.embed
 
     def embed_text(self, pieces_BM: Tensor) -> Tensor:
@@ -61,11 +59,9 @@ class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncomp
         return self.logits_dense.weight.new_zeros(*pieces_BM.shape, self.logits_dense.in_features)
 
     def embed_frames(self, codes_BFK: Tensor) -> Tensor:
-        """The sum over codebooks."""
         return self.model.decoder.embeddings(codes_BFK.clamp(max=self.codes - 1))
 
     def describe(self, pieces_BN: Tensor, known_BN: Tensor) -> Tensor:
-        """The text."""
         pieces = pieces_BN.clamp(max=self.config.encoder_config.vocab_size - 1)
         return self.model.encoder(input_ids=pieces, attention_mask=known_BN.long()).last_hidden_state
 
@@ -78,7 +74,6 @@ class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncomp
         about_seen_BMN: Tensor,
         memory: StreamMemory | None,
     ) -> Tensor:
-        """As in :class:`CodeStream`."""
         decoder = self.model.decoder
         written = None if memory is None else Written(memory, prompts=about_BNH is not None)
         turned = decoder.rotary_emb(x_BMH, position_ids=places_BM)
@@ -117,16 +112,11 @@ class DiaVoice(StreamVoice):
 
     @staticmethod
     def laid_out(config: Any) -> Layout:
-        """As the configuration has it."""
         inner = config.decoder_config
         return Layout(inner.vocab_size, tuple(config.delay_pattern), inner.eos_token_id)
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """What is said, by the first speaker unless the text says who.
-
-        Raises:
-            DatasetError: other turns, nothing to say, or a description.
-        """
+        """What is said, by the first speaker unless the text says who."""
         said, voice = said_and_described(messages)
         if voice is not None:
             raise DatasetError(

@@ -18,13 +18,7 @@ GIVEN = ("A", "B", "tie")
 
 
 class Answers:
-    """Appends to ``answers.jsonl`` and keeps ``pairs.jsonl`` up to date; no answer is ever lost or changed.
-
-    Args:
-        folder: of both files; made when the first answer comes.
-        trials: what is compared; answers to others stay in the file.
-        listener: whose answers are added.
-    """
+    """Appends to ``answers.jsonl`` and keeps ``pairs.jsonl`` up to date; no answer is ever lost or changed."""
 
     def __init__(self, folder: Path, trials: Sequence[Trial], listener: str) -> None:
         self.folder, self.listener, self._lock = folder, listener, Lock()

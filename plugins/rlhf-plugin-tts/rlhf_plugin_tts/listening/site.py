@@ -25,11 +25,7 @@ OF_REPORT = {
 
 
 class ListeningSite:
-    """A site for :class:`rlhf_plugin_dashboard.serve.Dashboard`.
-
-    Args:
-        answers: where answers go, and the trials.
-    """
+    """A site for :class:`rlhf_plugin_dashboard.serve.Dashboard`."""
 
     command = "rlhf tts listen"
 
@@ -37,7 +33,6 @@ class ListeningSite:
         self.answers = answers
 
     def answer(self, path: str, query: Any) -> Answer:
-        """The answer to ``path``."""
         if path in OWN or path in OF_REPORT:
             return _asset(path)
         if path == "api/trials":
@@ -51,7 +46,6 @@ class ListeningSite:
         return text(f"there is no '{path}' here", 404)
 
     def post(self, path: str, body: bytes) -> Answer:
-        """Take an answer."""
         try:
             answer = json.loads(body)
             if path != "api/answers" or not isinstance(answer, dict):

@@ -18,11 +18,7 @@ from rlhf_plugin_tts.rows import digest, read_audio_pairs
 
 @dataclass(frozen=True)
 class Clip:
-    """One side of a trial.
-
-    Example:
-        Clip(Path("runs/a/audio/x.flac"), "step 0", "hh e12 c3")
-    """
+    """One side of a trial."""
 
     file: Path
     label: str
@@ -47,19 +43,13 @@ class Trial:
         return hashlib.sha256("\n".join(names).encode("utf-8", "replace")).hexdigest()[:16]
 
     def said(self, role: str) -> str:
-        """What the prompt's turns of a role say."""
         if isinstance(self.prompt, str):
             return self.prompt if role == "user" else ""
         return " ".join(str(turn.get("content", "")) for turn in self.prompt if turn.get("role") == role)
 
 
 def trials_of_runs(names: Sequence[str]) -> list[Trial]:
-    """Pairs of each run; of two runs, their last held-out sounds of one prompt.
-
-    Raises:
-        RunDirError: there is no such run.
-        DatasetError: there are no two sounds to compare.
-    """
+    """Pairs of each run; of two runs, their last held-out sounds of one prompt."""
     runs = [open_run(name).path for name in names]
     trials = _of_two(runs, names) if len(runs) == 2 else [trial for run in runs for trial in _of_run(run)]
     return _usable(trials, ", ".join(names))
@@ -93,11 +83,7 @@ def _of_two(runs: Sequence[Path], names: Sequence[str]) -> list[Trial]:
 
 
 def trials_of_pairs(file: str) -> list[Trial]:
-    """Rows with ``chosen_audio`` and ``rejected_audio``, to be judged by people.
-
-    Raises:
-        DatasetError: as :func:`~rlhf_plugin_tts.rows.read_audio_pairs`.
-    """
+    """Rows with ``chosen_audio`` and ``rejected_audio``, to be judged by people."""
     rows, _ = read_rows(file)
     return _usable(
         [

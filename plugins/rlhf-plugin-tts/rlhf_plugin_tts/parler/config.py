@@ -70,7 +70,6 @@ class ParlerConfig(PretrainedConfig):
         super().__init__(**kwargs)
 
     def get_text_config(self, decoder: Any = None, encoder: Any = None) -> Any:
-        """Of the stream: the core asks it."""
         inner = self.decoder
         pieces = max(self.vocab_size, getattr(self.text_encoder, "vocab_size", 0))
         return stream_view(

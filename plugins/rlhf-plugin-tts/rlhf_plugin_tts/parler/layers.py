@@ -19,7 +19,6 @@ Store = Callable[[int, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Te
 
 
 def rotate(x_BAMD: Tensor, angles_BMD: Tensor) -> Tensor:
-    """Rotary positions."""
     half = x_BAMD.shape[-1] // 2
     turned = torch.cat((-x_BAMD[..., half:], x_BAMD[..., :half]), -1)
     angles = angles_BMD[:, None]
@@ -27,12 +26,7 @@ def rotate(x_BAMD: Tensor, angles_BMD: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections of one attention.
-
-    Args:
-        config: of the decoder.
-        key_heads: heads of keys and values.
-    """
+    """Projections of one attention."""
 
     def __init__(self, config: Any, key_heads: int) -> None:
         super().__init__()
@@ -83,7 +77,6 @@ class Layer(nn.Module):
         seen_described_BMN: Tensor,
         angles_BMD: Tensor | None,
     ) -> Tensor:
-        """The layer's output; keys and values are given."""
         normed = self.self_attn_layer_norm(x_BMH)
         query = self._turned(self.self_attn.queries(normed), angles_BMD)
         x_BMH = x_BMH + self.self_attn.attend(query, *own, seen_BMN)
@@ -139,16 +132,7 @@ class Decoder(nn.Module):
         seen_described_BMN: Tensor,
         store: Store,
     ) -> Tensor:
-        """Hidden states ``[B, M, H]``.
-
-        Args:
-            x_BMH: embedded inputs.
-            places_BM: positions in the sequence.
-            described_BNH: the description, where its keys are not stored yet.
-            seen_BMN: which of all keys a position sees.
-            seen_described_BMN: which of the description's.
-            store: keeps keys and values.
-        """
+        """Hidden states ``[B, M, H]``."""
         config, angles_BMD = self.config, None
         if config.rope_embeddings:
             width = config.hidden_size // config.num_attention_heads

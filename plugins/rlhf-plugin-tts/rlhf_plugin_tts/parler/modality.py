@@ -28,16 +28,10 @@ class ParlerVoice(StreamVoice):
         return Layout(inner.vocab_size, tuple(range(inner.num_codebooks)), inner.eos_token_id)
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt for people.
-
-        Raises:
-            DatasetError: other turns, nothing to say, or no description where the voice has none of its own.
-        """
         said, voice = self._parts(messages)
         return f"{voice} <sep> {said} <start>"
 
     def pieces(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
-        """Of the description, and of the text."""
         said, voice = self._parts(messages)
         text, described = self.texts
         return [int(i) for i in described(voice).input_ids], [int(i) for i in text(said).input_ids]

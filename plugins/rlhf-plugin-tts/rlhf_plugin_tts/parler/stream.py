@@ -19,11 +19,7 @@ from rlhf_plugin_tts.parler.layers import Decoder, Positions
 
 
 class ParlerStream(CodeStream, PreTrainedModel):
-    """Weights have the names of ``ParlerTTSForConditionalGeneration``; its codec is left out.
-
-    Raises:
-        ValueError: a kind of Parler-TTS that this does not run.
-    """
+    """Weights have the names of ``ParlerTTSForConditionalGeneration``; its codec is left out."""
 
     config_class = ParlerConfig
     main_input_name = "input_ids"
@@ -63,20 +59,16 @@ class ParlerStream(CodeStream, PreTrainedModel):
 
     @property
     def layers(self) -> Any:
-        """The decoder."""
         model: Any = self.decoder["model"]
         return model["decoder"]
 
     def get_input_embeddings(self) -> Any:
-        """Of the pieces of texts."""
         return self.embed_prompts
 
     def embed_text(self, pieces_BM: Tensor) -> Tensor:
-        """Pieces are inputs like steps."""
         return self.embed_prompts(pieces_BM.clamp(max=self.config.vocab_size - 1))
 
     def embed_frames(self, codes_BFK: Tensor) -> Tensor:
-        """The sum over codebooks."""
         embedded: Any = sum(table(codes_BFK[..., k]) for k, table in enumerate(self.layers.embed_tokens))
         return embedded
 
@@ -96,7 +88,6 @@ class ParlerStream(CodeStream, PreTrainedModel):
         about_seen_BMN: Tensor,
         memory: StreamMemory | None,
     ) -> Tensor:
-        """As in :class:`CodeStream`."""
 
         def store(layer: int, key: Tensor, value: Tensor, *about: Tensor) -> Any:
             if memory is None:
@@ -110,7 +101,6 @@ class ParlerStream(CodeStream, PreTrainedModel):
         return self.layers.run(x_BMH, places_BM, about_BNH, seen_BMN, about_seen_BMN, store)
 
     def of_frames(self, hidden_BFH: Tensor, codes_BFK: Tensor, books: int) -> Tensor:
-        """Each head's, of one hidden state."""
         heads: Any = self.decoder["lm_heads"]
         if isinstance(heads, nn.Linear):
             return heads(hidden_BFH).unflatten(-1, (self.codebooks, self.codes))[:, :, :books]

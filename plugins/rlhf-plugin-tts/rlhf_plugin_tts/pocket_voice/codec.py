@@ -34,22 +34,13 @@ class Frames:
 
 
 class PocketCodec:
-    """Encodes and decodes with one codebook.
-
-    Args:
-        codebook: mel-cepstra ``[codes, CEPSTRA]``.
-    """
+    """Encodes and decodes with one codebook."""
 
     def __init__(self, codebook: Floats) -> None:
         self.codebook = np.asarray(codebook, np.float64)
 
     @classmethod
     def load(cls, folder: Path) -> PocketCodec:
-        """From ``codec.json`` and ``codec.safetensors``.
-
-        Raises:
-            ModelError: a file is missing, or they are of another codec.
-        """
         from safetensors.numpy import load_file
 
         for name in (CONFIG_FILE, CODEC_FILE):
@@ -72,7 +63,6 @@ class PocketCodec:
         return cls(book)
 
     def save(self, folder: Path) -> None:
-        """Write what :meth:`load` reads."""
         from safetensors.numpy import save_file
 
         settings = {"codec": "pocket-voice", "sample_rate": RATE, "spectrum_codes": len(self.codebook)}
@@ -91,7 +81,6 @@ class PocketCodec:
         return Frames(excitation_codes(f0, voiced), self.nearest(cepstra.reshape(-1, 2, CEPSTRA).mean(1)))
 
     def nearest(self, cepstra: Floats) -> npt.NDArray[np.int64]:
-        """Code of the closest entry for every row."""
         distance = (self.codebook**2).sum(1) - 2 * cepstra @ self.codebook.T
         return distance.argmin(1)
 

@@ -53,7 +53,6 @@ PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 
 
 def vocabulary(spectrum_codes: int) -> dict[str, int]:
-    """Token string -> id."""
     codes = [*(f"e{i}" for i in range(EXCITATIONS)), *(f"c{i}" for i in range(spectrum_codes))]
     names = [PAD, EOS, UNKNOWN, *STYLES, "|", ">", WORD_END, COMMA, FULL_STOP, QUESTION, *PHONES, *codes]
     assert len(set(names)) == len(names)

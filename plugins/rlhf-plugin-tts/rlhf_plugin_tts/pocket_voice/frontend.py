@@ -73,7 +73,6 @@ def words_of(text: str, where: str = "text") -> list[str]:
 
 
 def phones_of(text: str, where: str = "text") -> list[str]:
-    """Phones, word ends and pauses."""
     out: list[str] = []
     for word in words_of(text, where):
         if word in (COMMA, FULL_STOP, QUESTION):
@@ -123,13 +122,11 @@ def prompt_text(text: str, description: str = "plain", where: str = "prompt") ->
 
 @cache
 def lexicon() -> dict[str, str]:
-    """Word -> phones with blanks between them."""
     packed = (Path(__file__).parent / "weights" / "lexicon.txt.gz").read_bytes()
     return dict(line.split(" ", 1) for line in gzip.decompress(packed).decode().splitlines())
 
 
 def pronounce(word: str) -> list[str]:
-    """Phones of one lower-case word."""
     known = lexicon().get(word)
     if known:
         return known.split()

@@ -54,16 +54,9 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
 
 
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Sample, rank and write what is not there yet."""
     import contextlib
 
-    from rlhf_core.cli import (
-        chosen_reward,
-        context_of,
-        load_sampler,
-        open_registry,
-        sample_completions,
-    )
+    from rlhf_core.cli import chosen_reward, context_of, load_sampler, open_registry, sample_completions
     from rlhf_core.config import ConfigError
     from rlhf_core.models import Formatter, ModelConfig, ModelError, model_paths, weights_digest
     from rlhf_core.rewards import score_samples

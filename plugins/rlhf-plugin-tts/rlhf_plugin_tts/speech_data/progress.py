@@ -12,15 +12,7 @@ from rlhf_core.data import write_json
 
 
 class Progress:
-    """``FILE.progress.json`` beside the rows.
-
-    Args:
-        output: the file of rows.
-        settings: of this command.
-
-    Raises:
-        ConfigError: the rows there were made with other settings, or by something else.
-    """
+    """``FILE.progress.json`` beside the rows."""
 
     def __init__(self, output: Path, settings: Mapping[str, Any]) -> None:
         self.output, self.settings = output, dict(settings)
@@ -49,7 +41,6 @@ class Progress:
             rows.truncate(self.size)
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is there already."""
         if not self.output.is_file():
             return []
         return [json.loads(line) for line in self.output.read_text().splitlines()]

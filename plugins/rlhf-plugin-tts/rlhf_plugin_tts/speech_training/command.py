@@ -93,7 +93,6 @@ def scorers() -> tuple[str, ...]:
 
 
 def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
-    """What `rlhf train --config` is given."""
     from rlhf_core.config import ConfigError, merge_settings, parse_settings
     from rlhf_plugin_tts.speech_training import recipe
 
@@ -119,15 +118,7 @@ def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
 
 
 def run(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Train, go on with a training, or find it done; it is `rlhf train` in a process of its own.
-
-    Returns:
-        Whether all of the training was done now.
-
-    Raises:
-        ConfigError: the folder holds a run of another configuration.
-        SystemExit: the training ended with an error, which it printed, or was interrupted.
-    """
+    """Train, go on with a training, or find it done, by `rlhf train` in its own process; True if all was done now."""
     import yaml
 
     from rlhf_core.config import ConfigError

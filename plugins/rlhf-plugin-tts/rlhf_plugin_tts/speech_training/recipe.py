@@ -33,7 +33,6 @@ def composite() -> dict[str, Any]:
 
 
 def sampling() -> dict[str, Any]:
-    """What both algorithms share."""
     return {
         "sampling": {"max_tokens": 480, "temperature": 1.0},
         "eval_samples": 20,

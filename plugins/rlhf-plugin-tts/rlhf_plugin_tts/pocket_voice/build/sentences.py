@@ -16,14 +16,7 @@ _SENTENCE = re.compile(r"[A-Z][A-Za-z0-9' ,$%.]*?[a-z][.?]")
 
 
 def sentences(files: Sequence[Path], count: int, dictionary: Sequence[str], seed: int = 0) -> list[str]:
-    """Distinct sentences of 2 to 11 words; one in six is made of random dictionary words.
-
-    Args:
-        files: ``.jsonl.gz`` with text in any string value.
-        count: how many.
-        dictionary: words.
-        seed: decides which.
-    """
+    """Distinct sentences of 2 to 11 words; one in six is made of random dictionary words."""
     draw = random.Random(seed)
     known = set(dictionary)
     texts = sorted({s for file in files for s in _from(file) if known.issuperset(_WORD.findall(s.lower()))})

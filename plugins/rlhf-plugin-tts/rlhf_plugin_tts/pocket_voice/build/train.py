@@ -75,7 +75,6 @@ def _padded(rows: list[tuple[list[int], int]], pad: int) -> tuple[torch.Tensor, 
 
 
 def main() -> int:
-    """Train, and write the folder every few hundred steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
