@@ -34,12 +34,7 @@ def keys_in(sentence: str) -> list[str]:
 
 
 class KeyHints:
-    """Asks for hints about the keys of one configuration.
-
-    Args:
-        registry: knows what is installed.
-        settings: the run's, with what the algorithm brings along; labelled or not.
-    """
+    """Asks for hints about the keys of one configuration."""
 
     def __init__(self, registry: Registry, settings: Mapping[str, Any]) -> None:
         self.registry, self.settings = registry, settings
@@ -73,23 +68,13 @@ NEAREST = 3
 
 
 class KeyPlaces:
-    """Every key that one configuration may have, with the components that it chooses.
-
-    Args:
-        registry: knows the components' classes.
-        settings: the run's, with what the algorithm brings along; labelled or not.
-    """
+    """Every key that one configuration may have, with the components that it chooses."""
 
     def __init__(self, registry: Registry, settings: Mapping[str, Any]) -> None:
         self.registry, self.settings = registry, settings
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
-        """``"did you mean 'reward.parts'?"`` for a key that belongs elsewhere; "" if none is called so.
-
-        Args:
-            path: of the unknown key.
-            value: what was given for it.
-        """
+        """``"did you mean 'reward.parts'?"`` for a key that belongs elsewhere; "" if none is called so."""
         places = [key for key in self._keys() if key.rpartition(".")[2] == path[-1]]
         if not places:
             return ""

@@ -41,17 +41,8 @@ def resolve(
     sugar: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """Return the validated configuration.
-
-    Args:
-        registry: where component names are looked up.
-        files: YAML files, later ones win.
-        settings: ``a.b=value`` strings, which win over files.
-        sugar: what ``--algo``, ``--reward`` ... stand for; between files and settings.
-        base: a run's whole configuration that the rest changes; unused when the rest chooses an algorithm itself.
-
-    Raises:
-        ConfigError, PluginError: with the dotted key and the nearest known name.
+    """Return the validated configuration; of files later ones win, then ``sugar`` (what ``--algo``, ``--reward`` ...
+    stand for), then ``settings``. ``base``, a run's whole configuration, is unused if an algorithm is chosen.
     """
     return resolve_labelled(registry, files=files, settings=settings, sugar=sugar, base=base).config
 
@@ -79,11 +70,7 @@ def resolve_labelled(
 
 
 def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:
-    """Fill in the algorithm's recipe and validate.
-
-    Raises:
-        ConfigError: no trainer, or an unusable key or value.
-    """
+    """Fill in the algorithm's recipe and validate."""
     return _validate(registry, label(data, "the user")).config
 
 
@@ -103,11 +90,7 @@ def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
 
 
 def check_micro_batches(user: Mapping[str, Any]) -> None:
-    """Refuse two settings of which each says how updates are cut; a recipe's own gives way instead.
-
-    Raises:
-        ConfigError: both are given.
-    """
+    """Refuse two settings of which each says how updates are cut; a recipe's own gives way instead."""
     trainer = user.get("trainer")
     if not isinstance(trainer, dict) or trainer.get("gradient_accumulation_steps") is None:
         return

@@ -43,16 +43,7 @@ def origins(resolved: Resolved) -> list[Row]:
 def _rows(
     value: Any, dumped: Any, settings: Any, key: tuple[str, ...], origin: str, default: _Default | None
 ) -> Iterator[Row]:
-    """Rows of one value.
-
-    Args:
-        value: as validated.
-        dumped: its JSON.
-        settings: what was set of it: a labelled mapping, a :class:`Setting`, or None.
-        key: where it is.
-        origin: its class default's.
-        default: what its section's default says of its fields.
-    """
+    """Rows of one value."""
     if isinstance(value, Config) and isinstance(dumped, dict):
         yield from _section(value, dumped, _fields_set(value, settings), key, default)
         return

@@ -87,12 +87,7 @@ def _installed_version(name: str) -> str:
 
 
 def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
-    """Match the components to each other, record where each comes from, and freeze the registry.
-
-    Raises:
-        PluginError: the loss and the trainer do not fit.
-        UserError: the machine lacks what a component needs.
-    """
+    """Match the components to each other, record where each comes from, and freeze the registry."""
     check_fit(config)
     check_environment_fit(config)
     chosen = list(config.components())
@@ -110,11 +105,7 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
 
 
 def check_fit(config: RunConfig) -> None:
-    """Match ``Loss.consumes`` to what the trainer feeds.
-
-    Raises:
-        PluginError: names both sides.
-    """
+    """Match ``Loss.consumes`` to what the trainer feeds."""
     feeds = getattr(config.trainer, "feeds", None)
     if config.loss is None or feeds is None:
         return
@@ -127,11 +118,7 @@ def check_fit(config: RunConfig) -> None:
 
 
 def check_environment_fit(config: RunConfig) -> None:
-    """An agent that plays in an environment has one, and an environment has an agent that plays in it, now and then.
-
-    Raises:
-        ConfigError: says which is missing.
-    """
+    """An agent that plays in an environment has one, and an environment has an agent that plays in it, now and then."""
     plays = getattr(config.agent, "plays_environment", False)
     if config.agent is not None and plays and config.environment is None:
         raise ConfigError(
@@ -156,15 +143,7 @@ def check_environment_fit(config: RunConfig) -> None:
 
 
 def reload(registry: Registry, plan: Plan) -> RunConfig:
-    """Validate the plan's configuration again, from this process's own entry points.
-
-    Args:
-        registry: of this process.
-        plan: of the run.
-
-    Raises:
-        PluginError: a component resolves to another distribution, version or value than in the plan.
-    """
+    """Validate the plan's configuration again, from this process's own entry points."""
     for planned in plan.components:
         installed = registry.find(planned["kind"], f"{planned['distribution']}/{planned['name']}").describe()
         if installed != planned:

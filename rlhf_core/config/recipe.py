@@ -89,12 +89,6 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
        embedded one takes the recipes of that one; there an explicit null of the user overrides the recipe.
 
     Settings for a component that the user replaces by another are left out.
-
-    Args:
-        registry: where the loss is looked up.
-        trainer: the algorithm's Config class.
-        algorithm: its name, for the labels.
-        user: what the user says, labelled.
     """
     owner = registry.find("trainer", algorithm).distribution
     named = near_components(registry, owner, getattr(trainer, "companions", {}))
@@ -184,14 +178,7 @@ def _loss_recipe(
 
 
 def data_recipe(registry: Registry, trainer: Any, dataset: Any, run: Mapping[str, Any]) -> dict[str, Any]:
-    """What the data sets of a section go with, labelled.
-
-    Args:
-        registry: where they are looked up; an unknown one is refused later.
-        trainer: the algorithm's Config class; settings that it does not have are left out.
-        dataset: the section as the user wrote it.
-        run: the user's settings over the algorithm's companions, labelled.
-    """
+    """What the data sets of a section go with, labelled."""
     sources = source_options(dataset)
     recipes = [_recipe_of(registry, options) for options in sources]
     recipe = dict(recipes[0]) if recipes and all(r == recipes[0] for r in recipes) else {}

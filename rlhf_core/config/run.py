@@ -18,9 +18,6 @@ from rlhf_core.plugins.slots import component
 def precision_of(run: Any) -> Literal["fp32", "bf16"]:
     """What a run's model computes in: what its trainer says, ``auto`` as on this machine; ``fp32`` of a trainer without
     the setting.
-
-    Args:
-        run: a :class:`rlhf_core.config.run.RunConfig`.
     """
     chosen: Any = getattr(run.trainer, "precision", "fp32")
     return resolved(run) if chosen == "auto" else chosen

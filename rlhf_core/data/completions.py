@@ -59,13 +59,7 @@ def read_completions(file: str) -> Completions:
 
 
 def cut_at(completions: Completions, stop: Sequence[str], *, keep: bool = False) -> Completions:
-    """The same as if sampling had ended at the first of these strings.
-
-    Args:
-        completions: as they were saved.
-        stop: stop strings.
-        keep: leave the stop string itself at the end.
-    """
+    """The same as if sampling had ended at the first of these strings."""
     rows, samples = list(completions.rows), list(completions.samples)
     for i, sample in enumerate(samples):
         cut = min(((at, s) for s in stop if (at := sample.completion.find(s)) >= 0), default=None)
@@ -79,13 +73,7 @@ def cut_at(completions: Completions, stop: Sequence[str], *, keep: bool = False)
 
 
 class SampledPrompts(Datasets):
-    """The prompts of completions, each once, as the rows of a run's data set.
-
-    Args:
-        settings: name the file.
-        ctx: used to build the source.
-        completions: of the file.
-    """
+    """The prompts of completions, each once, as the rows of a run's data set."""
 
     def __init__(self, settings: DatasetSettings, ctx: BuildContext, completions: Completions) -> None:
         super().__init__(settings, ctx)

@@ -156,9 +156,6 @@ def _split(turns: tuple[Message, ...]) -> Side:
 def transcript(text: str) -> tuple[tuple[Message, ...], str]:
     r"""Split ``"\n\nHuman: ...\n\nAssistant: ..."`` at its last turn.
 
-    Raises:
-        UnusableRow: the last turn is not the assistant's.
-
     Example:
         >>> transcript("\n\nHuman: Hi\n\nAssistant: Hello")
         (({'role': 'user', 'content': 'Hi'},), 'Hello')

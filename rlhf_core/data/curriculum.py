@@ -85,16 +85,9 @@ def _row(row: Mapping[str, Any], key: str, where: str) -> tuple[str, Any]:
 def apply_curriculum(
     settings: CurriculumSettings, prompts: Sequence[Prompt], heldout: Sequence[Prompt], seed: int | None
 ) -> tuple[list[Prompt], Counter[str]]:
-    """Keep the training prompts whose value lies in the band, in the configured order.
+    """The training prompts whose value lies in the band, in the configured order, and counts by reason of others.
 
-    Args:
-        settings: the file and what to do with it.
-        prompts: training prompts of all sources.
-        heldout: held-out prompts; ids of the file that are theirs match, but nothing is done with them.
-        seed: orders prompts of equal value; None keeps the order that they have.
-
-    Returns:
-        (kept, counts by reason).
+    Ids of the file that are those of held-out prompts match, but nothing is done with them.
     """
     file_values = read_values(settings)
     values, unmatched = match(file_values, prompts, heldout, settings.path)
@@ -198,12 +191,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 class DifficultyOrder(PromptOrder):
-    """Every source's prompts once, in the usual order; then those whose running score is in the band.
-
-    Args:
-        settings: band, decay and share of exploration.
-        prompts, weights, seed, shuffle: as of :class:`PromptOrder`.
-    """
+    """Every source's prompts once, in the usual order; then those whose running score is in the band."""
 
     def __init__(
         self,
@@ -254,11 +242,7 @@ class DifficultyWalk(SourceWalk):
         self.rate_P[at] = rate if np.isnan(before) else decay * before + (1 - decay) * rate
 
     def next(self, batch: Mapping[str, Prompt]) -> Prompt:
-        """The next prompt that is not in the batch.
-
-        Raises:
-            DatasetError: every prompt of this source is in the batch.
-        """
+        """The next prompt that is not in the batch."""
         at = next((i for i in self.left if self.prompts[i].id not in batch), None)
         if at is not None:
             self.left.remove(at)
@@ -292,11 +276,7 @@ class DifficultyWalk(SourceWalk):
         return {**super().state_dict(), "draws": self.draws, "rates": rates, "last": self.last_P.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
-
-        Raises:
-            DatasetError: the prompts are not those of the checkpoint.
-        """
+        """Restore :meth:`state_dict`."""
         super().load_state_dict(state)
         self.draws = int(state["draws"])
         self.rate_P = np.array([np.nan if r is None else r for r in state["rates"]], float)

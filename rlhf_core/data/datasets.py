@@ -34,18 +34,9 @@ def admit(
     max_dropped_fraction: float,
     setting: str = "trainer.sampling.max_tokens",
 ) -> tuple[list[Prompt], Counter[str]]:
-    """Keep the prompts that fit the length limit and leave room for the completion.
+    """The prompts of at most ``limit`` tokens that leave room for the completion, and counts by reason of the others.
 
-    Args:
-        encode: prompt -> token ids.
-        limit: most prompt tokens allowed (``dataset.max_prompt_tokens``).
-        context: prompt + completion tokens that the model allows.
-        max_tokens: completion tokens to leave room for.
-        max_dropped_fraction: refuse the dataset when more than this share would go.
-        setting: where ``max_tokens`` was set, for the message.
-
-    Returns:
-        (kept, counts by reason).
+    ``setting`` is where ``max_tokens`` was set, for the message.
     """
     if context - max_tokens < 1:
         raise DatasetError(
@@ -70,16 +61,7 @@ def admit(
 def refuse_too_many(
     rows: Sequence[tuple[str, str, int]], room: int, max_dropped_fraction: float, what: str, why: str, fix: str
 ) -> None:
-    """Refuse a dataset that would lose too many rows, or all of one source, to a length limit.
-
-    Args:
-        rows: (id, source, tokens) of every row.
-        room: most tokens allowed.
-        max_dropped_fraction: largest share of the rows that may go.
-        what: ``prompts`` or ``examples``.
-        why: what the limit comes from.
-        fix: settings that change it.
-    """
+    """Refuse a dataset that would lose too many ``rows`` (id, source, tokens), or all of one source, to a limit."""
     dropped = [row for row in rows if row[2] > room]
     lost = {source for _, source, _ in rows} - {source for _, source, tokens in rows if tokens <= room}
     if lost or len(dropped) > max_dropped_fraction * len(rows):

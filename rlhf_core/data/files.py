@@ -182,11 +182,7 @@ def _not_empty(file_rows: FileRows, path: str, what: str = "dataset") -> FileRow
 
 
 class JsonSource:
-    """Rows of one or two files of JSON.
-
-    Args:
-        config: the files.
-    """
+    """Rows of one or two files of JSON."""
 
     read: Callable[[str], FileRows] = staticmethod(read_rows)
     """Reader of one file."""

@@ -38,11 +38,6 @@ def row_key(reader: RowReader, row: RawRow, question: str | None = None) -> str:
     """:func:`content_key` of a row's prompt, the same for prompts, pairs, demonstrations and conversations of it.
 
     A row without a prompt has none (""); it stays in training, whose reader says what is wrong with it.
-
-    Args:
-        reader: knows the columns.
-        row: of any form.
-        question: what the row asks where the prompt has a template around it.
     """
     if question is not None:
         return content_key([{"role": "user", "content": question}])
@@ -89,11 +84,7 @@ def read_rows(run: Path) -> RunRows | None:
 
 
 def ancestors(model: str) -> list[RunRows]:
-    """The runs that a model comes from, latest first: the one it lies in, that one's base model's, and so on.
-
-    Args:
-        model: a path, a hub id, or anything else that ``model.path`` takes.
-    """
+    """The runs that a model comes from, latest first: the one it lies in, that one's base model's, and so on."""
     runs: list[RunRows] = []
     seen: set[Path] = set()
     while (run := _run_of(model)) is not None and run not in seen:
@@ -116,12 +107,7 @@ def _run_of(model: str) -> Path | None:
 
 
 def trained_on(model: str, hashes: Collection[str]) -> tuple[int, str]:
-    """How many of these rows a model has seen in training, and a warning that says so; (0, "") if none.
-
-    Args:
-        model: as in :func:`ancestors`.
-        hashes: of what the rows ask.
-    """
+    """How many of these rows a model has seen in training, and a warning that says so; (0, "") if none."""
     runs, rows = ancestors(model), set(hashes)
     by_run = {r.run: len(rows & r.train) for r in runs if rows & r.train}
     count = len(rows & frozenset[str]().union(*(r.train for r in runs)))

@@ -28,10 +28,6 @@ def neediest(share: Mapping[str, float], taken: Mapping[str, int]) -> str:
 def interleave(sources: Sequence[str], weights: Mapping[str, float]) -> list[int]:
     """Indices of the rows in an order of which every beginning holds each source's share, while its rows last.
 
-    Args:
-        sources: source of each row.
-        weights: source -> weight.
-
     Example:
         >>> interleave(["a", "a", "a", "b"], {"a": 1.0, "b": 1.0})
         [3, 0, 1, 2]
@@ -49,14 +45,7 @@ def interleave(sources: Sequence[str], weights: Mapping[str, float]) -> list[int
 
 
 class ExampleOrder:
-    """Which example is drawn when: a fresh seeded permutation of each source whenever it is used up, mixed by weight.
-
-    Args:
-        sources: source of each example.
-        weights: source -> weight.
-        seed: the run's.
-        shuffle: False keeps the order of the rows.
-    """
+    """Which example is drawn when: a new seeded permutation of each source whenever it is used up, mixed by weight."""
 
     def __init__(self, sources: Sequence[str], weights: Mapping[str, float], seed: int, shuffle: bool = True) -> None:
         self.rows = by_source(sources)
@@ -124,12 +113,6 @@ class PromptOrder:
     Every source is walked in a fresh permutation per epoch, so a prompt returns only after all others of its
     source. Sources interleave so that each keeps its weight's share of all prompts taken so far. One :meth:`take`
     never returns a prompt twice: one that would is put off to the next.
-
-    Args:
-        prompts: of all sources, at least one.
-        weights: source label -> weight.
-        seed: the run's.
-        shuffle: False keeps the order of the rows.
     """
 
     def __init__(
@@ -151,11 +134,7 @@ class PromptOrder:
         """Receive the mean score of every group (prompt id, mean); this order ignores them."""
 
     def take(self, count: int, beside: Sequence[Prompt] = ()) -> list[Prompt]:
-        """The next ``count`` prompts, all different, and none of those in ``beside``.
-
-        Raises:
-            DatasetError: a source's share of them is more than it has.
-        """
+        """The next ``count`` prompts, all different, and none of those in ``beside``."""
         batch: dict[str, Prompt] = {p.id: p for p in beside}
         for _ in range(count):
             source = neediest(self.share, {s: walk.taken for s, walk in self.walks.items()})
@@ -187,13 +166,7 @@ class PromptOrder:
 
 
 class SourceWalk:
-    """Epoch after epoch through one source's prompts.
-
-    Args:
-        source: its label.
-        prompts: at least one.
-        key: seeds the permutations; None keeps the given order.
-    """
+    """Epoch after epoch through one source's prompts."""
 
     def __init__(self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None) -> None:
         self.source, self.prompts, self.key = source, list(prompts), key
@@ -234,11 +207,7 @@ class SourceWalk:
         return {"epoch": self.epoch, "frontier": frontier, "put_off": put_off, "fingerprint": self.fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
-
-        Raises:
-            DatasetError: other prompts than then.
-        """
+        """Restore :meth:`state_dict`."""
         check_fingerprint(f"prompts of source '{self.source}'", state["fingerprint"], self.fingerprint)
         self.epoch = int(state["epoch"])
         self.left = [*state["put_off"], *self._permutation()[int(state["frontier"]) :]]

@@ -26,16 +26,7 @@ PLAIN_NAMES = frozenset({"train", "test", "validation", "val", "dev", "data", "d
 
 
 class Source:
-    """A dataset component with its settings.
-
-    Args:
-        settings: this source's.
-        shared: those of the whole dataset section.
-        ctx: used to build the component.
-
-    Raises:
-        DatasetError: a template or pattern that cannot work.
-    """
+    """A dataset component with its settings."""
 
     def __init__(self, settings: SourceSettings, shared: DatasetSettings, ctx: BuildContext) -> None:
         self.settings, self.shared = settings, shared
@@ -54,11 +45,8 @@ class Source:
     ) -> list[RawRow]:
         """Rows of ``train`` or ``heldout``; set aside by ``heldout_by`` where the source has no held-out split.
 
-        Args:
-            kind: ``rows``, ``pairs`` or ``demonstrations``; a component may keep them apart.
-            split: ``train`` or ``heldout``.
-            counts: rows beyond ``dataset.limit``, and training rows that are held out elsewhere, are added here.
-            heldout_keys: of the rows of ``dataset.heldout``, which take the place of this source's own; None without.
+        Rows beyond ``dataset.limit``, and training rows that are held out elsewhere, are added to ``counts``. Rows of
+        ``dataset.heldout`` (``heldout_keys``) take the place of this source's own.
         """
         if heldout_keys is not None:
             rows = [] if split == "heldout" else self._all(kind, "train")

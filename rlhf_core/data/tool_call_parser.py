@@ -45,15 +45,7 @@ class AssistantTurn:
 def parse_turn(
     text: str, tool_format: ToolFormat, tools: Sequence[Tool], *, cut: bool = False, earlier: int = 0
 ) -> AssistantTurn:
-    """Take apart what a policy wrote.
-
-    Args:
-        text: the turn with its special tokens, without the token that ends it.
-        tool_format: how its family writes calls.
-        tools: those of the prompt; without any, the text is content, whatever it looks like.
-        cut: the turn was ended by the limit of tokens.
-        earlier: calls that the conversation holds already, so that ids stay unique.
-    """
+    """Take apart what a policy wrote."""
     reasoning, content = split_reasoning(text)
     if not tools:
         return AssistantTurn(content, (), reasoning)

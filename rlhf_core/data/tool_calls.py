@@ -178,12 +178,7 @@ ALIASES = {"dict": "object", "float": "number", "tuple": "array"}
 
 
 def read_tools(value: Any, where: str) -> tuple[Tool, ...]:
-    """Tools in OpenAI's form, from that form, from functions alone, from Anthropic's, or from any of them as JSON text.
-
-    Args:
-        value: a list, or a text that holds one.
-        where: the row, for messages.
-    """
+    """Tools in OpenAI's form, from that form, from functions alone, from Anthropic's, or any of them as JSON text."""
     if isinstance(value, str):
         try:
             value = read_whole(value)
@@ -266,14 +261,7 @@ def _validator() -> Any:
 
 
 def checked(call: RawToolCall, tools: Sequence[Tool], id: str, why: str = "") -> ToolCall:
-    """A call as it may run, or with an error.
-
-    Args:
-        call: as the policy wrote it.
-        tools: those of the prompt.
-        id: what the call is to be called.
-        why: added to the error of a call that is no JSON, such as that the turn was cut.
-    """
+    """A call as it may run, or with an error."""
     error = f"{call.error}{why}" if call.error else ""
     arguments: Any = call.arguments
     if not error:

@@ -39,14 +39,8 @@ _RESPONSE = re.compile(r"<tool_response>\s*(.*?)\s*(?:</tool_response>|\Z)", re.
 def read_turns(turns: Sequence[Any], where: str, *, tools: bool) -> tuple[Message, ...]:
     """Turns in our form; each call has an id, and each result that of its call.
 
-    Args:
-        turns: as the row has them.
-        where: the row, for messages.
-        tools: whether the row offers tools: then Hermes's ``<tool_call>`` and ``<tool_response>`` are calls and
-            results, and its system turn, which lists the tools, is left to the chat template.
-
-    Raises:
-        DatasetError: a turn without a known role or without text, a call that is no JSON, or media.
+    In a row with tools Hermes's ``<tool_call>`` and ``<tool_response>`` are calls and results, and its system turn,
+    which lists the tools, is left to the chat template.
     """
     read = [message for turn in turns for message in _read(turn, where)]
     if tools:

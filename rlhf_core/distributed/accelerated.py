@@ -37,13 +37,7 @@ def forget_mixed_precision() -> None:
 
 
 class AcceleratedStrategy(GroupCollectives):
-    """One process, or DDP over every rank that the launcher started; every rank holds everything.
-
-    Args:
-        world_size: ranks the plan asked for; compared with what the launcher really started.
-        device: ``auto`` takes CUDA when there is one.
-        timeout_s: deadline of each collective.
-    """
+    """One process, or DDP over every rank that the launcher started; every rank holds everything."""
 
     sharded = False
 

@@ -24,10 +24,6 @@ def alone(strategy: Collectives, what: str) -> contextlib.AbstractContextManager
     Collectives of all ranks may be inside. Nothing waits with a strategy that is no
     :class:`~rlhf_core.plugins.strategy_protocols.LoneWork`: the others then wait in the next collective.
 
-    Args:
-        strategy: the run's.
-        what: rank 0 does, for the message.
-
     Example:
         with alone(strategy, "benchmarks"):
             metrics = run_benchmarks() if strategy.rank == 0 else {}
@@ -37,18 +33,7 @@ def alone(strategy: Collectives, what: str) -> contextlib.AbstractContextManager
 
 @contextlib.contextmanager
 def rank_0_alone(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Generator[None, None, None]:
-    """:func:`alone`, over the launcher's store.
-
-    Args:
-        what: rank 0 does.
-        rank: this one.
-        peers: of this rank; nothing waits without.
-        timeout_s: seconds after which a rank 0 that says nothing is given up.
-
-    Raises:
-        DeadlineExceeded: on the others; rank 0 has ended, or says nothing more.
-        OtherRankFailed: on the others; rank 0 raised an error inside.
-    """
+    """:func:`alone`, over the launcher's store."""
     if peers is None:
         yield
         return

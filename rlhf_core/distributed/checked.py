@@ -23,15 +23,6 @@ CONTEXTS = ("gathered", "accumulate")
 def checked_strategy(strategy: Any, label: str, world_size: int) -> Any:
     """The same strategy; what its methods return is checked from now on, and what they raise is named after it. The
     core's own are left as they are.
-
-    Args:
-        strategy: just built.
-        label: names it in errors, with its distribution.
-        world_size: of the plan.
-
-    Raises:
-        PluginError: a method or attribute of :class:`~rlhf_core.plugins.strategy_protocols.Strategy` is missing or
-        wrong.
     """
     missing = [f"{m}()" for m in METHODS if not callable(getattr(strategy, m, None))]
     missing += [a for a in ATTRIBUTES if not hasattr(strategy, a)]

@@ -24,10 +24,7 @@ from rlhf_core.types.errors import EngineUnavailable, OtherRankFailed
 def new_group(strategy: Collectives, timeout_s: float, connect: bool = True) -> Collectives:
     """Collectives of the strategy's ranks for a second thread; every rank calls this at the same point.
 
-    Args:
-        strategy: the run's. Its own ``new_group`` makes the group; one that has none gets a gloo group.
-        timeout_s: deadline of each collective, seconds.
-        connect: whether there will be any collective; if not, no process group is made.
+    A strategy without ``new_group`` gets a gloo group. Without ``connect`` no process group is made.
     """
     if connect and strategy.world_size > 1 and isinstance(strategy, GroupFactory):
         return strategy.new_group(timeout_s)
@@ -78,11 +75,7 @@ class GroupCollectives:
             return all_to_all_objects(outgoing, self.rank, self.device, self._group())
 
     def barrier(self, what: str) -> None:
-        """Wait for all ranks.
-
-        Raises:
-            DeadlineExceeded: names what was awaited and for how long.
-        """
+        """Wait for all ranks."""
         if self.world_size == 1:
             return
         group = self._group()
@@ -101,14 +94,7 @@ class GroupCollectives:
 
 
 class RankGroup(GroupCollectives):
-    """A gloo process group of all ranks for a second thread.
-
-    Args:
-        strategy: the run's; its rank and world size are taken over.
-        timeout_s: deadline of each collective, seconds.
-        connect: whether there will be any collective; if not, no process group is made.
-        peers: where the other ranks are, for the message when one does not come.
-    """
+    """A gloo process group of all ranks for a second thread."""
 
     whose = " of the rollout workers"
 
@@ -138,12 +124,6 @@ def all_to_all_objects(
     """Send one value to each rank, and return what each has sent to this one; all ranks call it together.
 
     Two exchanges: of sizes, then of pickled values, nothing padded. This rank's own value is returned as it is.
-
-    Args:
-        outgoing: one value for each rank.
-        rank: this one.
-        device: of the tensors that are exchanged: a GPU for NCCL, the CPU for gloo.
-        group: of the ranks; None takes the default one.
     """
     pickled = [b"" if to == rank else pickle.dumps(value) for to, value in enumerate(outgoing)]
     sizes = [len(value) for value in pickled]
@@ -230,9 +210,6 @@ class RankZeroSection:
 class RankZero:
     """Brings every rank's values to rank 0, and to every rank what rank 0 makes of them.
 
-    Args:
-        ranks: all; they make the same calls in the same order.
-
     Example:
         shards = rank_zero.gather(scores)
         with rank_zero.section() as section:
@@ -251,11 +228,7 @@ class RankZero:
 
     @contextmanager
     def section(self) -> Generator[RankZeroSection, None, None]:
-        """A section in which rank 0 alone works, without collective operations, and names what it sends.
-
-        Raises:
-            OtherRankFailed: on the other ranks, where rank 0 raised.
-        """
+        """A section in which rank 0 alone works, without collective operations, and names what it sends."""
         ranks, section = self.ranks, RankZeroSection(self.ranks)
         outgoing: Sequence[Any] = [None] * ranks.world_size
         try:
@@ -287,28 +260,13 @@ class Failed(NamedTuple):
 
 
 def redistribute(ranks: Collectives, held: Mapping[int, T], needed: Sequence[Collection[int]]) -> dict[int, T]:
-    """The values that this rank needs, from the ranks that hold them; all ranks call it together.
-
-    Args:
-        ranks: all.
-        held: index -> value, of this rank; one rank at most holds an index.
-        needed: indices that each rank needs, the same on every rank.
-
-    Returns:
-        Index -> value, of the needed indices that some rank holds.
-    """
+    """Index -> value, of the indices that this rank needs and some rank holds (one at most); all ranks call it."""
     outgoing = [{index: held[index] for index in indices if index in held} for indices in needed]
     return {index: value for part in ranks.exchange_objects(outgoing) for index, value in part.items()}
 
 
 def borrow_dummy_sample(ranks: Collectives, value: T | None, present: Sequence[bool]) -> T | None:
-    """This rank's value, or that of the first rank that has one; None where none has.
-
-    Args:
-        ranks: all.
-        value: None where this rank has none.
-        present: which ranks have one, the same on every rank. Nothing is exchanged where all have, or none.
-    """
+    """This rank's value, or that of the first rank that has one; None where none has."""
     if all(present) or not any(present):
         return value
     lender = present.index(True)
@@ -322,12 +280,6 @@ def engine_on_every_rank(comm: Collectives) -> Generator[None, None, None]:
     """A context that all ranks leave with ``EngineUnavailable``, or none does; all enter it together.
 
     It contains no exchange between ranks but what comes before the engine is asked. Costs one of a number.
-
-    Args:
-        comm: how ranks tell each other.
-
-    Raises:
-        EngineUnavailable: this rank's own, or what another rank's says.
     """
     lost: EngineUnavailable | None = None
     try:

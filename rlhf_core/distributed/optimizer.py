@@ -28,13 +28,7 @@ def fuses(groups: Sequence[Mapping[str, Any]]) -> bool:
 
 
 class TorchOptimizer:
-    """torch's AdamW over the parameters of a prepared module, clipped by the strategy.
-
-    Args:
-        strategy: clips, and saves the state.
-        module: prepared.
-        plan: groups, by name.
-    """
+    """torch's AdamW over the parameters of a prepared module, clipped by the strategy."""
 
     def __init__(self, strategy: Strategy, module: torch.nn.Module, plan: OptimizerPlan) -> None:
         self.strategy, self.module = strategy, module
@@ -78,12 +72,7 @@ class TorchOptimizer:
 
 
 def read_moments(state: dict[str, Any], like: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """An optimizer's state out of a checkpoint, with the moments that all ranks wrote together; all ranks call it.
-
-    Args:
-        state: as ``torch.optim.Optimizer.state_dict`` has it, of this rank.
-        like: of each parameter, in the order of the plan, a tensor that is laid as its moments are to be.
-    """
+    """An optimizer's state out of a checkpoint, with the moments that all ranks wrote together; all ranks call it."""
     laid = {t: like[i] for i, row in state["state"].items() for t in row.values() if isinstance(t, Stored)}
     if not laid:
         return state
@@ -95,14 +84,7 @@ def read_moments(state: dict[str, Any], like: Sequence[torch.Tensor]) -> dict[st
 def prepare_training(
     strategy: Strategy, module: torch.nn.Module, plan: OptimizerPlan
 ) -> tuple[torch.nn.Module, RunOptimizer]:
-    """Prepare a module that is to be trained, and make its optimizer; all ranks call it.
-
-    Args:
-        strategy: one with ``prepare_training`` makes both; of any other the module is prepared, and torch's AdamW
-            steps over its parameters.
-        module: not prepared yet.
-        plan: made from this very module.
-    """
+    """Prepare a module that is to be trained, and make its optimizer; all ranks call it."""
     if isinstance(strategy, OptimizerOwner):
         return strategy.prepare_training(module, plan)
     prepared = strategy.prepare(module)
@@ -112,11 +94,7 @@ def prepare_training(
 
 
 def optimizer_of(strategy: Strategy, prepared: torch.nn.Module, plan: OptimizerPlan) -> RunOptimizer:
-    """The optimizer of a module that is prepared already.
-
-    Raises:
-        PluginError: the strategy makes it while it shards, which is over.
-    """
+    """The optimizer of a module that is prepared already."""
     if isinstance(strategy, OptimizerOwner):
         raise PluginError(
             "this trainer cannot train with a strategy that makes the optimizer itself",

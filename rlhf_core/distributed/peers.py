@@ -71,14 +71,7 @@ class Wait(NamedTuple):
 
 
 class RankMonitor:
-    """Tells the other ranks where this one is, and remembers what they said last.
-
-    Args:
-        store: of all ranks. This object's thread uses it, and the main thread for what rank 0 does alone.
-        rank: this one.
-        world_size: ranks in all.
-        number: of this object among those of this process; the same on every rank.
-    """
+    """Tells the other ranks where this one is, and remembers what they said last."""
 
     joined = 0
 
@@ -125,11 +118,7 @@ class RankMonitor:
             self.store.set(self._alone, f"{work} {error}")
 
     def done(self, work: int) -> str | None:
-        """The error with which rank 0 left a work, empty if there was none; None if it is still at it.
-
-        Raises:
-            RuntimeError: the store is gone.
-        """
+        """The error with which rank 0 left a work, empty if there was none; None if it is still at it."""
         if not self.store.check([self._alone]):
             return None
         last, _, error = self.store.get(self._alone).decode().partition(" ")
@@ -272,11 +261,7 @@ def stacks_here() -> str:
 
 @contextlib.contextmanager
 def waiting(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Generator[None, None, None]:
-    """A wait for the other ranks.
-
-    Raises:
-        DeadlineExceeded: they did not come; names those that have stopped, where each rank is, and its stack.
-    """
+    """A wait for the other ranks."""
     began = time.monotonic()
     try:
         with contextlib.nullcontext() if peers is None else peers.awaiting(what, timeout_s):
@@ -296,17 +281,7 @@ def lost(
     cause: str,
     whom: Sequence[int] = (),
 ) -> DeadlineExceeded:
-    """The error of a wait that ended without another rank.
-
-    Args:
-        what: was waited for.
-        rank: this one.
-        peers: of this rank, if there are any.
-        timeout_s: of the wait.
-        began: the wait (monotonic seconds).
-        cause: what ended it.
-        whom: ranks that did not come; those that say nothing if it is not known.
-    """
+    """The error of a wait that ended without another rank."""
     at, _ = position()
     waited = f"rank {rank} waited {time.monotonic() - began:.0f} s (deadline {timeout_s:.0f} s)"
     silent = whom or (peers.silent() if peers is not None else [])

@@ -19,11 +19,7 @@ DIVIDED = ("scheduler",)
 
 
 def for_ranks(ranks: Sequence[Mapping[str, Any]], world_size: int) -> list[Mapping[str, Any]]:
-    """The states of so many ranks; those that there are if there are as many.
-
-    Raises:
-        RunDirError: something differs from rank to rank, and cannot be divided anew.
-    """
+    """The states of so many ranks; those that there are if there are as many."""
     if len(ranks) == world_size:
         return list(ranks)
     first = ranks[0]

@@ -76,23 +76,14 @@ def take_out(tree: Any) -> tuple[Any, dict[str, DTensor]]:
 
 
 def write_sharded(folder: Path, tensors: Mapping[str, DTensor]) -> None:
-    """Write every rank's parts into one folder, which all ranks see; all ranks call it.
-
-    Raises:
-        OSError: a rank could not; every rank raises it.
-    """
+    """Write every rank's parts into one folder, which all ranks see; all ranks call it."""
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     with _one_process(), _failures(f"writing into {folder}"):
         save_parts(dict(tensors), storage_writer=writer, no_dist=not dist.is_initialized())
 
 
 def read_stored(tree: Any, like: Callable[[Stored], torch.Tensor]) -> Any:
-    """A state with its tensors; all ranks call it.
-
-    Args:
-        tree: with :class:`Stored` in it.
-        like: a tensor that is laid as the one which is read is to be: of the whole shape, or a DTensor.
-    """
+    """A state with its tensors; all ranks call it."""
     wanted: dict[Path, dict[str, torch.Tensor]] = {}
 
     def walk(value: Any) -> Any:
@@ -162,13 +153,7 @@ def use_whole_weights(strategy: Strategy, module: torch.nn.Module, use: Callable
 
 
 class Gathering:
-    """Rank 0 names a tensor, every rank gives its part of it.
-
-    Args:
-        ranks: exchange names.
-        strategy: gathers.
-        state: the module's ``state_dict(keep_vars=True)`` of this rank.
-    """
+    """Rank 0 names a tensor, every rank gives its part of it."""
 
     def __init__(self, ranks: Collectives, strategy: TensorGathering, state: Mapping[str, Any]) -> None:
         self.ranks, self.strategy, self.state = ranks, strategy, state
@@ -178,11 +163,7 @@ class Gathering:
         return GatheredWeights(self)
 
     def follow(self) -> None:
-        """Give this rank's part of every tensor that rank 0 names.
-
-        Raises:
-            OtherRankFailed: rank 0 ended with an error.
-        """
+        """Give this rank's part of every tensor that rank 0 names."""
         while isinstance(said := self._said(), str):
             self.strategy.whole_tensor(self.state[said])
         if said.error:
@@ -207,11 +188,7 @@ class Ended(NamedTuple):
 
 
 class GatheredWeights(WeightsOnDemand):
-    """Name -> whole weight in the host's memory. Each look-up is a collective operation: keep what is needed twice.
-
-    Args:
-        gathering: with the other ranks.
-    """
+    """Name -> whole weight in the host's memory. Each look-up is a collective operation: keep what is needed twice."""
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering = gathering

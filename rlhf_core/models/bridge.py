@@ -77,11 +77,7 @@ def _stand_in(messages: Sequence[Message], answer: int) -> list[Message] | None:
 
 
 def cut_turn(writer: TemplateWriter, text: str, turn: Message | None) -> Cut:
-    """Cut a filled template, from where a turn begins, at the mark that ends the turn.
-
-    Raises:
-        ModelError: the template has no such mark, and the turn is not a text alone.
-    """
+    """Cut a filled template, from where a turn begins, at the mark that ends the turn."""
     place = min((p for end in writer.turn_ends if (p := text.find(end)) >= 0), default=-1)
     if place < 0 and turn is not None and not turn.get("tool_calls"):
         content = writer.guard(content_of(turn))

@@ -62,11 +62,7 @@ in the form of Hermes and Qwen 2.5."""
 
 
 def read_template(value: str) -> str:
-    """A template's name as it is, and of a file its text, so that a plan holds what it was.
-
-    Raises:
-        ConfigError: neither a name, nor a file, nor a template's text; or it is not Jinja.
-    """
+    """A template's name as it is, and of a file its text, so that a plan holds what it was."""
     if value in NAMED:
         return value
     text = value
@@ -88,15 +84,7 @@ def read_template(value: str) -> str:
 
 
 def apply_template(tokenizer: Any, value: str) -> None:
-    """Give a tokenizer a chat template; it is saved with the tokenizer, so everything that loads it uses the same.
-
-    Args:
-        tokenizer: changed in place.
-        value: what :func:`read_template` returned.
-
-    Raises:
-        ModelError: the template cannot be read, or does not write a user's turn.
-    """
+    """Give a tokenizer a chat template; it is saved with the tokenizer, so everything that loads it uses the same."""
     bos = tokenizer.bos_token_id
     adds_bos = bos is not None and list(tokenizer.encode("x", add_special_tokens=True))[:1] == [bos]
     if value in ("chatml", "hermes") and "<|im_end|>" in tokenizer.get_vocab():

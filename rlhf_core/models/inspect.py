@@ -44,15 +44,7 @@ class ModelFacts:
 
 
 def inspect_model(config: ModelConfig, *, generates: bool = True) -> ModelFacts:
-    """Read configuration and tokenizer, build the model without memory, and compare it with the shapes on disk.
-
-    Args:
-        config: which model.
-        generates: False for the trunk of a reward model, which may be an encoder.
-
-    Raises:
-        ModelError: as :func:`~rlhf_core.models.load.load_policy`, as far as it can be seen without the weights.
-    """
+    """Read configuration and tokenizer, build the model without memory, and compare it with the shapes on disk."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -97,11 +89,7 @@ def inspect_model(config: ModelConfig, *, generates: bool = True) -> ModelFacts:
 
 
 def _check_shapes(model: Any, config: ModelConfig, source: Source) -> bool:
-    """Compare the shapes in the files' headers with the model's; False where there is no file to look at.
-
-    Raises:
-        ModelError: a weight has another shape than ``config.json`` says.
-    """
+    """Compare the shapes in the files' headers with the model's; False where there is no file to look at."""
     from safetensors import safe_open
 
     if source.gguf:

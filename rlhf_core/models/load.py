@@ -202,12 +202,7 @@ def check_generates(model: Any, path: str) -> None:
 
 
 def _check_weights(found: Mapping[str, Any], path: str) -> None:
-    """transformers draws weights that are not there at random, leaves out those it has no place for, and only logs it.
-
-    Args:
-        found: its loading info.
-        path: of the model.
-    """
+    """transformers draws weights that are not there at random, leaves out what it has no place for, and logs it."""
     missing, left_over = (sorted(found.get(f"{what}_keys") or ()) for what in ("missing", "unexpected"))
     if missing:
         raise ModelError(
@@ -223,15 +218,7 @@ def _check_weights(found: Mapping[str, Any], path: str) -> None:
 
 
 def check_causal(model: Any, path: str) -> None:
-    """transformers loads an encoder as a causal model too, and only logs that it is none.
-
-    Args:
-        model: with its weights.
-        path: as the user wrote it.
-
-    Raises:
-        ModelError: it is an encoder.
-    """
+    """transformers loads an encoder as a causal model too, and only logs that it is none."""
     from rlhf_core.models.layers.trunk_and_head import looks_ahead
 
     if looks_ahead(model):
@@ -260,9 +247,6 @@ def context_length(model: Any, config: ModelConfig) -> int:
 
     Where rotary frequencies change with the length beyond some length, that is the limit
     (:mod:`rlhf_core.models.layers.trunk_and_head`).
-
-    Raises:
-        ModelError: ``config.max_context`` goes beyond that length.
     """
     from rlhf_core.models.layers.trunk_and_head import length_limit, rope_type
 

@@ -27,11 +27,7 @@ class Modality(Protocol):
     """What stands between a policy's tokens and the world."""
 
     def prompt_text(self, messages: Sequence[Message]) -> str:
-        """What the tokenizer is given for a conversation.
-
-        Raises:
-            RlhfError: the prompt cannot be put to this policy; the message says what to change.
-        """
+        """What the tokenizer is given for a conversation."""
         ...
 
     def media(self, completion_ids: Sequence[int]) -> tuple[Media, ...]:
@@ -56,11 +52,7 @@ class OwnTokens(Protocol):
         ...
 
     def completion_ids(self, text: str) -> Sequence[int]:
-        """The token ids of what ``completion_text`` wrote, the end token not included.
-
-        Raises:
-            RlhfError: the text is no completion of this policy.
-        """
+        """The token ids of what ``completion_text`` wrote, the end token not included."""
         ...
 
 
@@ -70,11 +62,7 @@ def modality_of(tokenizer: Any) -> Modality | None:
 
 
 def attach_modality(tokenizer: Any, folder: Path) -> None:
-    """Let a tokenizer carry the modality of its model's folder, if that has one.
-
-    Raises:
-        ModelError: ``modality.json`` cannot be read, no installed plugin knows what it names, or files are missing.
-    """
+    """Let a tokenizer carry the modality of its model's folder, if that has one."""
     file = folder / MODALITY_FILE
     if file.is_file():
         make = _find(file)
@@ -98,11 +86,7 @@ def _find(file: Path) -> Any:
 
 
 def embedded_model(name: str) -> str | None:
-    """The folder of a model that an installed plugin brings under a name (entry-point group ``rlhf.model``).
-
-    Raises:
-        ModelError: the name is that of a model whose plugin is not installed.
-    """
+    """The folder of a model that an installed plugin brings under a name (entry-point group ``rlhf.model``)."""
     if "/" in name or not name:
         return None
     points = [entry.point for entry in entries_of("rlhf.model", "model") if entry.name == name]

@@ -21,12 +21,7 @@ Precision = Literal["fp32", "bf16"]
 
 
 def set_precision(model: Any, precision: Precision) -> None:
-    """Let the model's trunk compute in this precision from now on; a deep copy does too.
-
-    Args:
-        model: a transformers causal LM with float32 weights, possibly wrapped by peft.
-        precision: ``fp32`` changes nothing.
-    """
+    """Let the model's trunk compute in this precision from now on; a deep copy does too."""
     if precision == "fp32":
         return
     parts = take_apart(model)
@@ -54,9 +49,6 @@ def slow_bfloat16(settings: Mapping[str, Any]) -> str:
     """What to warn of where a run asks for bfloat16 of a processor that multiplies no bfloat16 matrices; else "".
 
     torch then multiplies them element by element.
-
-    Args:
-        settings: a run's, nested.
     """
     asking = list(_asking_for_bfloat16(settings))
     # absent where torch was built without oneDNN, which is no reason to warn

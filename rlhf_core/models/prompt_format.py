@@ -188,10 +188,6 @@ def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
     """What is suspicious about a chat template that closes turns with a token which ends no completion; "" if it does.
 
     Published base models often carry their instruct sibling's template; nobody taught them its tokens.
-
-    Args:
-        formatter: of the policy's tokenizer.
-        ends: see :func:`end_ids`.
     """
     closing = formatter.closing if formatter.chat else ()
     if not closing or set(closing) & set(ends):

@@ -18,18 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_lora(model: Any, settings: LoraSettings) -> Any:
-    """Freeze the model and attach trainable adapters; they start at zero, so the outputs do not change.
-
-    Args:
-        model: a transformers causal LM.
-        settings: rank, alpha (the adapter is scaled by alpha / r), dropout, and which linear layers.
-
-    Returns:
-        A peft model. The reference policy is this model with the adapter switched off.
-
-    Raises:
-        ModelError: ``target_modules`` matches no layer.
-    """
+    """Freeze the model and attach trainable adapters; they start at zero, so the outputs do not change."""
     from peft import LoraConfig, get_peft_model
 
     targets = settings.target_modules if isinstance(settings.target_modules, str) else list(settings.target_modules)
@@ -55,11 +44,7 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
 
 
 def merge_adapter(model: Any, folder: str) -> Any:
-    """The model with an adapter's product added to its weights, bit for bit as the run that trained it saves them.
-
-    Raises:
-        ModelError: the adapter cannot be read, or was trained on another model.
-    """
+    """The model with an adapter's product added to its weights, bit for bit as the run that trained it saves them."""
     from peft import PeftModel
 
     try:
@@ -92,12 +77,8 @@ def save_model(
     """Write weights, config and tokenizer; with ``merge`` adapters are folded into the weights.
 
     The adapter itself then lies in ``adapter/``, for peft's ``AutoPeftModelForCausalLM`` and others. The model in
-    memory is not touched, not even by rounding.
-
-    Args:
-        weights: the model's whole state dict; None takes the model's own. What computes or gathers each weight when it
-            is looked up (:class:`rlhf_core.distributed.whole_weights.GatheredWeights`) is asked for one after the
-            other.
+    memory is not touched, not even by rounding. ``weights`` None takes the model's own; what gathers or computes each
+    when it is looked up is asked for one after the other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict() if weights is None else weights
@@ -119,9 +100,6 @@ def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
     """Write the adapter of a peft model as peft does, its base named as the user named it.
 
     No tokenizer is beside it: peft would resize the base model's embeddings to it.
-
-    Args:
-        weights: of the whole peft model.
     """
     with _quiet():
         model.save_pretrained(folder, state_dict=adapter_weights(weights), save_embedding_layers=False)
@@ -161,14 +139,7 @@ def adapter_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> None:
-    """Write a transformers model as its ``save_pretrained`` does.
-
-    Args:
-        model: says what is written beside the weights; its own are not looked at.
-        weights: whole, by the names of its state; those that are gathered or computed when they are looked up are
-            written one by one.
-        folder: there already.
-    """
+    """Write a transformers model as its ``save_pretrained`` does."""
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     left_out = {n for n, source in tied.items() if source in weights} | set(model._keys_to_ignore_on_save or ())
     tensors = entries(weights, [name for name in weights if name not in left_out]) if on_demand(weights) else []
@@ -198,11 +169,7 @@ def _delta(module: Any, name: str, adapter: str, full: Mapping[str, Any]) -> Any
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Load a checkpoint's weights into a model of the same shape, bit for bit.
-
-    Raises:
-        ModelError: names are missing or unexpected.
-    """
+    """Load a checkpoint's weights into a model of the same shape, bit for bit."""
     from safetensors.torch import load_file
 
     if is_peft(model):

@@ -76,18 +76,7 @@ def stored_in(files: Iterable[Path]) -> dict[str, Stored]:
 
 
 def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]:
-    """Note where the parameters of a model without weights lie; persistent buffers are read now.
-
-    Args:
-        module: its parameters on the meta device are noted, those that have values get them.
-        stored: by the module's names; others are left alone.
-
-    Returns:
-        Names of parameters without a place, tied ones not counted.
-
-    Raises:
-        ModelError: a stored tensor has another shape, of which a rank would read a part and not know it.
-    """
+    """Note where the parameters of a model without weights lie; persistent buffers are read now."""
     placed: dict[int, Stored] = {}
     for owner_name, owner in module.named_modules():
         for leaf, parameter in owner.named_parameters(recurse=False):
@@ -132,18 +121,7 @@ def load_named(module: torch.nn.Module, file: Path) -> None:
 
 
 def load_whole(module: torch.nn.Module, file: Path, names: set[str], what: str, fix: str) -> None:
-    """:func:`load_named`, from a file of a checkpoint that must hold these names and no others.
-
-    Args:
-        module: its other parameters stay.
-        file: in the folder of the checkpoint.
-        names: of the parameters.
-        what: the file holds, for the error.
-        fix: where there is no such file.
-
-    Raises:
-        ModelError: there is none, or it holds other names.
-    """
+    """:func:`load_named`, from a file of a checkpoint that must hold these names and no others."""
     checkpoint = file.parent
     if not file.is_file():
         raise ModelError(f"checkpoint '{checkpoint}' holds no {what}", where=str(file), fix=fix)
@@ -158,16 +136,7 @@ def load_whole(module: torch.nn.Module, file: Path, names: set[str], what: str, 
 
 
 def read_weights(module: torch.nn.Module, device: torch.device) -> None:
-    """Give every parameter without memory its tensor, and read what this rank holds of it.
-
-    Args:
-        module: prepared by a strategy; a parameter that is divided among ranks is a ``DTensor``. One with weights is
-            left as it is.
-        device: of the weights.
-
-    Raises:
-        ModelError: a parameter's value is nowhere.
-    """
+    """Give every parameter without memory its tensor, and read what this rank holds of it."""
 
     def by_rows(parameter: torch.nn.Parameter, stored: Stored) -> torch.nn.Parameter:
         tensor = torch.empty_like(parameter, device=device)
@@ -240,12 +209,6 @@ def _local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
 def build_without_weights(config: Any, model_class: Any, place: Path, options: Mapping[str, Any]) -> Any:
     """A transformers model whose parameters have no memory and know their files; None where the files do not hold
     the parameters one by one under the model's names, or where values decide how the model is run (recurrent layers).
-
-    Args:
-        config: of the model (:class:`rlhf_core.models.config.ModelConfig`).
-        model_class: the Auto class.
-        place: folder with ``config.json`` and safetensors.
-        options: of ``from_pretrained``.
     """
     from accelerate import init_empty_weights
     from transformers import AutoConfig, DynamicCache, GenerationConfig

@@ -33,10 +33,6 @@ def local_copy(model: str, options: Mapping[str, Any]) -> Path:
     """The folder of a hub model's files in the local cache, fetched first where they are not there.
 
     Weights in other forms, which many models have beside their safetensors, are left out.
-
-    Args:
-        model: hub id.
-        options: of ``from_pretrained``.
     """
     from huggingface_hub import snapshot_download
 
@@ -167,11 +163,7 @@ def _gguf(file: Path) -> Source:
 
 
 def check_folder(folder: Path) -> Path:
-    """Return the folder if it holds a whole model.
-
-    Raises:
-        ModelError: no config, weights (safetensors) or tokenizer, or a shard that the index names is not there.
-    """
+    """Return the folder if it holds a whole model."""
     have = {p.name for p in folder.iterdir()}
     if "config.json" not in have:
         ggufs = sorted(n for n in have if n.endswith(".gguf"))
@@ -270,10 +262,6 @@ def embedded_of(path: str, names: Collection[str] = EMBEDDED) -> str | None:
     """The embedded model that a path names, or of which a local model has shape and vocabulary; None for others.
 
     Of a path that cannot be read the answer is None: what is wrong with it is said where it is loaded.
-
-    Args:
-        path: of a model.
-        names: embedded models to compare it with.
     """
     if path in names:
         return path

@@ -31,21 +31,12 @@ def encode_text(tokenizer: Any, text: str, *, add_special_tokens: bool = False) 
     """Token ids of text from data, tools, environments or judges: names of special tokens in it are plain text.
 
     Text without such names gets the tokenizer's own ids.
-
-    Args:
-        tokenizer: of transformers.
-        text: whatever it holds.
-        add_special_tokens: as the tokenizer's ``encode`` (BOS, for some).
     """
     return TextEncoder(tokenizer).encode(text, add_special_tokens=add_special_tokens)
 
 
 class TextEncoder:
-    """Encodes text of one tokenizer, and chat templates filled with text.
-
-    Args:
-        tokenizer: of transformers.
-    """
+    """Encodes text of one tokenizer, and chat templates filled with text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -111,9 +102,7 @@ class TextEncoder:
     def guard(self, text: str, *, added: bool = False) -> str:
         """The text with placeholders for names of special tokens, to be put into a chat template.
 
-        Args:
-            text: whatever it holds.
-            added: names of added tokens that are not special (``<tool_call>``, ``</think>``) are kept as text, too.
+        With ``added`` names of added tokens that are not special (``<tool_call>``, ``</think>``) are kept as text, too.
         """
         if added and self._added_pattern is not None:
             text = self._added_pattern.sub(lambda match: _halves(match[0]), text)
@@ -190,12 +179,7 @@ _WARNED: set[str] = set()
 
 
 class TemplateWriter:
-    """Writes conversations with one tokenizer's chat template.
-
-    Args:
-        tokenizer: the policy's.
-        chat: whether its chat template is used.
-    """
+    """Writes conversations with one tokenizer's chat template."""
 
     def __init__(self, tokenizer: Any, *, chat: bool) -> None:
         self.tokenizer, self.chat, self.text = tokenizer, chat, TextEncoder(tokenizer)
@@ -207,9 +191,6 @@ class TemplateWriter:
         """A conversation as the chat template writes it; names of special tokens in messages are placeholders.
 
         :meth:`encode_rest` encodes it, and :meth:`guard` finds a message in it.
-
-        Raises:
-            ModelError: the chat template refuses the messages, or ignores their tools, calls or results.
         """
         self._check_tools(messages, tools)
         template = template_text(self.tokenizer)
@@ -327,11 +308,7 @@ class TemplateWriter:
         )
 
     def check_template(self) -> None:
-        """Refuse a template that ignores ``add_generation_prompt``: the policy would be asked to write its own header.
-
-        Raises:
-            ModelError: names what it leaves out.
-        """
+        """Refuse a template that ignores ``add_generation_prompt``: the policy would have to write its own header."""
         if self._begins is None:
             self._begins = self._missing_header()
         if self._begins:

@@ -28,12 +28,7 @@ class WeightsOnDemand(Mapping[str, torch.Tensor]):
 
 
 class ComputedWeights(Mapping[str, torch.Tensor]):
-    """Name -> weight that is computed when it is looked up.
-
-    Args:
-        values: compute them.
-        shapes: tensors of each one's shape and type, where computing one means gathering it; None elsewhere.
-    """
+    """Name -> weight that is computed when it is looked up."""
 
     def __init__(
         self, values: Mapping[str, Callable[[], torch.Tensor]], shapes: Mapping[str, torch.Tensor] | None
@@ -42,13 +37,7 @@ class ComputedWeights(Mapping[str, torch.Tensor]):
 
     @classmethod
     def of(cls, weights: Weights, stored: Mapping[str, str], value: Callable[[str, str], torch.Tensor]) -> Self:
-        """Weights each of which has the shape and the type of one that is there.
-
-        Args:
-            weights: by their own names.
-            stored: name of a computed weight -> name of the one in ``weights``.
-            value: of both names, the computed weight.
-        """
+        """Weights each of which has the shape and the type of one that is there."""
         shapes = {name: like(weights, place) for name, place in stored.items()} if on_demand(weights) else None
         return cls({name: partial(value, name, place) for name, place in stored.items()}, shapes)
 
@@ -124,16 +113,7 @@ def can_write(tensors: Iterable[TensorEntry]) -> bool:
 
 
 def write_tensors(file: Path, tensors: Iterable[TensorEntry], metadata: Mapping[str, str] | None = None) -> None:
-    """Write one file; of the values one is in memory at a time.
-
-    Args:
-        file: written anew.
-        tensors: in any order.
-        metadata: of the header.
-
-    Raises:
-        ValueError: a value has another shape or type than was said.
-    """
+    """Write one file; of the values one is in memory at a time."""
     ordered = sorted(tensors, key=lambda tensor: (-_RANK[tensor.like.dtype], tensor.name.encode()))
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
@@ -160,13 +140,7 @@ def _write_value(target: BinaryIO, tensor: TensorEntry) -> None:
 
 
 def save_named(weights: Mapping[str, torch.Tensor], names: Iterable[str], file: Path) -> None:
-    """Write some weights into one file.
-
-    Args:
-        weights: by name; each is looked up when it is written.
-        names: of those that are kept.
-        file: written anew.
-    """
+    """Write some weights into one file."""
     tensors = entries(weights, names)
     if can_write(tensors):
         write_tensors(file, tensors)
@@ -177,14 +151,7 @@ def save_named(weights: Mapping[str, torch.Tensor], names: Iterable[str], file: 
 
 
 def write_model_files(folder: Path, tensors: Sequence[TensorEntry], shard_bytes: int = SHARD_BYTES) -> None:
-    """Write a model's weights as transformers reads them: ``model.safetensors``, or several files and their index.
-
-    Args:
-        folder: of the model.
-        tensors: in the order of the model's state.
-        shard_bytes: of tensors in a file, at most; one file is the same as transformers', several may be divided
-            otherwise.
-    """
+    """Write a model's weights as transformers reads them: ``model.safetensors``, or several files and their index."""
     shards = divided(tensors, shard_bytes)
     if len(shards) == 1:
         write_tensors(folder / "model.safetensors", shards[0], {"format": "pt"})

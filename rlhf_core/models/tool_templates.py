@@ -81,11 +81,7 @@ def _text(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], *, generation: bool) -> str:
-    """The filled template.
-
-    Raises:
-        Exception: whatever the template's author raises.
-    """
+    """The filled template."""
     options: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
 
     def filled(turns: Sequence[Mapping[str, Any]]) -> str:
@@ -102,11 +98,7 @@ def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[
 
 def unwritten(tokenizer: Any, *, calls: bool) -> str:
     """What the template leaves out: ``tools``, ``tool calls`` or ``results of tools``; "" if it writes them, or refuses
-    a turn of the probe, since then it says so itself.
-
-    Args:
-        tokenizer: with a chat template.
-        calls: whether to try calls and results; otherwise only tools.
+    a turn of the probe, since then it says so itself. Without ``calls`` only tools are tried.
     """
     try:
         if not calls:
@@ -147,11 +139,7 @@ def known_formats() -> tuple[str, ...]:
 
 
 def check_format(name: str) -> str:
-    """The name of a format that exists; nothing of a distribution is imported.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """The name of a format that exists; nothing of a distribution is imported."""
     known = known_formats() if name != "auto" else (name,)
     if name not in known:
         fix = did_you_mean(name, known) or f"one of {', '.join(known)}"
@@ -160,12 +148,7 @@ def check_format(name: str) -> str:
 
 
 def format_named(name: str) -> ToolFormat:
-    """A format by its name.
-
-    Raises:
-        ConfigError: there is none of that name.
-        PluginError: what a distribution names cannot be imported, or takes no text apart.
-    """
+    """A format by its name."""
     if check_format(name) in CORE:
         return CORE[name]
     points = installed()
@@ -190,12 +173,7 @@ def format_named(name: str) -> ToolFormat:
 
 
 def choose_format(tokenizer: Any, name: str = "auto") -> ToolFormat:
-    """The format of a name, or that of the tokenizer's chat template.
-
-    Raises:
-        ConfigError: there is none of that name.
-        PluginError: as in :func:`format_named`.
-    """
+    """The format of a name, or that of the tokenizer's chat template."""
     if name != "auto":
         return format_named(name)
     written = _written(tokenizer)

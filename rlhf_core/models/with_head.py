@@ -262,12 +262,7 @@ def head_of(model: Any) -> Any:
 
 
 def trunk_weights(trunk: Any, weights: Mapping[str, Any]) -> ComputedWeights:
-    """Weights of a net's trunk under the names that they have without adapters, each computed when it is looked up.
-
-    Args:
-        trunk: of the net; adapters wrap it, came with the model, or are not there.
-        weights: of the net, whole, by name; where a look-up gathers, one layer's are gathered at a time.
-    """
+    """Weights of a net's trunk under the names that they have without adapters, each computed when it is looked up."""
     base = base_model(trunk)
     prefix = "trunk." if base is trunk else "trunk.base_model.model."
     adapted = {name: layer for name, layer in base.named_modules() if hasattr(layer, "get_delta_weight")}
@@ -290,14 +285,7 @@ def trunk_weights(trunk: Any, weights: Mapping[str, Any]) -> ComputedWeights:
 
 
 def folded(layer: Any, leaf: str, weights: Mapping[str, Any], prefix: str) -> torch.Tensor:
-    """``W + (alpha / r) B A`` of an adapted layer, to the bit as peft computes it when it merges.
-
-    Args:
-        layer: peft's; its own weights are not looked at.
-        leaf: ``weight``, or another weight of the layer under the adapters.
-        weights: whole, by name.
-        prefix: of the layer's weights.
-    """
+    """``W + (alpha / r) B A`` of an adapted layer, to the bit as peft computes it when it merges."""
     if leaf != "weight" and not any(getattr(layer, "lora_bias", {}).values()):
         return weights[f"{prefix}base_layer.{leaf}"]
     copied: dict[int, Any] = {}
@@ -310,14 +298,7 @@ def folded(layer: Any, leaf: str, weights: Mapping[str, Any], prefix: str) -> to
 
 
 def classifier_weights(model: Any, head: Any, trunk: Mapping[str, Any], weights: Mapping[str, Any]) -> ComputedWeights:
-    """A net's gathered weights under the names that a sequence classifier gives them, in its order and number types.
-
-    Args:
-        model: the classifier, without weights.
-        head: its linear layer.
-        trunk: see :func:`trunk_weights`.
-        weights: of the net.
-    """
+    """A net's gathered weights under the names that a sequence classifier gives them, in its order and number types."""
     prefix, shapes = f"{model.base_model_prefix}.", model.state_dict(keep_vars=True)
 
     def value(name: str) -> torch.Tensor:

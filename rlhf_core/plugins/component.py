@@ -212,12 +212,7 @@ def _allowed(value: Any) -> Any:
 
 
 def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
-    """The class or function that ``cls.component`` names.
-
-    Raises:
-        PluginError: it is not of the form ``module:name``, does not import, does not exist or cannot be called; names
-            distribution, version, value and cause.
-    """
+    """The class or function that ``cls.component`` names."""
     value = cls.component
     module, _, attributes = value.partition(":")
     if not module or not attributes:

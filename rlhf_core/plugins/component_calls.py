@@ -48,14 +48,7 @@ def label_of(component: object, kind: str = "") -> str:
 
 
 def label_for(kind: str, chosen: ComponentConfig, registry: Registry | None, role: str = "") -> str:
-    """How the component that a Config builds is named to people.
-
-    Args:
-        kind: the component's kind.
-        chosen: its configuration.
-        registry: knows its distribution; None outside of a run.
-        role: the label of the source that has it for itself.
-    """
+    """How the component that a Config builds is named to people."""
     label = f"{kind} '{chosen.name}'" + (f" of source '{role}'" if role else "")
     entry = None if registry is None else registry.entry_of(kind, chosen)
     return label if entry is None else f"{label} ({entry.distribution} {entry.version})"
@@ -68,14 +61,6 @@ def component_errors(label: str, method: str) -> Generator[None, None, None]:
     Example:
         with component_errors("advantage 'acme' (acme-adv 1.2)", "estimate()"):
             estimate = estimator.estimate(rollouts, scores, group_ids)
-
-    Args:
-        label: of the component.
-        method: of the component, with brackets.
-
-    Raises:
-        ComponentError: it raised; the exception itself is the cause. What already is clear (``RlhfError``) and
-            ``StopRun`` pass as they are.
     """
     try:
         yield
@@ -124,13 +109,7 @@ class _Stage:
 
 
 class Watchdog:
-    """Watches the stages of one run; at most one is active in a process.
-
-    Args:
-        limits: seconds for each kind of stage.
-        resume: what to do to go on, for the message.
-        end: called with the error when code answers no signal, before the process is ended.
-    """
+    """Watches the stages of one run; at most one is active in a process."""
 
     def __init__(self, limits: DeadlineSettings, resume: str, end: Callable[[DeadlineExceeded], object]) -> None:
         self.limits, self.resume, self.end = limits, resume, end
@@ -159,11 +138,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def stage(self, name: StageName, what: str) -> Generator[None, None, None]:
-        """Watch what is done inside.
-
-        Raises:
-            DeadlineExceeded: it was late; the message holds the Python stack.
-        """
+        """Watch what is done inside."""
         limit_s = float(getattr(self.limits, f"{name}_s"))
         stage = _Stage(name, what, limit_s, time.monotonic() + limit_s)
         self._stages.append(stage)
@@ -232,10 +207,6 @@ def time_limit(name: StageName, what: str) -> contextlib.AbstractContextManager[
     Example:
         with time_limit("reward", "reward 'judge' (acme-judge 1.2), 16 completions"):
             scores = reward.score(samples)
-
-    Args:
-        name: which limit holds.
-        what: component and what it does, for the message.
     """
     if _watchdog is None or threading.current_thread() is not threading.main_thread():
         return contextlib.nullcontext()

@@ -34,13 +34,7 @@ OnEnded = Callable[[int], None]
 
 
 def contract_error(component: str, returned: str, expected: str) -> PluginError:
-    """The error for a component that does not keep its contract.
-
-    Args:
-        component: kind, name, distribution and version.
-        returned: what it returned.
-        expected: what it should have returned.
-    """
+    """The error for a component that does not keep its contract."""
     return PluginError(
         f"{component} returned {returned}",
         why=f"expected {expected}",
@@ -56,12 +50,7 @@ def raising_line(error: BaseException) -> str:
 
 
 class CheckedReward:
-    """A reward whose every answer is checked; an exception becomes status ``error`` for each sample, never 0.0.
-
-    Args:
-        reward: what scores.
-        label: names it in errors; "" takes what it was built as.
-    """
+    """A reward whose every answer is checked; an exception becomes status ``error`` for each sample, never 0.0."""
 
     def __init__(self, reward: RewardModel, label: str = "") -> None:
         self.reward, self.label = reward, label or label_of(reward)
@@ -99,12 +88,7 @@ def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "
 
 
 class CheckedAdvantage:
-    """An estimator that sees read-only copies, and whose every answer is checked.
-
-    Args:
-        estimator: the run's advantage.
-        label: names it in errors; "" takes what it was built as.
-    """
+    """An estimator that sees read-only copies, and whose every answer is checked."""
 
     def __init__(self, estimator: Any, label: str = "") -> None:
         self.estimator, self.label = estimator, label or label_of(estimator)
@@ -116,18 +100,7 @@ class CheckedAdvantage:
         group_ids: Sequence[int],
         values: Sequence[TokenValues] | None,
     ) -> Advantages:
-        """One advantage per rollout; the estimator is not called for none.
-
-        Args:
-            rollouts: of all ranks.
-            scores: one per rollout.
-            group_ids: the group of each.
-            values: the critic's; None without one.
-
-        Raises:
-            PluginError: it returned something else.
-            ComponentError: it raised.
-        """
+        """One advantage per rollout; the estimator is not called for none."""
         if not rollouts:
             return Advantages([])
         critic_values = () if values is None else (list(map(frozen, values)),)
@@ -139,11 +112,7 @@ class CheckedAdvantage:
 
 
 def check_advantages(estimate: Any, rollouts: Sequence[Rollout], label: str) -> Advantages:
-    """Return what an estimator returned, if it is one finite advantage (or None) per rollout or token.
-
-    Raises:
-        PluginError: it is not; names the first rollout concerned.
-    """
+    """Return what an estimator returned, if it is one finite advantage (or None) per rollout or token."""
     if not isinstance(estimate, Advantages):
         raise contract_error(label, f"{type(estimate).__name__} {estimate!r:.80}", "an Advantages")
     values: Any = estimate.values
@@ -173,11 +142,7 @@ def check_advantages(estimate: Any, rollouts: Sequence[Rollout], label: str) -> 
 
 
 def check_returns(estimate: Advantages, rollouts: Sequence[Rollout], label: str) -> Advantages:
-    """Return what an estimator with a critic returned, if every advantage comes with finite returns ``[T]``.
-
-    Raises:
-        PluginError: one does not; names the first rollout concerned.
-    """
+    """Return what an estimator with a critic returned, if every advantage comes with finite returns ``[T]``."""
     if estimate.returns is None or len(estimate.returns) != len(rollouts):
         raise contract_error(label, "no returns for its critic", "Advantages.returns, one array per rollout")
     for rollout, value, row in zip(rollouts, estimate.values, estimate.returns):
@@ -192,11 +157,7 @@ def check_returns(estimate: Advantages, rollouts: Sequence[Rollout], label: str)
 
 
 def check_rollouts(answer: Any, names: Sequence[tuple[str, int]], label: str) -> list[Rollout]:
-    """Return rollouts, if they are those of ``names`` (prompt id, group index), in that order, each with its logprobs.
-
-    Raises:
-        PluginError: they are not; names the first one concerned.
-    """
+    """Rollouts, if they are those of ``names`` (prompt id, group index), in that order, each with its logprobs."""
     if not isinstance(answer, Sequence) or len(answer) != len(names):
         number = (
             f"{len(answer)} rollouts" if isinstance(answer, Sequence) else f"{type(answer).__name__} {answer!r:.80}"
@@ -222,11 +183,7 @@ def check_rollouts(answer: Any, names: Sequence[tuple[str, int]], label: str) ->
 
 
 def check_rows(rows: Any, label: str) -> list[Mapping[str, Any]]:
-    """Return what a dataset returned, if it is a list of mappings.
-
-    Raises:
-        PluginError: it is not; names the first row that is none.
-    """
+    """Return what a dataset returned, if it is a list of mappings."""
     if not isinstance(rows, list):
         raise contract_error(label, f"{type(rows).__name__} {rows!r:.80}", "a list of rows")
     for number, row in enumerate(rows):
@@ -241,13 +198,7 @@ def requested(groups: Sequence[PromptGroup]) -> list[tuple[str, int]]:
 
 
 class CheckedEngine:
-    """What an agent samples with: a rollout engine whose every answer is checked.
-
-    Args:
-        engine: the run's.
-        label: names it in errors; "" takes what it was built as.
-        on_ended: told how many more completions have ended; None where nobody wants to know.
-    """
+    """What an agent samples with: a rollout engine whose every answer is checked."""
 
     def __init__(self, engine: RolloutEngine, label: str = "", on_ended: OnEnded | None = None) -> None:
         self.engine, self.label, self.on_ended = engine, label or label_of(engine), on_ended
@@ -272,12 +223,7 @@ class CheckedEngine:
         return list(answer)
 
     def open_stream(self, sampling: SamplingParams, policy_version: int) -> CheckedStream | None:
-        """The engine's stream of turns; None where it has none.
-
-        Raises:
-            PluginError: what it returned is no stream.
-            ComponentError: it raised.
-        """
+        """The engine's stream of turns; None where it has none."""
         opens = getattr(self.engine, "open_stream", None)
         if opens is None:
             return None
@@ -314,13 +260,7 @@ class CheckedStream:
         self._under_way[episode] = request
 
     def take(self, steps: int | None = None) -> list[tuple[Hashable, Rollout]]:
-        """What has ended.
-
-        Raises:
-            PluginError: a turn that nobody asked for, or another than asked for; or none although all were to be
-                waited for.
-            ComponentError: the stream raised.
-        """
+        """What has ended."""
         with component_errors(self.label, "take() of the stream"):
             try:
                 answer: Any = self.stream.take(steps)
@@ -353,11 +293,7 @@ class CheckedStream:
 
 
 def check_answers(answer: Any, requests: Sequence[RolloutRequest], sampling: SamplingParams, label: str) -> None:
-    """Refuse rollouts that are not what was asked for.
-
-    Raises:
-        PluginError: names the first one, and what was expected.
-    """
+    """Refuse rollouts that are not what was asked for."""
     rollouts = check_rollouts(answer, [(r.prompt_id, r.group_index) for r in requests], label)
     for request, rollout in zip(requests, rollouts):
         name = f"{request.prompt_id}#{request.group_index}"

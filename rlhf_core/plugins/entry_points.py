@@ -32,21 +32,13 @@ def settings_path() -> Path:
 
 
 def disabled_distributions() -> list[str]:
-    """Names switched off in the settings file or in ``RLHF_DISABLE_PLUGINS``.
-
-    Raises:
-        ConfigError: the settings file is damaged.
-    """
+    """Names switched off in the settings file or in ``RLHF_DISABLE_PLUGINS``."""
     names = [n for n in os.environ.get(VARIABLE, "").split(",") if n.strip()]
     return sorted({*map(normalise, names), *stored_names()})
 
 
 def stored_names() -> list[str]:
-    """Names switched off in the settings file.
-
-    Raises:
-        ConfigError: the file is damaged.
-    """
+    """Names switched off in the settings file."""
     from rlhf_core.types.errors import ConfigError
 
     path = settings_path()
@@ -165,12 +157,7 @@ def core_requirement(dist: metadata.Distribution) -> str:
 
 
 def required_distributions(distribution: str, extra: str = "") -> list[str]:
-    """Names of what an installed distribution requires, in its order; none if it is not installed.
-
-    Args:
-        distribution: its name.
-        extra: what this extra requires counts too.
-    """
+    """Names of what an installed distribution requires, in its order; none if it is not installed."""
     from packaging.requirements import Requirement
 
     try:
@@ -188,11 +175,7 @@ def is_qualified(kind: str, name: str) -> bool:
 
 
 def check_core_range(entry: Entry) -> None:
-    """Refuse an entry whose distribution asks for another rlhf-core.
-
-    Raises:
-        PluginError: names both versions.
-    """
+    """Refuse an entry whose distribution asks for another rlhf-core."""
     from packaging.specifiers import SpecifierSet
 
     required = core_requirement(entry.point.dist) if entry.point.dist else ""

@@ -98,13 +98,7 @@ BEFORE_THE_RUN = ("rlhf_register", "rlhf_plan_resolved", "rlhf_preflight")
 
 @dataclass
 class HookBus:
-    """Calls every listener and isolates each from the others.
-
-    Args:
-        manager: a pluggy manager with :class:`Specs` registered.
-        strict: raise a listener's exception instead of logging and counting it.
-        enabled: False with ``--no-plugins``; the run's other processes then load none either.
-    """
+    """Calls every listener and isolates each from the others."""
 
     manager: pluggy.PluginManager
     strict: bool = False
@@ -120,17 +114,9 @@ class HookBus:
     _taken: Counter[str] = field(default_factory=Counter)
 
     def fire(self, hook: str, event: Any) -> list[Any]:
-        """Call every implementation of ``hook``; none keeps the others from being called.
+        """What all implementations of ``hook`` return, without None; none keeps the others from being called.
 
         They see a read-only copy of the event, made only if somebody listens: what one does to it changes nothing.
-
-        Returns:
-            What they returned, without None.
-
-        Raises:
-            RlhfError: one raised ``StopRun`` before there was a run to stop.
-            UserError: one refused the run in ``rlhf_preflight``.
-            PluginError: one raised anything else, and the bus is strict.
         """
         key = "registry" if hook == "rlhf_register" else "event"
         listeners = getattr(self.manager.hook, hook).get_hookimpls()
@@ -153,18 +139,7 @@ class HookBus:
     def call(
         self, listener: str, key: str, function: Callable[[], T], through: type[Exception] | tuple[()] = ()
     ) -> T | None:
-        """Call one listener (hook, monitor or tracker): ``StopRun`` is noted, any other exception logged and counted.
-
-        Args:
-            listener: identifier shown in errors.
-            key: counts its exceptions in ``errors``.
-            function: the call; its result is returned, None if it raised.
-            through: what is raised all the same, being no fault of the listener's.
-
-        Raises:
-            PluginError: it raised, and the bus is strict.
-            DeadlineExceeded: it hangs; in a run only.
-        """
+        """Call one listener (hook, monitor or tracker): ``StopRun`` is noted, other exceptions logged and counted."""
         with time_limit("listener", listener):
             try:
                 return function()
@@ -206,11 +181,7 @@ class HookBus:
             self.errors[key] += count
 
     def launch(self, event: Launch) -> int | None:
-        """First non-None answer of ``rlhf_launch``.
-
-        Raises:
-            RlhfError: a launcher raised. Nothing is started in its place: the run may be half started elsewhere.
-        """
+        """First non-None answer of ``rlhf_launch``."""
         event = frozen(event)
         for impl in reversed(self.manager.hook.rlhf_launch.get_hookimpls()):
             plugin = impl.plugin_name
@@ -242,12 +213,6 @@ def load_hooks(
     """Import hook plugins (group ``rlhf``) and check their hook names.
 
     A plugin that does not import, or that misspells a hook, is a warning (an error if ``strict``) and counted.
-
-    Args:
-        enabled: False loads none.
-        disabled: distributions to leave out.
-        strict: raise instead.
-        reports: False where the process that started this one has reported already.
     """
     bus = HookBus(new_manager(), strict, enabled, reports=reports)
     for dist, point in hook_points(disabled) if enabled else ():
@@ -277,11 +242,7 @@ def hook_points(disabled: Sequence[str] = ()) -> list[tuple[str, metadata.EntryP
 
 
 def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoint) -> list[str]:
-    """Import one hook plugin, and return the names of the hooks it implements.
-
-    Raises:
-        PluginError: it needs another core, does not import, misspells a hook, or wraps one.
-    """
+    """Import one hook plugin, and return the names of the hooks it implements."""
     name = f"{dist}/{point.name}"
     try:
         version = point.dist.version if point.dist else ""
@@ -298,11 +259,7 @@ def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoin
 
 
 def register_plugin(manager: pluggy.PluginManager, plugin: object, name: str) -> list[str]:
-    """Add an imported hook plugin, and return the names of the hooks it implements.
-
-    Raises:
-        Exception: pluggy's, for an unknown hook or wrong parameters; TypeError for a wrapper.
-    """
+    """Add an imported hook plugin, and return the names of the hooks it implements."""
     manager.register(plugin, name=name)
     manager.check_pending()
     return [caller.name for caller in _callers(manager, name)]

@@ -22,13 +22,7 @@ LossTerm = Callable[[LossOutput, Any], LossOutput]
 
 
 class CheckedLoss:
-    """A loss whose every answer is checked before terms are added to it.
-
-    Args:
-        loss: a component.
-        label: names it in errors; "" takes what it was built as.
-        terms: added one after the other.
-    """
+    """A loss whose every answer is checked before terms are added to it."""
 
     def __init__(self, loss: Loss, label: str = "", terms: Sequence[LossTerm] = ()) -> None:
         self.loss, self.label, self.terms = loss, label or label_of(loss, "loss"), tuple(terms)
@@ -37,11 +31,6 @@ class CheckedLoss:
         """The loss's answer, with the terms.
 
         In-place operations are seen by the count that torch keeps of them for autograd: nothing is copied or compared.
-
-        Raises:
-            PluginError: the answer does not fit the batch, or the loss has changed the batch, which the core and the
-                terms use next.
-            ComponentError: the loss raised.
         """
         tensors = {name: tensor for name, tensor in _fields(batch).items() if isinstance(tensor, torch.Tensor)}
         before = {name: t._version for name, t in tensors.items() if not t.is_inference()}
@@ -90,16 +79,7 @@ def expected_shape(batch: Any) -> tuple[int, ...] | None:
 
 
 def check_loss(answer: Any, batch: Any, label: str) -> LossOutput:
-    """Return what a loss returned, if it has one value per token (or row) of its batch, and metrics that add up.
-
-    Args:
-        answer: of the loss.
-        batch: what it consumed.
-        label: names it in errors.
-
-    Raises:
-        PluginError: names what came and what was expected.
-    """
+    """Return what a loss returned, if it has one value per token (or row) of its batch, and metrics that add up."""
     if not isinstance(answer, LossOutput):
         raise contract_error(label, f"a {type(answer).__name__}", "LossOutput(loss, metrics)")
     if not (isinstance(answer.loss, torch.Tensor) and isinstance(answer.metrics, Mapping)):

@@ -39,13 +39,6 @@ def explain_invalid(
     """Return the error to raise: the toolkit's own if one was raised inside, else a ConfigError.
 
     All problems are listed, each with its dotted key; an unknown key names its nearest neighbour.
-
-    Args:
-        error: what pydantic found.
-        model: what was validated.
-        where: which component it is.
-        also: further keys that may be written in the same place.
-        hints: what an unknown key may stand for; before the nearest key of this place.
     """
     for problem in error.errors():
         inner = problem.get("ctx", {}).get("error")

@@ -160,12 +160,7 @@ def launch_in_process(
     resuming: bool,
     progress: bool,
 ) -> Path:
-    """Run a plan in this process, from its preflight on; the run's folder is returned.
-
-    Raises:
-        UserError: the run cannot work; nothing was trained.
-        RlhfError: it failed.
-    """
+    """Run a plan in this process, from its preflight on; the run's folder is returned."""
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.progress import launch_shown
     from rlhf_core.runs.launch.run import preflight, with_rows

@@ -71,13 +71,7 @@ def registered(objects: Mapping[str, Any]) -> Generator[None, None, None]:
 
 
 def find_object(slot: str, description: str, digest: str) -> Any:
-    """The object that a plan's entry stands for.
-
-    Args:
-        slot: the argument of ``train`` that it was.
-        description: what the plan says of it.
-        digest: of its source code or rows; "" recognises any.
-    """
+    """The object that a plan's entry stands for."""
     if slot not in _objects:
         raise ConfigError(
             f"the run's {slot} is a Python object: {description}",

@@ -27,11 +27,7 @@ def config_of(slot: str, value: Any) -> PythonObjectConfig:
 
 
 class PythonReward:
-    """A function from samples to numbers as a reward.
-
-    Args:
-        config: what the plan says of it.
-    """
+    """A function from samples to numbers as a reward."""
 
     def __init__(self, config: PythonRewardConfig) -> None:
         reward = find_object(config.slot, config.description, config.digest)
@@ -61,11 +57,7 @@ def _score(value: Any) -> Any:
 
 
 class PythonLoss:
-    """A function from a batch to an unreduced loss.
-
-    Args:
-        config: what the plan says of it.
-    """
+    """A function from a batch to an unreduced loss."""
 
     def __init__(self, config: PythonLossConfig) -> None:
         self.function: Callable[[Any], Any] = find_object(config.slot, config.description, config.digest)
@@ -77,11 +69,7 @@ class PythonLoss:
 
 
 class PythonDataset:
-    """Rows in memory.
-
-    Args:
-        config: what the plan says of them.
-    """
+    """Rows in memory."""
 
     def __init__(self, config: PythonDatasetConfig) -> None:
         self.splits = splits_of(find_object(config.slot, config.description, config.digest))

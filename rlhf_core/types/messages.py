@@ -265,12 +265,7 @@ def fault_in(count: int, mask: Sized | None, segments: Sequence[Segment], turns:
 def fault_in_versions(count: int, oldest: int, versions: Sequence[VersionSpan], *, rising: bool) -> str | None:
     """What is wrong about version spans of a completion of ``count`` tokens; None if nothing is.
 
-    Args:
-        count: tokens.
-        oldest: the completion's policy version.
-        versions: the spans; none where one version sampled all of it.
-        rising: later tokens have later versions; of an episode, whose turns different servers may answer, they need
-            not.
+    ``rising``: later tokens have later versions; an episode's turns, which different servers may answer, need not.
     """
     if not versions:
         return None

@@ -252,13 +252,7 @@ class Row:
 
 
 def pack(prompts: Ids, completions: Ids, share: bool) -> Row:
-    """Lay sequences end to end; the last token of each predicts nothing and is left out.
-
-    Args:
-        prompts: token ids, one prompt per completion.
-        completions: token ids.
-        share: equal prompts are laid once.
-    """
+    """Lay sequences end to end; the last token of each predicts nothing and is left out."""
     ids: list[int] = []
     positions: list[int] = []
     segments: list[Segment] = []
@@ -311,19 +305,7 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Attention as transformers calls it: by segment where the mask carries segments, else ``sdpa``.
 
-    Args:
-        module: the attention layer.
-        query: ``[1, A, N, D]``; keys and values may have fewer heads.
-        key: as the query.
-        value: as the query.
-        mask: :class:`Segments`, or what ``sdpa`` takes.
-        options: as transformers passes them.
-
-    Returns:
-        ``[1, N, A, D]`` and no weights.
-
-    Raises:
-        NotImplementedError: the model asks for something that changes the scores otherwise.
+    Of a query ``[1, A, N, D]`` (keys and values may have fewer heads) it returns ``[1, N, A, D]`` and no weights.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

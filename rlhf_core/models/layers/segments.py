@@ -53,18 +53,10 @@ def attend_by_segment(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Causal attention of every segment to its prompt and itself, a call of ``sdpa`` each.
+    """Causal attention ``[1, N, A, D]`` of every segment to its prompt and itself, a call of ``sdpa`` each.
 
-    Args:
-        query: ``[1, A, N, D]``; keys and values may have fewer heads.
-        key: as the query.
-        value: as the query.
-        segments: of the row, in the order in which they lie, without a gap.
-        scaling: of the scores; None is ``D ** -0.5``.
-        window: most tokens that one sees, itself included; None is no limit.
-
-    Returns:
-        ``[1, N, A, D]``.
+    The query is ``[1, A, N, D]``; keys and values may have fewer heads. ``scaling`` None is ``D ** -0.5``; ``window``
+    is the most tokens that one sees, itself included. Segments lie in their order, without a gap.
     """
     lengths = [stop - start for start, stop in (segment.own for segment in segments)]
     # A slice of the row would get a gradient as long as the row, for every segment; split gives each its own length.
@@ -146,20 +138,7 @@ def attend_row(
     window: int | None,
     operator: Operator,
 ) -> torch.Tensor:
-    """Causal attention of every segment to its prompt and itself.
-
-    Args:
-        query: ``[1, A, N, D]``; keys and values may have fewer heads.
-        key: as the query.
-        value: as the query.
-        row: of :func:`layout`.
-        scaling: of the scores; None is ``D ** -0.5``.
-        window: most tokens that one sees, itself included; None is no limit.
-        operator: :func:`by_torch` or :func:`by_flash_attn`.
-
-    Returns:
-        ``[1, N, A, D]``.
-    """
+    """:func:`attend_by_segment`, by ``operator``: :func:`by_torch` or :func:`by_flash_attn`."""
     query_NAD, key_KAD, value_KAD = (x[0].transpose(0, 1) for x in (query, key, value))
     if row.key_places_K is not None:
         key_KAD, value_KAD = (x.index_select(0, row.key_places_K) for x in (key_KAD, value_KAD))
@@ -248,12 +227,7 @@ class Seen(NamedTuple):
 
 
 def seen_by(segments: Sequence[Segment], window: int | None) -> Seen:
-    """The two stretches of keys that each token of a row sees.
-
-    Args:
-        segments: of the row, in the order in which they lie, without a gap.
-        window: most tokens that one sees, itself included; None is no limit.
-    """
+    """The two stretches of keys that each token of a row sees."""
     parts: list[Seen] = []
     for segment in segments:
         (start, stop), (prompt, end) = segment.own, segment.prompt
@@ -317,18 +291,7 @@ def _ordered(blocks_RC: np.ndarray, device: torch.device) -> tuple[torch.Tensor,
 def attend_flex(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: BlockMask, scaling: float | None
 ) -> torch.Tensor:
-    """Attention of every token to what the mask lets it see.
-
-    Args:
-        query: ``[1, A, N, D]``; keys and values may have fewer heads.
-        key: as the query.
-        value: as the query.
-        mask: of :func:`block_mask`.
-        scaling: of the scores; None is ``D ** -0.5``.
-
-    Returns:
-        ``[1, N, A, D]``.
-    """
+    """Attention of every token to what the mask of :func:`block_mask` lets it see, as :func:`attend_by_segment`."""
     grouped = query.shape[1] != key.shape[1]
     operator = _compiled(query.shape[1], key.shape[1], query.shape[3]) if query.is_cuda else _flex
     return operator(query, key, value, mask, scaling, grouped).transpose(1, 2).contiguous()
@@ -357,9 +320,6 @@ def repeatable_gradients(device: torch.device) -> Generator[None, None, None]:
     """Where a run is to repeat, torch's attention on CUDA adds gradients in one order.
 
     It does so only where torch raises an error for what cannot repeat; a run sets that torch warns (``warn_only``).
-
-    Raises:
-        ConfigError: an operation of the model or the loss has no gradient that repeats.
     """
     wanted, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if device.type != "cuda" or not (wanted and warns):

@@ -173,11 +173,7 @@ def _split_agrees(model: torch.nn.Module) -> bool:
 
 
 def looks_ahead(model: Any) -> bool:
-    """Whether a token's output depends on the tokens after it, as in an encoder; runs one short forward.
-
-    Args:
-        model: a language model, or a trunk alone.
-    """
+    """Whether a token's output depends on the tokens after it, as in an encoder; runs one short forward."""
     first = probe_ids(model)[0]
     ids_BL = torch.tensor([first, [*first[:-1], first[0]]], device=next(model.parameters()).device)
     with torch.no_grad(), quiet(model):
@@ -199,9 +195,6 @@ def length_limit(model: Any) -> int | None:
     LongRoPE takes one set of frequencies up to its original context and another beyond it; dynamic NTK computes new
     ones for every length beyond. transformers chooses by the longest sequence of a batch, for all of its tokens: beyond
     that length a logprob would depend on the other sequences, and on how many tokens come later. Nothing runs there.
-
-    Args:
-        model: a transformers model, or one wrapped by peft.
     """
     return min((limit for _, limit in _limits(base_model(model).config)), default=None)
 
@@ -212,11 +205,7 @@ def rope_type(model: Any) -> str:
 
 
 def check_length(model: Any, longest: int) -> None:
-    """Refuse sequences beyond :func:`length_limit`.
-
-    Raises:
-        ValueError: ``longest`` tokens are more than that.
-    """
+    """Refuse sequences beyond :func:`length_limit`."""
     limit = length_limit(model)
     if limit is not None and longest > limit:
         raise ValueError(
@@ -240,13 +229,7 @@ def _limits(config: Any) -> Iterable[tuple[str, int]]:
 
 
 def on_device(values: Any, device: torch.device, dtype: torch.dtype = torch.long) -> torch.Tensor:
-    """Values of the host as a tensor on a device.
-
-    Args:
-        values: whatever ``torch.tensor`` takes.
-        device: where the tensor is to be.
-        dtype: of the tensor.
-    """
+    """Values of the host as a tensor on a device."""
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype, device=device)
     return to_device_async(torch.tensor(values, dtype=dtype), device)
@@ -265,9 +248,6 @@ def to_device_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def fetch_to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The same values as float64 on the CPU, each in its own shape.
-
-    Args:
-        tensors: of floating point, all on one device.
 
     Example:
         >>> [t.tolist() for t in fetch_to_host([torch.ones(2), torch.zeros(1, 2)])]
@@ -307,11 +287,7 @@ def row_places(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor
 
 
 def pad_values(values_N: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """Lay values, row after row, into ``[len(sizes), max(sizes)]``, zeros elsewhere; with gradient.
-
-    Raises:
-        ValueError: other than ``sum(sizes)`` values; a single one would be laid everywhere.
-    """
+    """Lay values, row after row, into ``[len(sizes), max(sizes)]``, zeros elsewhere; with gradient."""
     if values_N.shape != (sum(sizes),):
         raise ValueError(f"values of shape {tuple(values_N.shape)} for rows of {sum(sizes)}")
     empty_BT = values_N.new_zeros((len(sizes), max(sizes)))
