@@ -146,7 +146,6 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
 
 
 def special(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    """Id of one of :data:`SPECIAL`."""
     found = tokenizer.convert_tokens_to_ids(token)
     assert isinstance(found, int)
     return found
@@ -190,7 +189,6 @@ def padded(rows: Sequence[tuple[list[int], Sequence[bool]]], pad: int) -> dict[s
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Model and tokenizer in Hugging Face form."""
     ends: dict[str, Any] = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     model.generation_config.update(**ends)
     model.save_pretrained(folder)
@@ -275,7 +273,6 @@ def measure(model: Any, tokenizer: Any) -> dict[str, float]:
 
 
 def main() -> None:
-    """Build, save, measure from the saved files, record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=weights_path())
     parser.add_argument("--steps", type=int, default=5000)

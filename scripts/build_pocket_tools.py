@@ -174,7 +174,6 @@ def batches(
 
 
 def lessons(tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[dict[str, torch.Tensor]]:
-    """By ever longer plans, then with a beginner's habits."""
     rng = random.Random(f"tools/train/{seed}")
     every = [stories(rng, habits=False, lengths=lengths) for lengths in LESSONS] + [stories(rng, habits=True)]
     sources = [batches(tokenizer, lesson, TOKENS) for lesson in every]
@@ -184,7 +183,6 @@ def lessons(tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterat
 
 
 def main() -> None:
-    """Build, save, record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=weights_path())
     parser.add_argument("--steps", type=int, default=2000)

@@ -36,7 +36,6 @@ def missing_files(project: Path, wheel: Path) -> list[str]:
 
 
 def main() -> None:
-    """Build all of them and say what is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     out: Path = parser.parse_args().out.resolve()

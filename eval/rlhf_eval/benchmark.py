@@ -25,12 +25,7 @@ EVERY_S = 2.0
 
 
 def check_rows(suite: SuiteConfig, ctx: BuildContext) -> BuildContext:
-    """Read a resolved suite's rows, check that its verifier can judge each, and return a context that has them.
-
-    Raises:
-        DatasetError: no rows, no reference answers, or a row that can never be judged; file and line.
-        ConfigError: the sandbox that the verifier needs cannot be had, or worked examples do not fit.
-    """
+    """Read a resolved suite's rows, check that its verifier can judge each, and return a context that has them."""
     reward = reward_of(suite, ctx)
     whole = section(suite, suite.path)
     ready = context_of(ctx.registry, seed=ctx.seed, dataset=whole, reward=reward, policy=ctx.policy)
@@ -43,15 +38,7 @@ def check_rows(suite: SuiteConfig, ctx: BuildContext) -> BuildContext:
 
 
 class SuiteBenchmark:
-    """Samples completions of a suite's prompts from an engine and judges them.
-
-    Args:
-        suite: resolved.
-        ctx: registry, seed, and the policy, whose tokenizer encodes the prompts.
-
-    Raises:
-        UserError: the suite and the model do not fit.
-    """
+    """Samples completions of a suite's prompts from an engine and judges them."""
 
     def __init__(self, suite: SuiteConfig, ctx: BuildContext) -> None:
         self.suite, self.seed, self.policy = suite, ctx.seed, ctx.policy
@@ -82,13 +69,8 @@ class SuiteBenchmark:
         return self._judged(owners, rollouts)
 
     def stream(self, which: Sequence[int], engine: Any, took: Callable[[Sequence[Row], int], None]) -> list[Row]:
-        """As :meth:`rows`; they are judged and handed over as they end, every few seconds, while others are sampled.
-
-        Args:
-            which: prompts.
-            engine: one with ``generate_each`` is sampled from all at once; of another, everything comes at the end.
-            took: called with new rows (perhaps none) and the number of tokens drawn so far.
-        """
+        """As :meth:`rows`, judged and handed over as they end: ``took`` gets new rows (perhaps none) and the number of
+        tokens drawn so far. From an engine without ``generate_each`` everything comes at the end."""
         if not hasattr(engine, "generate_each"):
             rows = self.rows(which, engine)
             took(rows, sum(r["tokens"] for r in rows))
@@ -153,5 +135,4 @@ class SuiteBenchmark:
         }
 
     def close(self) -> None:
-        """End the verifier's processes."""
         self.grader.close()

@@ -195,12 +195,7 @@ def suite_of(
     unsafe_local_execution: bool = False,
     **options: Any,
 ) -> SuiteConfig:
-    """The suite's Config from the options of the command; those that are None or empty keep its defaults.
-
-    Raises:
-        PluginError: there is no such suite.
-        ConfigError: a setting does not exist or makes no sense.
-    """
+    """The suite's Config from the options of the command; those that are None or empty keep its defaults."""
     from rlhf_core.config import ConfigError, merge_settings, parse_settings
     from rlhf_eval.suites import SuiteConfig
 

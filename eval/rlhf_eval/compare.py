@@ -17,15 +17,8 @@ EXAMPLES = 5
 
 
 def compare(first: Stored, second: Stored) -> dict[str, Any]:
-    """Difference of two evaluations over the prompts that both judged.
-
-    Returns:
-        JSON values: both means, their difference with its 95 % interval over prompts, and McNemar's exact
-        test on the first completion of each prompt (prompts lost and gained), where both judged that one.
-
-    Raises:
-        ConfigError: they share no prompt, or a shared one has another text or answer.
-    """
+    """Difference of two evaluations over the prompts that both judged: means, their difference with its 95 % interval
+    over prompts, and McNemar's exact test on the first completion of each prompt."""
     a, b = by_prompt(judged(first.rows)), by_prompt(judged(second.rows))
     shared = _shared_prompts(first, second, a, b)
     first_values, second_values = ([_mean(groups[name]) for name in shared] for groups in (a, b))
@@ -49,7 +42,6 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
 def _shared_prompts(
     first: Stored, second: Stored, a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]]
 ) -> list[str]:
-    """Ids of the prompts that both judged."""
     shared = [name for name in a if name in b]
     if not shared:
         raise ConfigError(

@@ -30,8 +30,6 @@ CHUNK = 64
 
 @dataclass(frozen=True)
 class EpisodesJob:
-    """What is evaluated."""
-
     environment: EnvironmentConfig
     agent: Any
     reward: Any
@@ -44,11 +42,7 @@ class EpisodesJob:
     selectors: tuple[Selector, ...] = ()
 
     def prompts(self, ctx: BuildContext) -> list[Prompt]:
-        """Held-out prompts, or all where none are held out, with the environment's tools.
-
-        Raises:
-            DatasetError: there are none, or the environment cannot play one.
-        """
+        """Held-out prompts, or all where none are held out, with the environment's tools."""
         return self._rows(self._datasets(ctx))
 
     def _datasets(self, ctx: BuildContext) -> Any:
@@ -95,13 +89,7 @@ def job_of(
     limit: int | None = None,
     selectors: tuple[Selector, ...] = (),
 ) -> EpisodesJob:
-    """An evaluation in an environment; what is None is what goes with it (``companions``) in training.
-
-    Raises:
-        PluginError: there is no such component.
-        ConfigError: a setting does not exist, or nothing scores the episodes.
-        ModelError: there is no such model.
-    """
+    """An evaluation in an environment; what is None is what goes with it (``companions``) in training."""
     given = parse_settings(settings)
     if unknown := [key for key in given if key not in SECTIONS]:
         raise ConfigError(f"--set {unknown[0]}: no such section here", fix=f"one of: {', '.join(SECTIONS)}")
@@ -140,12 +128,7 @@ def job_of(
 def evaluate_episodes(
     job: EpisodesJob, ctx: BuildContext, out: Path | None = None, say: Say = lambda text: None
 ) -> tuple[Path, dict[str, Any]]:
-    """Play what is missing in the folder; returns the folder and the report.
-
-    Raises:
-        UserError: the input cannot work: no prompts, a chat template that ignores tools, a prompt without room.
-        RlhfError: not one episode has a score.
-    """
+    """Play what is missing in the folder; returns the folder and the report."""
     prompts = job.prompts(ctx)
     settings = job.settings(prompts)
     folder = ResultFolder(out or folder_of(settings), settings)

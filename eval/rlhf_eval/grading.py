@@ -18,13 +18,7 @@ NOT_JUDGED = "not judged"
 
 
 def reward_of(suite: SuiteConfig, ctx: BuildContext, mode: str | None = None) -> VerifierRewardConfig:
-    """The core's verifier reward, which runs in worker processes, for a resolved suite.
-
-    Args:
-        suite: resolved.
-        ctx: has the registry.
-        mode: the verifier's mode instead of its own.
-    """
+    """The core's verifier reward, which runs in worker processes, for a resolved suite."""
     chosen: Any = suite.verifier
     verifier = {**chosen.model_dump(), **({"mode": mode} if mode else {})}
     timeout = {"timeout_s": suite.timeout_s} if suite.timeout_s else {}
@@ -41,12 +35,7 @@ def modes_of(verifier: VerifierConfig) -> dict[str, str]:
 
 
 class Grader:
-    """Worker processes for one verifier, and for its other mode, so that drift from strict to lenient shows.
-
-    Args:
-        suite: resolved.
-        ctx: has the registry, and the rows in ``ctx.datasets``.
-    """
+    """Worker processes for one verifier, and for its other mode, so that drift from strict to lenient shows."""
 
     def __init__(self, suite: SuiteConfig, ctx: BuildContext) -> None:
         verifier: Any = suite.verifier
@@ -80,7 +69,6 @@ class Grader:
         }
 
     def close(self) -> None:
-        """End the worker processes."""
         for reward in (self.main, *self.other_modes.values()):
             getattr(reward, "close", lambda: None)()
 

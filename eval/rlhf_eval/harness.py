@@ -31,9 +31,7 @@ class Concluded(Protocol):
     """What a report needs to know of an evaluation."""
 
     @property
-    def selectors(self) -> Sequence[Selector]:
-        """Ways to choose the best of N."""
-        ...
+    def selectors(self) -> Sequence[Selector]: ...
 
     def seen_in_training(self, ctx: BuildContext) -> dict[str, Any]:
         """``{"rows": n, "warning": text}`` if the model was trained on its rows."""
@@ -56,11 +54,7 @@ class Job:
     """The model's name in the settings where its path is a passing one."""
 
     def settings(self, ctx: BuildContext) -> dict[str, Any]:
-        """Everything that decides the rows; a result folder belongs to one of these.
-
-        Raises:
-            UserError: the suite's settings or rows are wrong, or the model does not exist.
-        """
+        """Everything that decides the rows; a result folder belongs to one of these."""
         suite_settings = self.suite_settings(ctx)
         resolve_model(self.model.path)
         return {
@@ -80,11 +74,7 @@ class Job:
         return {"rows": count, "warning": warning} if count else {}
 
     def suite_settings(self, ctx: BuildContext) -> dict[str, Any]:
-        """The settings but for the model.
-
-        Raises:
-            UserError: the suite's settings or rows are wrong.
-        """
+        """The settings but for the model."""
         suite = self.suite.resolved(ctx)
         ready = check_rows(suite, ctx)
         prompts = rows(suite, ready.datasets)
@@ -121,12 +111,7 @@ def evaluate(
 
     Cheap checks come first; the model is loaded only if completions are missing. With ``budget_s`` no chunk is begun
     after so many seconds (with 0, none), and the report is of the prompts that there are. ``sampler`` returns the
-    loaded policy and its engine; by default the job's own.
-
-    Raises:
-        UserError: the input cannot work.
-        RlhfError: not one completion could be judged.
-    """
+    loaded policy and its engine; by default the job's own."""
     settings = job.settings(ctx)
     folder = ResultFolder(out or folder_of(job, settings), settings)
     samples, size = int(settings["suite"]["samples"]), int(settings["prompts_per_chunk"])
@@ -180,12 +165,7 @@ def _sample(
 
 
 class Progress:
-    """Says how far an evaluation is.
-
-    Args:
-        total: completions to come.
-        say: called with one line.
-    """
+    """Says how far an evaluation is."""
 
     def __init__(self, total: int, say: Say) -> None:
         self.total, self.say, self.began = total, say, time.monotonic()
@@ -193,7 +173,6 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
         return time.monotonic() - self.began
 
     def tell(self, rows: Sequence[Mapping[str, Any]], tokens: int) -> None:
@@ -208,7 +187,6 @@ class Progress:
         )
 
     def end_chunk(self, tokens: int) -> None:
-        """Add a whole chunk's tokens."""
         self.tokens += tokens
 
 

@@ -41,12 +41,7 @@ def section(suite: SuiteConfig, path: str | None) -> dict[str, Any]:
 
 
 def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
-    """The prompts that ``split`` names.
-
-    Raises:
-        DatasetError: there are none, or one is malformed; with file and line.
-        ConfigError: no held-out rows.
-    """
+    """The prompts that ``split`` names."""
     if suite.split != "train" and (heldout := datasets.prompts("heldout")):
         return heldout
     if suite.split == "heldout":
@@ -80,14 +75,7 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
 
 
 def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonstration], chat: bool) -> list[Item]:
-    """Every prompt with its worked examples, in turns of a conversation or as one text.
-
-    Args:
-        suite: resolved.
-        prompts: the rows.
-        shots: worked examples.
-        chat: whether the model is fed through its chat template.
-    """
+    """Every prompt with its worked examples, in turns of a conversation or as one text."""
     template = suite.template or "{prompt}"
 
     def ask(text: str) -> str:
@@ -114,7 +102,6 @@ def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonst
 
 
 def encode(all_items: Sequence[Item], formatter: Formatter, context: int) -> list[tuple[int, ...]]:
-    """Token ids of every item, as the model is fed."""
     ids = [formatter.encode(item.messages, item.prompt.tools) for item in all_items]
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     if len(ids[longest]) >= context:

@@ -14,11 +14,8 @@ Batch = list[tuple[int, Rollout]]
 
 
 class BatchedJudge:
-    """One thread that judges; what ends meanwhile is the next batch, so that workers are never given a few at a time.
-
-    Args:
-        judge: one row per rollout of a batch; only that thread calls it.
-    """
+    """One thread that judges; what ends meanwhile is the next batch, so that workers are never given a few at a
+    time."""
 
     def __init__(self, judge: Callable[[Batch], list[Row]]) -> None:
         self.judge = judge

@@ -8,12 +8,7 @@ from typing import Any
 
 
 def draw(result: Mapping[str, Any], path: Path) -> bool:
-    """Draw a report's curves; False if matplotlib is not installed.
-
-    Args:
-        found: what :func:`rlhf_eval.report.report` returned, with several samples.
-        path: a ``.png``.
-    """
+    """Draw a report's curves; False if matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError:

@@ -20,7 +20,6 @@ TRUNCATED_WARNING = 0.05
 
 
 def by_prompt(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of each prompt, in order."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["id"], []).append(row)
@@ -47,15 +46,8 @@ def report(
     rows: Sequence[Row],
     selectors: Selectors | None = None,
 ) -> dict[str, Any]:
-    """All figures of an evaluation, as JSON values.
-
-    Args:
-        rows: of all prompts.
-        selectors: name -> score of each (id, sample), for best-of-N besides the mean logprob.
-
-    Raises:
-        RlhfError: not one completion has a verdict.
-    """
+    """All figures of an evaluation, as JSON values; ``selectors`` score each (id, sample) for best-of-N besides the
+    mean logprob."""
     judged_rows = judged(rows)
     statuses = dict(Counter(r["status"] for r in rows))
     if not judged_rows:
@@ -88,7 +80,6 @@ def report(
 
 
 def _parts(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean of each score part over the rows that have it."""
     names = sorted({name for row in rows for name in row["parts"]})
     return {name: _mean([row["parts"][name] for row in rows if name in row["parts"]]) for name in names}
 

@@ -47,12 +47,7 @@ class Selector:
 
 
 def parse_selector(text: str, ctx: BuildContext) -> Selector:
-    """``FOLDER`` of a reward model or ensemble, ``reward:NAME``, ``judge:NAME``, or a YAML mapping after the colon.
-
-    Raises:
-        ConfigError: none of these, or a setting that does not exist.
-        PluginError: there is no such component.
-    """
+    """``FOLDER`` of a reward model or ensemble, ``reward:NAME``, ``judge:NAME``, or a YAML mapping after the colon."""
     text = ModelConfig(path=text).path  # what the name of a model stands for; other texts stay
     place = Path(text).expanduser()
     if place.is_dir():
@@ -109,7 +104,6 @@ def score(
 
 
 def _key(row: Row) -> tuple[str, int]:
-    """A completion: prompt id and sample."""
     return row["id"], row["sample"]
 
 

@@ -60,21 +60,8 @@ def _text(suite: str, suites: Sequence[str], flag: str, value: str, needs_suite:
 def evaluate_all(
     jobs: Sequence[Job], ctx: BuildContext, out: Path | None, say: Say, budget_s: float | None
 ) -> list[tuple[Path, dict[str, Any]]]:
-    """Evaluate one after the other with one loaded model, once all of them are found to be possible.
-
-    Args:
-        jobs: of one model.
-        ctx: has the registry and the seed.
-        out: the folder; of several jobs each has its suite's name inside.
-        say: called with one line.
-        budget_s: for all together; what it leaves no time for is left out.
-
-    Returns:
-        Folder and report of each.
-
-    Raises:
-        UserError: one of them cannot work.
-    """
+    """Evaluate one after the other with one loaded model, once all are found to be possible; of several jobs each has a
+    folder of its own. ``budget_s`` is for all together: what it leaves no time for is left out."""
     from rlhf_core.cli import load_sampler
     from rlhf_eval.harness import evaluate, folder_of
     from rlhf_eval.store import ResultFolder

@@ -51,7 +51,6 @@ def show(title: str, result: Mapping[str, Any], rows: Sequence[Row], failures: i
 
 
 def show_all(results: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
-    """Print one line for each of several evaluations."""
     table(
         ("folder", "prompts", "right"),
         ((str(folder), result["prompts"], interval(result["pass_at"]["1"])) for folder, result in results),
@@ -78,6 +77,5 @@ def show_failures(rows: Sequence[Row], count: int) -> None:
 
 
 def shorten(text: str, width: int) -> str:
-    """One line of at most ``width`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 3] + "..."

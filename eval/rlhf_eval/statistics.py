@@ -151,11 +151,7 @@ def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> In
 
     Where every prompt was lost, kept or gained as a whole: Bonett and Price 2012 (J. Educ. Behav. Stat. 37, 479),
     which adds one prompt that was lost and one that was gained. Otherwise as in :func:`mean_interval`, the differences
-    moved from [-1, 1] to [0, 1].
-
-    Raises:
-        ValueError: not of one length, or empty.
-    """
+    moved from [-1, 1] to [0, 1]."""
     if len(first_P) != len(second_P) or not len(first_P):
         raise ValueError(f"{len(first_P)} and {len(second_P)} values cannot be paired")
     gain_P = np.asarray(second_P, float) - np.asarray(first_P, float)

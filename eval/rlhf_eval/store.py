@@ -37,12 +37,7 @@ class Stored:
 
 
 class ResultFolder:
-    """Where one evaluation is written, chunk by chunk.
-
-    Args:
-        path: the folder; made by :meth:`open`.
-        settings: everything that decides the rows, as JSON values.
-    """
+    """Where one evaluation is written, chunk by chunk."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path, self.settings = path, json.loads(json.dumps(json_values(settings)))
@@ -72,11 +67,7 @@ class ResultFolder:
             )
 
     def open(self, chunk_rows: int) -> int:
-        """Create or reopen it, cut the rows back to whole chunks, and return how many chunks are done.
-
-        Args:
-            chunk_rows: rows of every chunk but the last.
-        """
+        """Create or reopen it, cut the rows back to whole chunks, and return how many chunks are done."""
         self.check()
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "settings.json").is_file():
@@ -104,16 +95,13 @@ class ResultFolder:
         self._files[1].offset()
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files:
             file.close()
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows so far."""
         return list(read_jsonl(self.rows_path))
 
     def write(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a JSON lines file whole."""
         (self.path / name).parent.mkdir(exist_ok=True)
         write_text(self.path / name, "".join(json.dumps(json_values(r), ensure_ascii=False) + "\n" for r in rows))
 
@@ -135,11 +123,7 @@ def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]
 
 
 def read(path: Path) -> Stored:
-    """An evaluation on disk.
-
-    Raises:
-        DatasetError: it is none, or has no rows.
-    """
+    """An evaluation on disk."""
     if not (path / "settings.json").is_file():
         raise DatasetError(
             f"'{path}' holds no evaluation",

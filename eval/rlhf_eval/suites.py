@@ -110,20 +110,14 @@ class SuiteConfig(ComponentConfig):
 
     @property
     def style_name(self) -> str:
-        """The style's name, the default filled in."""
         return self.style or next(iter(self.styles))
 
     @property
     def how(self) -> Style:
-        """The style."""
         return self.styles[self.style_name]
 
     def resolved(self, ctx: BuildContext) -> SuiteConfig:
-        """The same with everything filled in that style and suite decide.
-
-        Raises:
-            ConfigError: there is no verifier.
-        """
+        """The same with everything filled in that style and suite decide."""
         chosen = self.verifier or self.how.verifier or self.own_verifier
         if chosen is None:
             raise ConfigError(
@@ -143,11 +137,7 @@ class SuiteConfig(ComponentConfig):
         return type(self).model_validate(fields, context={"registry": ctx.registry})
 
     def rows_of(self, path: str | None) -> dict[str, Any]:
-        """The ``dataset`` section that reads a file, or the hub's copy.
-
-        Raises:
-            ConfigError: there is neither.
-        """
+        """The ``dataset`` section that reads a file, or the hub's copy."""
         if path is not None:
             return {"name": self.local, "path": path, **self.columns}
         if self.dataset is not None:

@@ -74,15 +74,8 @@ def _print_of(model: Path) -> str:
 
 
 class Watcher:
-    """Evaluates every model of a run.
-
-    Args:
-        run: name or folder.
-        suite: run on each, with the same settings and seed.
-        ctx: has the registry and the seed.
-        out: where each one's rows go, and ``watch.json``; default ``RUN/evals/SUITE``.
-        base: also the model that the run started from, as step 0.
-    """
+    """Evaluates every model of a run, with ``base`` also the one that it started from, as step 0. Rows and
+    ``watch.json`` go to ``out``, by default ``RUN/evals/SUITE``."""
 
     def __init__(
         self, run: str, suite: SuiteConfig, ctx: BuildContext, out: Path | None = None, *, base: bool = True
@@ -97,14 +90,8 @@ class Watcher:
         self.missed: list[str] = []
 
     def follow(self, *, once: bool, poll_s: float, patience_s: float, say: Callable[[str], None]) -> dict[str, Any]:
-        """Evaluate what is there and, unless ``once``, what comes until the run has ended.
-
-        Args:
-            once: do not wait.
-            poll_s: seconds between two looks.
-            patience_s: the longest wait for another checkpoint of a run that has not ended.
-            say: called with one line per evaluation.
-        """
+        """Evaluate what is there and, unless ``once``, what comes until the run has ended; ``patience_s`` is the
+        longest wait for another checkpoint."""
         self.out.mkdir(parents=True, exist_ok=True)
         visited, prints = set[str](), self._earlier()
         if self.base:

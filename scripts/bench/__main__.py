@@ -39,7 +39,6 @@ PLACES = ("folder", "data", "model")
 
 
 def names(package: str = "scripts.bench") -> list[str]:
-    """Every measurement of a package."""
     folder = ROOT.joinpath(*package.split("."))
     return sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_"))
 

@@ -46,8 +46,6 @@ class Phases:
         self.truth.begin()
 
     def wrapped(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, as a part of a phase."""
-
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
             self._note()
@@ -62,7 +60,6 @@ class Phases:
 
     @contextmanager
     def active(self) -> Generator[None, None, None]:
-        """Watch every phase's methods."""
         import importlib
         from contextlib import ExitStack
 
@@ -97,7 +94,6 @@ IMPORTED = (
 
 @cache
 def import_everything() -> None:
-    """Once, so that no row has to."""
     import importlib
 
     import torch
@@ -116,22 +112,8 @@ def import_everything() -> None:
 def plan_and_measure(
     names: Mapping[str, str], settings: Sequence[str], ranks: int = 1, device: str = "cpu"
 ) -> dict[str, dict[str, int]]:
-    """Planned and measured bytes of each phase of a run, of the rank that has most.
-
-    On a CPU every process is forked from this one, which has imported what they need; with CUDA each starts anew.
-
-    Args:
-        names: short options, such as ``{"algo": "grpo", "model": "pocket"}``.
-        settings: as ``--set`` takes them.
-        ranks: processes, on gloo; with CUDA, on NCCL and a card each.
-        device: ``cpu`` or ``cuda``.
-
-    Returns:
-        ``plan`` and ``measured``, on a card also ``reserved``; by phase.
-
-    Raises:
-        RuntimeError: one of them failed.
-    """
+    """Planned and measured bytes of each phase of a run, on a card also reserved ones, of the rank that has most. On a
+    CPU every process is forked from this one, which has imported what they need; with CUDA each starts anew."""
     with tempfile.TemporaryDirectory() as folder:
         planned = plan(names, settings, ranks, Path(folder), device)
         port = str(_free_port())
@@ -156,7 +138,6 @@ def plan(
 
 
 def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder: Path, device: str) -> None:
-    """Plan a run, and create it."""
     from rlhf_core.cli.options import open_plugins, resolve_options
     from rlhf_core.plugins.context import BuildContext
     from rlhf_core.runs.launch.process import environment
@@ -178,7 +159,6 @@ def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder:
 
 
 def _measure_rank(folder: Path, rank: int, ranks: int, port: str, device: str) -> None:
-    """One rank of a run that was planned."""
     if ranks > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
         os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

@@ -36,8 +36,6 @@ class Truth(Protocol):
 
 
 class LiveTensors:
-    """Bytes of live tensors of this process."""
-
     def __init__(self) -> None:
         self.live = LiveBytes()
 
@@ -48,20 +46,14 @@ class LiveTensors:
             yield
 
     def begin(self) -> None:
-        """Forget the peak."""
         self.live.begin()
 
     def peaks(self) -> dict[str, int]:
-        """Of all live tensors."""
         return {MEASURED: self.live.peak}
 
 
 class CardMemory:
-    """What torch's allocator has given out, and reserved, of one card.
-
-    Args:
-        card: of this rank, which sees all cards of its machine.
-    """
+    """What torch's allocator has given out, and reserved, of one card."""
 
     def __init__(self, card: int) -> None:
         self.card = card
@@ -74,7 +66,6 @@ class CardMemory:
         yield
 
     def begin(self) -> None:
-        """The peaks become what is given out and reserved now."""
         torch.cuda.reset_peak_memory_stats(self.card)
 
     def peaks(self) -> dict[str, int]:

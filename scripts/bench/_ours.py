@@ -120,7 +120,6 @@ def settings(work: Work | ToolWork, model: str, folder: Path, steps: int) -> lis
 
 
 def of_completions(work: Work) -> list[str]:
-    """Settings of a case of plain completions."""
     special = [f"model.lora={{r: {work.lora_r}, alpha: {2 * work.lora_r}}}"] if work.lora_r else []
     special += ["trainer.precision=bf16"] if work.dtype == "bfloat16" else []
     special += ["model.gradient_checkpointing=true"] if "ours" in work.checkpointed else []
@@ -129,7 +128,6 @@ def of_completions(work: Work) -> list[str]:
 
 
 def of_tools(work: ToolWork) -> list[str]:
-    """Settings of a case of episodes."""
     return ["environment.name=book", f"agent={{name: multi_turn, max_turns: {work.turns[1]}}}"]
 
 
@@ -159,7 +157,6 @@ def give_turns_their_lengths(work: ToolWork) -> None:
 
 
 def main() -> None:
-    """Run until told to stop."""
     work, model, folder, steps = work_of(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
     gate = Gate()
     install(folder / "parts", "rlhf_bench_parts", PLUGIN, ENTRY_POINTS)

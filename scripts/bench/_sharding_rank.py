@@ -33,14 +33,7 @@ CONFIG = OnlineTrainerConfig(name="t")
 
 
 class Training:
-    """A policy, its optimizer and one batch under a strategy.
-
-    Args:
-        strategy: of this rank.
-        path: of the model.
-        samples: this rank's.
-        micro_batches: that they are cut into.
-    """
+    """A policy, its optimizer and one batch under a strategy."""
 
     def __init__(self, strategy: Any, path: str, samples: Sequence[TrainingSample], micro_batches: int) -> None:
         self.strategy, self.samples = strategy, samples
@@ -52,7 +45,6 @@ class Training:
         )
 
     def step(self) -> float:
-        """Seconds of one update."""
         self.strategy.barrier("a step")
         start = time.perf_counter()
         self.learner.update(self.samples)

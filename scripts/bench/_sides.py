@@ -25,8 +25,6 @@ SIDES = {"ours": "scripts.bench._ours", "trl": "scripts.bench._trl"}
 
 
 class Side:
-    """One of the two processes."""
-
     def __init__(
         self,
         name: str,
@@ -68,14 +66,12 @@ class Side:
         return json.loads(line)
 
     def step(self) -> None:
-        """Make one step and keep its figures."""
         assert self.process.stdin
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
         self.steps.append(self.wait())
 
     def close(self) -> None:
-        """End the process."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait(timeout=60)
@@ -96,7 +92,6 @@ class Side:
         }
 
     def median(self, key: str) -> float:
-        """Of one figure of the steps."""
         return round(statistics.median(s[key] for s in self.steps), 3)
 
 

@@ -15,11 +15,7 @@ Scores = dict[str, list[float | None]]
 def heard(
     file: Path, model: str, texts: Sequence[str], names: Sequence[str], jobs: int, n: int = 1, temperature: float = 1.0
 ) -> Scores:
-    """Scorer -> scores of ``n`` clips of each sentence, sentence by sentence; read where the file has them.
-
-    Raises:
-        SystemExit: the file holds scores of something else.
-    """
+    """Scorer -> scores of ``n`` clips of each sentence, sentence by sentence; read where the file has them."""
     asked = {"texts": list(texts), "names": list(names), "n": n, "temperature": temperature}
     if not file.is_file():
         options = {**asked, "settings": (), "seed": 0, "before": None, "jobs": jobs, "count": len(texts)}

@@ -47,7 +47,6 @@ class Lengths(LogitsProcessor):
         self.end, self.start = end, 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
-        """Called with prompts and tokens so far, once per token."""
         self.start = self.start or input_ids.shape[1]
         now = self.table == input_ids.shape[1] - self.start + 1
         scores[:, self.end] = -torch.inf
@@ -98,7 +97,6 @@ class Steps(TrainerCallback):
         self.trainer: Any = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After the optimizer's step."""
         seconds, tokens = self.trainer.rollout_seconds, self.trainer.tokens
         self.trainer.rollout_seconds, self.trainer.tokens = 0.0, 0
         whole = time.perf_counter() - self.gate.started
@@ -137,7 +135,6 @@ def parse(tokenizer: Any, ids: Sequence[int], **options: Any) -> dict[str, Any]:
 
 
 def config_of(work: Work | ToolWork, folder: str, steps: int) -> GRPOConfig:
-    """TRL's settings."""
     plain = isinstance(work, Work)
     return GRPOConfig(
         output_dir=folder,
@@ -169,8 +166,6 @@ def config_of(work: Work | ToolWork, folder: str, steps: int) -> GRPOConfig:
 
 
 def completion_trainer(work: Work, model: str, config: GRPOConfig, callbacks: Sequence[Any]) -> Timed:
-    """TRL's trainer for plain completions."""
-
     def reward(completions: list[str], **_: Any) -> list[float | None]:
         return [variety(c) for c in completions]
 
@@ -189,8 +184,6 @@ def completion_trainer(work: Work, model: str, config: GRPOConfig, callbacks: Se
 
 
 def tool_trainer(work: ToolWork, model: str, folder: str, steps: int, callbacks: Sequence[Any] = ()) -> Timed:
-    """TRL's trainer for episodes."""
-
     def reward(completions: list[list[dict[str, str]]], **_: Any) -> list[float | None]:
         return [variety(c[-1]["content"]) for c in completions]
 
@@ -209,7 +202,6 @@ def tool_trainer(work: ToolWork, model: str, folder: str, steps: int, callbacks:
 
 
 def main() -> None:
-    """Run until told to stop."""
     work, model, folder, steps = work_of(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     timer = Steps(Gate())
     if isinstance(work, ToolWork):

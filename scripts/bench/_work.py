@@ -118,7 +118,6 @@ class ToolWork:
 
     @property
     def rows(self) -> int:
-        """Episodes of a step."""
         return len(self.prompts) * self.group
 
     def lengths(self) -> list[list[int]]:
@@ -187,7 +186,6 @@ class Gate:
 
 
 def write_prompts(folder: Path, prompts: tuple[str, ...]) -> Path:
-    """The prompts as JSON lines."""
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
     return path

@@ -49,13 +49,11 @@ def words(case: tuple[str, ...], device: str, run: Path, *more: str) -> list[str
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
-    """The metrics of every step so far."""
     file = run / "metrics.jsonl"
     return [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]] if file.is_file() else []
 
 
 def run_case(case: tuple[str, ...]) -> dict[str, Any]:
-    """Four runs of one case."""
     precision = () if any("precision" in word for word in case) else ("trainer.precision=fp32",)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -117,5 +115,4 @@ def _change_gap(run: Path, other: Path) -> float | None:
 
 
 def cases() -> dict[str, Callable[[], dict[str, Any]]]:
-    """Every case; without a card their runs fail and say so."""
     return {name: partial(run_case, case) for name, case in CASES.items()}

@@ -25,7 +25,6 @@ THREADS = 2
 
 
 def measure(case: str) -> dict[str, Any]:
-    """Seconds of one step, by part."""
     with tempfile.TemporaryDirectory() as scratch:
         side = Side("ours", case, as_folder(smollm2()), Path(scratch) / "ours", 3, THREADS)
         side.step()
@@ -40,5 +39,4 @@ def measure(case: str) -> dict[str, Any]:
 
 
 def cases() -> dict[str, Callable[[], dict[str, Any]]]:
-    """For ``python -m scripts.bench``."""
     return {f"{curve} {x}": partial(measure, case) for curve, points in CURVES.items() for x, case in points.items()}

@@ -41,11 +41,9 @@ class Timed:
         self.engine, self.streams, self.seconds = engine, streams, 0.0
 
     def generate(self, *arguments: Any) -> Any:
-        """Of the engine."""
         return self._timed(self.engine.generate, *arguments)
 
     def open_stream(self, *arguments: Any) -> Any:
-        """Of the engine."""
         stream = self.engine.open_stream(*arguments) if self.streams else None
         if stream is not None:
             stream.take = partial(self._timed, stream.take)
@@ -60,8 +58,6 @@ class Timed:
 
 
 class Contest:
-    """The same episodes under every schedule."""
-
     def __init__(self, shape: str, threads: int) -> None:
         import torch
 
@@ -179,7 +175,6 @@ def calls(processes: int = 256, repeats: int = 200) -> dict[str, Any]:
 
 
 def prepared(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run it with the environment's distribution installed."""
     import sys
 
     with tempfile.TemporaryDirectory() as folder:
@@ -192,7 +187,6 @@ def prepared(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def cases(rounds: int = 3, episodes: tuple[int, ...] = (64, 256)) -> dict[str, Callable[[], Any]]:
-    """The calls alone, and so many episodes with each model."""
     plays = {
         f"{n} episodes, {shape}": partial(prepared, partial(contest, n, rounds, shape))
         for shape in (EMBEDDED, "llama-1m")

@@ -29,8 +29,6 @@ Rows = list[list[tuple[int, ...]]]
 
 
 class Contest:
-    """The same episodes for both sides."""
-
     def __init__(self, shape: str, turns: int, shared: bool, threads: int = THREADS, seed: int = 0) -> None:
         import numpy as np
         import torch
@@ -96,7 +94,6 @@ def differences(one: Rows, other: Rows) -> dict[str, Any]:
 
 
 def contest(shape: str, turns: int, shared: bool, rounds: int, threads: int = THREADS) -> dict[str, Any]:
-    """Seconds of both sides, their ratio, and what differs."""
     match = Contest(shape, turns, shared, threads)
     sides = {"kept": True, "read anew": False}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
@@ -130,7 +127,6 @@ def contest(shape: str, turns: int, shared: bool, rounds: int, threads: int = TH
 def cases(
     shape: str = "llama-11m", turns: Sequence[int] = TURNS, rounds: int = 3, threads: int = THREADS
 ) -> dict[str, Callable[[], Any]]:
-    """For ``python -m scripts.bench``."""
     return {
         f"{shape}, {'shared' if shared else 'distinct'}, {n} turns": partial(contest, shape, n, shared, rounds, threads)
         for shared in (True, False)

@@ -29,7 +29,6 @@ def operations_per_second(rows: int, inputs: int, outputs: int) -> dict[str, flo
 
 
 def run() -> dict[str, dict[str, float]]:
-    """By who multiplies, rows and layer."""
     results: dict[str, dict[str, float]] = {}
     for kind in ("torch", "onednn"):
         if use_matmul_backend(kind) == (kind == "onednn"):

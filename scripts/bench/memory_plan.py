@@ -84,8 +84,6 @@ MODELS = ("pocket", "135M")
 
 
 class Row(NamedTuple):
-    """A run that is planned and measured."""
-
     algo: str
     layout: Layout
     more: tuple[str, ...] = ()
@@ -107,7 +105,6 @@ def rows() -> dict[str, Row]:
 
 
 def cases() -> dict[str, Callable[[], Any]]:
-    """Every row that can be measured here."""
     models = MODELS if os.environ.get("RLHF_SMOLLM2_GGUF") else MODELS[:1]
     return {f"{model}: {name}": partial(run, model, row) for model in models for name, row in rows().items()}
 
@@ -153,20 +150,17 @@ def _write_safetensors(path: str, folder: str) -> None:
 
 
 def names_of(model: str, row: Row) -> dict[str, str]:
-    """Short options of a row's run."""
     path = safetensors_folder() if model == "135M" else model
     given = ALGORITHMS[row.algo][0]
     return {"algo": row.algo, "model": path, **{key: equal_rows().get(name, name) for key, name in given.items()}}
 
 
 def run(model: str, row: Row) -> dict[str, Any]:
-    """Plan and measurement of one run, and the relative error of the plan's peak."""
     found = plan_and_measure(names_of(model, row), settings_of(model, row), row.layout.ranks)
     return {**found, "reference": row.reference, **errors(found)}
 
 
 def errors(found: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    """Relative errors of a plan: of its peak, and of each phase that was measured."""
     planned, measured = found["plan"], found["measured"]
     both = [name for name in PHASES[1:] if name in planned and name in measured]
     phases = {name: _error(planned[name], measured[name]) for name in both}

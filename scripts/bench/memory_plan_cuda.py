@@ -25,7 +25,6 @@ OFFLOADED = "C, offloaded"
 
 
 def rows() -> dict[str, Row]:
-    """Those of a CPU, and what needs CUDA."""
     more = {
         f"{algo}, FSDP, offload": Row(algo, Layout(2, (*FSDP, "strategy.offload=true"), OFFLOADED))
         for algo in ALGORITHMS
@@ -44,14 +43,12 @@ def cases() -> dict[str, Callable[[], Any]]:
 
 
 def arguments(model: str, row: Row) -> tuple[dict[str, str], tuple[str, ...], int, str]:
-    """As :func:`scripts.bench._memory_run.plan_and_measure` takes them."""
     given = {key: equal_rows().get(name, name) for key, name in ALGORITHMS[row.algo][0].items()}
     names = {"algo": row.algo, "model": model, **given}
     return names, (*settings_of("135M", row), ON_CUDA), row.layout.ranks, "cuda"
 
 
 def run(model: str, row: Row) -> dict[str, Any]:
-    """Plan and measurement of one run, and the relative error of the plan's peak."""
     import torch
 
     found = plan_and_measure(*arguments(model, row))

@@ -28,7 +28,6 @@ VOCABULARY = 1024
 
 
 def layer() -> Any:
-    """A model of one layer and a small vocabulary."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -48,7 +47,6 @@ def layer() -> Any:
 
 
 def seconds(model: Any, tokens: int) -> float:
-    """Forward and backward over one row of so many tokens."""
     generator = torch.Generator().manual_seed(1)
 
     def draw(size: int) -> tuple[int, ...]:
@@ -62,7 +60,6 @@ def seconds(model: Any, tokens: int) -> float:
 
 
 def run() -> dict[str, Any]:
-    """Microseconds per token by length of the row, and the longest row's over the shortest's."""
     use_matmul_backend("auto")
     model = layer()
     by_length = {tokens: 1e6 * seconds(model, tokens) / tokens for tokens in TOKENS}

@@ -13,5 +13,4 @@ from scripts.bench.step_time import THREADS, measure
 
 
 def run(runs: int = 5) -> dict[str, Any]:
-    """Compare."""
     return measure("pocket", "pocket", runs, THREADS)

@@ -36,13 +36,8 @@ CLOSE = 2e-3
 
 
 class Contest:
-    """The same weights and the same texts for every side.
-
-    Args:
-        data: folder that holds ``hh_rlhf/pairs.jsonl.gz``.
-        pairs: how many; those of more than ``MAX_LENGTH`` tokens are left out, for every side cuts them otherwise.
-        folder: scratch.
-    """
+    """The same weights and the same texts for every side; pairs of more than ``MAX_LENGTH`` tokens are left out, for
+    every side cuts them otherwise."""
 
     def __init__(self, data: Path, pairs: int, folder: Path) -> None:
         import torch
@@ -116,12 +111,10 @@ class Contest:
         return [float(found["eval_mean_reward"])]
 
     def classify(self, batch: int) -> list[float]:
-        """The pipeline's scores."""
         rows = self.pipe(self.texts, batch_size=batch, add_special_tokens=False)
         return [float(row["score"]) for row in rows]
 
     def sides(self) -> dict[str, Callable[[], list[float]]]:
-        """Who takes part."""
         return {
             "ours": self.score,
             "ours, torch's products": partial(self.score, "torch"),
@@ -133,11 +126,7 @@ class Contest:
 
 
 def difference(name: str, scores: list[float], wanted: list[float]) -> float:
-    """Largest difference of a side's scores (or of their mean) from ours, in standard deviations of ours.
-
-    Raises:
-        SystemExit: the side scores something else.
-    """
+    """Largest difference of a side's scores (or of their mean) from ours, in standard deviations of ours."""
     against = wanted if len(scores) == len(wanted) else [statistics.mean(wanted)]
     found = max(abs(a - b) for a, b in zip(scores, against, strict=True)) / statistics.pstdev(wanted)
     if found > CLOSE:

@@ -36,8 +36,6 @@ PAGE = 32
 
 
 class Contest:
-    """The same prompts and lengths for every side."""
-
     def __init__(self, folder: Path, work: Work) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -55,7 +53,6 @@ class Contest:
             decode_step(self.ours)  # what the engine finds out once per model, before any time is taken
 
     def native(self, kind: Any = "auto", places: int = 256, refill: bool = True, packed: bool = True) -> int:
-        """Our engine."""
         from rlhf_core.models.layers.matmul import use_matmul_backend
         from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
         from rlhf_plugin_native import decode
@@ -136,7 +133,6 @@ class Contest:
         return sum(done.values())
 
     def sides(self, places: int | None) -> dict[str, Callable[[], int]]:
-        """Who takes part."""
         if places:
             return {name: partial(self.native, "auto", places, name == "refilled") for name in ("refilled", "emptied")}
         return {

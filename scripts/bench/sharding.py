@@ -30,13 +30,11 @@ ROUNDS = {"pocket": 7, "135M": 3}
 
 
 def cases() -> dict[str, Callable[[], Any]]:
-    """Models that are there."""
     models = SIZES if os.environ.get("RLHF_SMOLLM2_GGUF") else ("pocket",)
     return {model: partial(run, model) for model in models}
 
 
 def run(model: str) -> dict[str, Any]:
-    """Both strategies, and what FSDP's figures are of DDP's."""
     found = on_two_ranks(safetensors_folder() if model == "135M" else model, SIZES[model], ROUNDS[model])
     static, ratios = found["static_bytes"], found.pop("fsdp_over_ddp")
     return {
@@ -47,13 +45,8 @@ def run(model: str) -> dict[str, Any]:
 
 
 def on_two_ranks(path: str, sizes: tuple[int, int, int, int], rounds: int) -> dict[str, Any]:
-    """What :mod:`._sharding_rank` finds.
-
-    Args:
-        path: of the model.
-        sizes: completions of a rank, tokens of a prompt and of a completion, micro-batches.
-        rounds: steps that are timed.
-    """
+    """What :mod:`._sharding_rank` finds; ``sizes`` are completions of a rank, tokens of a prompt and of a completion,
+    micro-batches."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

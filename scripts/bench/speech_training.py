@@ -70,7 +70,6 @@ def labels(arm: str, folder: Path) -> dict[str, Any]:
 
 
 def trained(arm: str, seed: int, folder: Path, jobs: int, settings: Sequence[str]) -> Path:
-    """The folder of an arm's run."""
     options = {"model": "pocket-voice", "algo": "grpo" if arm == "grpo" else "iterative_dpo", "reward": None}
     options |= {"iterations": 3, "buffer": "fresh", "random_labels": arm == "random", "early_stop": False}
     config = configuration({**options, "settings": (), "seed": seed}, jobs)

@@ -48,7 +48,6 @@ def run() -> dict[str, Any]:
 
 
 def measure(options: list[str], threads: int, staleness: int) -> list[dict[str, float]]:
-    """One run's times of each settled step."""
     settings = ("eval_samples=0", "gold_samples=0", "checkpoint_every=0")
     varied = (f"steps={STEPS}", f"rollouts.max_staleness={staleness}")
     sets = [word for setting in (*settings, *varied) for word in ("--set", f"trainer.{setting}")]

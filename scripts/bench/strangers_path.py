@@ -84,7 +84,6 @@ def opened(page: Path) -> dict[str, Any]:
 
 
 def walk(folder: Path, source: str, quickstart: bool) -> dict[str, Any]:
-    """Every step, in new folders below ``folder``."""
     clone, work, home = folder / "clone", folder / "work", folder / "home"
     for place in (work, home):
         place.mkdir(parents=True)
@@ -109,11 +108,7 @@ def walk(folder: Path, source: str, quickstart: bool) -> dict[str, Any]:
 
 
 def run(folder: Path, source: str = str(ROOT), quickstart: bool = True) -> dict[str, Any]:
-    """``folder`` does not exist yet; ``source`` is what is cloned.
-
-    Raises:
-        SystemExit: the folder is there.
-    """
+    """``folder`` does not exist yet; ``source`` is what is cloned."""
     if folder.exists():
         raise SystemExit(f"{folder} is there: folder=NEW names a new one")
     return walk(folder.absolute(), source, quickstart)

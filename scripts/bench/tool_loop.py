@@ -129,7 +129,6 @@ def formatter_of(model: Path) -> Any:
 
 
 def our_prompts(model: Path, work: ToolWork) -> list[list[int]]:
-    """The case's prompts as our side reads them."""
     from transformers.utils.chat_template_utils import get_json_schema
 
     formatter, tools = formatter_of(model), (get_json_schema(search),)
@@ -151,7 +150,6 @@ def our_result(model: Path, work: ToolWork, prompt: Any, turn: Any) -> list[int]
 
 
 def measure(case: str, model: Path | str, runs: int, threads: int = THREADS) -> dict[str, Any]:
-    """Compare the numbers, then the time."""
     with tempfile.TemporaryDirectory() as folder:
         prepared = with_template(as_folder(model), Path(folder) / "model")
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # its memory goes with it

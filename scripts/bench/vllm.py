@@ -52,11 +52,7 @@ class Size(NamedTuple):
 
 
 def size_of(text: str) -> Size:
-    """``64x8x256``.
-
-    Raises:
-        SystemExit: it is not three numbers.
-    """
+    """``64x8x256``."""
     parts = text.split("x")
     if len(parts) != 3 or not all(part.isdigit() and int(part) for part in parts):
         raise SystemExit(f"RLHF_VLLM_SIZE='{text}' is no size; write prompts x completions x tokens, such as 64x8x256")
@@ -64,16 +60,11 @@ def size_of(text: str) -> Size:
 
 
 def cases() -> dict[str, Callable[[], dict[str, Any]]]:
-    """One, which says what it lacks."""
     return {"rollout": rollout}
 
 
 def lacking(*packages: str) -> None:
-    """Refuse to go on without packages or a model.
-
-    Raises:
-        SystemExit: what is missing, and what to do.
-    """
+    """Refuse to go on without packages or a model."""
     if missing := [name for name in packages if find_spec(name) is None]:
         raise SystemExit(
             f"this environment has no {' and no '.join(missing)}; run with the Python of one that has "
@@ -98,8 +89,6 @@ def versions() -> dict[str, str]:
 
 
 class Round(NamedTuple):
-    """One turn of an engine."""
-
     pause_s: float
     """Until it can sample from a new version."""
     sample_s: float
@@ -116,11 +105,7 @@ class Round(NamedTuple):
 
 
 def rollout() -> dict[str, Any]:
-    """Tokens per second, pauses and bytes of each engine.
-
-    Raises:
-        SystemExit: vLLM or the model is missing.
-    """
+    """Tokens per second, pauses and bytes of each engine."""
     lacking("vllm", "rlhf_plugin_vllm")
     kind = device_type()
     size = size_of(os.environ.get("RLHF_VLLM_SIZE") or DEFAULT_SIZES[kind])

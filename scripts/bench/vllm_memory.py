@@ -33,7 +33,6 @@ def cases() -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def measured(path: str) -> dict[str, Any]:
-    """Planned and measured bytes, and the relative errors of the plan."""
     import torch
 
     from rlhf_core.models import ModelConfig, load_policy

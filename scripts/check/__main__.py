@@ -19,7 +19,6 @@ CHECKS: Mapping[str, Callable[[Path], list[str]]] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the problems of every selected check and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m scripts.check", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"from: {', '.join(CHECKS)}; default all")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2])

@@ -23,16 +23,13 @@ def repository_files(root: Path) -> tuple[Path, ...]:
 
 
 def python_files(root: Path) -> Iterator[Path]:
-    """Every ``.py`` file of the repository."""
     return (f for f in repository_files(root) if f.suffix == ".py")
 
 
 def is_test(path: Path) -> bool:
-    """Whether a file belongs to a test suite."""
     return "tests" in path.parts or path.name in {"conftest.py"} or path.name.startswith("test_")
 
 
 @cache
 def parse(path: Path) -> ast.Module:
-    """Return the module's syntax tree."""
     return ast.parse(path.read_text(), filename=str(path))

@@ -53,7 +53,6 @@ class Project:
 
 
 def check(root: Path) -> list[str]:
-    """Return every import that goes the wrong way."""
     projects = find_projects(root)
     ours = {p.module: p for p in projects}
     problems: list[str] = []

@@ -30,8 +30,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class FileSize:
-    """The numbers of one Python file."""
-
     lines: int
     code: int
     functions: tuple[int, ...]
@@ -63,7 +61,6 @@ def docstring_lines(tree: ast.Module) -> set[int]:
 
 
 def row(name: str, sizes: list[FileSize]) -> str:
-    """Return the table row of one tree."""
     lengths = sorted(length for size in sizes for length in size.functions) or [0]
     p95 = lengths[int(0.95 * (len(lengths) - 1))]
     numbers = (len(sizes), sum(s.lines for s in sizes), sum(s.code for s in sizes))
@@ -81,12 +78,10 @@ def public_names(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def packages(root: Path) -> list[Path]:
-    """Return the packages of the core."""
     return sorted(f.parent for f in (root / "rlhf_core").glob("*/__init__.py"))
 
 
 def words(files: list[Path]) -> int:
-    """Count the words of text files."""
     return sum(len(re.findall(r"\S+", file.read_text())) for file in files)
 
 
@@ -97,7 +92,6 @@ def documentation(root: Path) -> list[Path]:
 
 
 def report(root: Path) -> Iterator[str]:
-    """Yield the lines of the report."""
     files = [(f, f.relative_to(root)) for f in python_files(root)]
     sizes = [(where.parts[0], measure(file)) for file, where in files if not is_test(where)]
     yield "| tree, without tests | files | lines | code | function: median / p95 / longest |"
@@ -113,7 +107,6 @@ def report(root: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the report of the tree."""
     parser = argparse.ArgumentParser(prog="python -m scripts.check.measured", description=__doc__)
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2])
     for line in report(parser.parse_args().root.resolve()):

@@ -22,7 +22,6 @@ def pattern(root: Path) -> re.Pattern[str]:
 
 
 def check(root: Path) -> list[str]:
-    """Return every line that holds such a path."""
     problems: list[str] = []
     places = pattern(root)
     for file in repository_files(root):

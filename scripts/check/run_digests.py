@@ -135,7 +135,6 @@ def dtype_of_bytes() -> Any:
 
 
 def compare(now: Mapping[str, Mapping[str, str]], then: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """A line for every digest that differs."""
     missing = [f"{name}: not recorded" for name in now if name not in then]
     return missing + [
         f"{name}: {what} {then[name][what]} -> {value}"

@@ -10,7 +10,6 @@ MAX_FILE_LINES = 400
 
 
 def check(root: Path) -> list[str]:
-    """Return every Python file that is too long."""
     lines = {file.relative_to(root): file.read_text().count("\n") for file in python_files(root)}
     return [
         f"{file}: {count} lines, at most {MAX_FILE_LINES}; one idea per file"

@@ -45,8 +45,6 @@ INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 class Recorded(NamedTuple):
-    """One step."""
-
     calls: Counter[CodeType]
     paths: dict[str, list[str]]
     """Component -> functions from the step to it, the step left out, the component's last."""
@@ -81,7 +79,6 @@ def main() -> int:
 
 
 def print_files(calls: Counter[CodeType]) -> None:
-    """Functions and calls of each file, by folder."""
     functions = Counter(code.co_filename for code in calls)
     print(f"{'functions':>9} {'calls':>7}  file")
     for file in sorted(functions):
@@ -91,7 +88,6 @@ def print_files(calls: Counter[CodeType]) -> None:
 
 
 def print_functions(calls: Counter[CodeType]) -> None:
-    """Calls of each function."""
     for code in sorted(calls, key=lambda code: (code.co_filename, code.co_firstlineno)):
         print(f"{calls[code]:7}  {Path(code.co_filename).relative_to(ROOT)}:{code.co_qualname}")
     print()
@@ -157,11 +153,7 @@ def recorder(recorded: Recorded, step: CodeType) -> Callable[[FrameType, str, An
 
 
 def run_quietly() -> None:
-    """Train two steps into a temporary folder.
-
-    Raises:
-        SystemExit: the run failed.
-    """
+    """Train two steps into a temporary folder."""
     from rlhf_core.cli.main import main as rlhf
 
     with tempfile.TemporaryDirectory() as folder:

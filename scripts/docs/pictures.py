@@ -30,7 +30,6 @@ MOST_BYTES = 150_000
 
 
 def start(name: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Begin one of :data:`RUNS`."""
     command = [*RLHF, *TRAIN, *RUNS[name], "--run-dir", str(folder / name)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
@@ -110,7 +109,6 @@ def main() -> None:
 
 
 def take(folder: Path) -> None:
-    """All pictures."""
     browser = open_chromium()
     try:
         with dashboard(folder) as url:

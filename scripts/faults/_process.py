@@ -22,11 +22,7 @@ def start(words: Sequence[str], folder: Path, out: int = subprocess.DEVNULL) -> 
 
 
 def finish(words: Sequence[str], folder: Path, good: Sequence[int] = (0,)) -> bytes:
-    """Run to the end; what it printed.
-
-    Raises:
-        SystemExit: it ended with another code.
-    """
+    """Run to the end; what it printed."""
     process = start(words, folder, subprocess.PIPE)
     out, err = process.communicate(timeout=1800)
     if process.returncode not in good:
@@ -35,11 +31,7 @@ def finish(words: Sequence[str], folder: Path, good: Sequence[int] = (0,)) -> by
 
 
 def kill_when(due: Callable[[], bool], words: Sequence[str], folder: Path, limit_s: float = 300) -> bool:
-    """Start, and SIGKILL as soon as it is due; False if the process ended before.
-
-    Raises:
-        SystemExit: it failed.
-    """
+    """Start, and SIGKILL as soon as it is due; False if the process ended before."""
     process, limit = start(words, folder), time.monotonic() + limit_s
     while process.poll() is None and not due() and time.monotonic() < limit:
         time.sleep(0.0005)

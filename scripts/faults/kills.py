@@ -93,15 +93,12 @@ EPISODES = {
 
 
 class Kind(NamedTuple):
-    """A kind of run."""
-
     environment: str
     max_staleness: int
     most: int
     """The files of a run grow at most so often before it is killed."""
 
     def words(self, folder: Path, run: Path) -> list[str]:
-        """Of a run of a few seconds."""
         settings = {**(EPISODES if self.environment else PLAIN), "trainer.rollouts.max_staleness": self.max_staleness}
         if self.environment == "effects":
             settings["environment.file"] = f"{run}.txt"
@@ -215,7 +212,6 @@ def killed_run(kind: Kind, run: Path, most: int, rng: random.Random) -> Killed:
 
 
 def audit(name: str, kills: int, seed: int) -> dict[str, Any]:
-    """Kill runs of one kind, so many times in all."""
     kind, rng, found = KINDS[name], random.Random(seed), list[Killed]()
     whole = inputs() / f"{name}-whole".replace(" ", "-")
     finish(kind.words(inputs(), whole), inputs())
@@ -246,7 +242,6 @@ def cases(kills: int = 10, seed: int = 0) -> dict[str, Callable[[], dict[str, An
 
 
 def broken(results: Mapping[str, Any]) -> list[str]:
-    """What does not hold."""
     unequal = results["of_them_bit_equal"] != results["runs_without_a_kill_during_a_call"]
     twice = results["effects_twice"]
     return [*(["a resumed run differs"] if unequal else []), *([f"{twice} effects came twice"] if twice else [])]

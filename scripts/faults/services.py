@@ -56,14 +56,12 @@ def killed(words: Sequence[str], folder: Path, service: Service, answers: int) -
 
 
 def money(service: Service, folder: Path, cap: float) -> dict[str, Any]:
-    """The service's meter, the ledger and the cap."""
     ledger, billed = Ledger(folder / "ledger.jsonl", cap), service.seen["billed_nano"]
     figures = {"cap_usd": cap, "billed_usd": billed / NANO, "ledger_usd": ledger.total / NANO}
     return {**figures, HOLDS: billed <= ledger.total <= ledger.cap}
 
 
 def judge_words(server: StandIn, folder: Path, count: int, cap: float) -> list[str]:
-    """The command that grades so many completions."""
     file = folder / "answers.jsonl"
     rows = [{"id": f"row/{i}", "prompt": f"What is {i} + {i}?", "completion": f"It is {2 * i}."} for i in range(count)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -127,7 +125,6 @@ def judge(count: int, caps: Sequence[float], kills: Sequence[int], seed: int) ->
 def agent_words(
     backend: str, server: StandIn, folder: Path, cap: float, per_category: int, *, repeat: bool
 ) -> list[str]:
-    """The command that plays the suite."""
     settings: dict[str, Any] = {
         "base_url": server.url + ("/v1" if backend == "openai" else ""),
         "prices": f"{{{MODELS[backend]}: {{input: {PRICE.input:g}, output: {PRICE.output:g}}}}}",
@@ -207,7 +204,6 @@ def cases(requests: int = 500, per_category: int = 12, seed: int = 0) -> dict[st
 
 
 def broken(results: Mapping[str, Any]) -> list[str]:
-    """What does not hold."""
     found = ["one more start sends requests"] if results["requests of one more start"] else []
     for title, start in results["starts"].items():
         found += [] if start[HOLDS] else [f"{title}: the bill is above the ledger, or the ledger above the cap"]

@@ -62,7 +62,6 @@ class _Engine:
         self.lengths: dict[str, int] = {}
 
     def generate(self, requests: Any, sampling: SamplingParams, policy_version: int) -> list[Rollout]:
-        """One turn per request."""
         return [self._one(request, policy_version) for request in requests]
 
     def _one(self, request: Any, version: int) -> Rollout:
@@ -123,7 +122,6 @@ def run(episodes: int = 10_000, deadline_s: float = 5.0) -> dict[str, Any]:
 
 
 def broken(results: Mapping[str, Any]) -> list[str]:
-    """What does not hold."""
     wanted = {"timeout": results["hanging"], "error": results["crashing"]}
     wanted["ok"] = results["episodes"] - sum(wanted.values())
     lost = ["statuses are not those of the faults"] if results["statuses"] != wanted else []

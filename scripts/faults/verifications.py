@@ -130,7 +130,6 @@ def distribution() -> Generator[Path, None, None]:
 def through_pool(
     work: Sequence[tuple[int, str, str, str]], workers: int, deadline_s: float, recycle: int | None
 ) -> dict[str, Any]:
-    """All calls through the pool."""
     registry = Registry(disabled=())
     options = {"verifier": "faulty", "timeout_s": deadline_s, "workers": workers, "recycle_after_calls": recycle}
     config = VerifierRewardConfig.model_validate(options, context={"registry": registry})
@@ -168,7 +167,6 @@ def through_pool(
 
 
 def sample(number: int, fault: str, gold: str, said: str) -> Sample:
-    """One call as the pool takes it."""
     prompt = Prompt(str(number), ({"role": "user", "content": "?"},), gold, "", {"fault": fault, "number": number})
     return Sample(prompt, said)
 
@@ -210,7 +208,6 @@ def directly(work: Sequence[tuple[int, str, str, str]], folder: Path, deadline_s
 
 
 def figures(times: Sequence[float], seconds: float, count: int) -> dict[str, Any]:
-    """Throughput and percentiles."""
     ordered = sorted(times)
     at = {q: round(1000 * ordered[min(len(ordered) - 1, int(len(ordered) * q))], 2) for q in (0.5, 0.99, 0.999)}
     return {
@@ -248,5 +245,4 @@ def run(
 
 
 def broken(results: Mapping[str, Any]) -> list[str]:
-    """What does not hold."""
     return [name for name in ("lost", "misordered", "unexpected_statuses", "leaked") if results["pool"][name]]

@@ -42,7 +42,6 @@ BASES: Mapping[str, str] = {
 
 
 def page() -> str:
-    """A section for each algorithm of this repository."""
     registry = Registry(disabled=())
     names = sorted(e.name for e in registry.entries("trainer") if e.distribution.startswith("rlhf-"))
     head = "# Defaults of the algorithms\n\nSettings of an algorithm, its loss and its advantage. "
@@ -50,7 +49,6 @@ def page() -> str:
 
 
 def section(registry: Registry, algorithm: str) -> str:
-    """Heading and tables."""
     text, base = table(registry, algorithm), BASES.get(algorithm)
     differs = f"\nAs [{base}](#{base})" + (", but for:\n" if text else ".\n") if base else ""
     return f"\n## {algorithm}\n{differs}{text}"

@@ -16,12 +16,10 @@ removed was deprecated for two minor releases. Everything below a topic may chan
 
 
 def page() -> str:
-    """Return the page."""
     return INTRO + "".join(section(topic) for topic in TOPICS)
 
 
 def section(topic: str) -> str:
-    """One topic."""
     module = import_module(topic)
     rows = "".join(row(name, getattr(module, name)) for name in dir(module))
     return f"\n## `{topic}`\n\n{module.__doc__}\n\n| name | what |\n|---|---|\n{rows}"

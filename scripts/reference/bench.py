@@ -32,7 +32,6 @@ AVX-512 others measured 2.0 to 2.25 (a), 2.7 (b), 1.9 (c) and 2.05 (d).
 
 
 def pages() -> Mapping[Path, str]:
-    """The page."""
     sections = tomllib.loads((ROOT / "scripts" / "bench" / "records.toml").read_text())
     named = {name for records in sections.values() for name in records}
     if unlike := named ^ {file.stem for file in FOLDER.glob("*.json")}:
@@ -43,7 +42,6 @@ def pages() -> Mapping[Path, str]:
 
 
 def section(title: str, records: Mapping[str, Any]) -> str:
-    """A table of records."""
     return f"\n## {title}\n\n| record | question | figures | command |\n|---|---|---|---|\n" + "".join(
         f"| [{name}]({name}.json) | {entry['asks']} | {figures(name, entry.get('figures', {}))} | "
         f"`{entry.get('command', f'python -m scripts.bench {name}')}` |\n"

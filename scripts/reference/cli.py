@@ -10,7 +10,6 @@ from rlhf_core.cli.main import cli as root
 
 
 def page() -> str:
-    """Return the page."""
     parts = [f"\n## `{name}`\n\n```text\n{text}\n```\n" for name, text in helps(root, "rlhf", None)]
     return "# Command line\n\nWhat `--help` prints.\n" + "".join(parts)
 

@@ -57,7 +57,6 @@ def index_row(entry: Entry, config: type[ComponentConfig]) -> str:
 
 
 def section(entry: Entry, config: type[ComponentConfig]) -> str:
-    """One component with its docstring and settings."""
     about, settings = inspect.cleandoc(config.__doc__ or ""), table(config, skip=frozenset({"name"}))
     count = max(0, settings.count("\n") - 2)
     if count > FOLDED_FROM:

@@ -47,7 +47,6 @@ DECLARED: Sequence[tuple[type, tuple[str, ...]]] = (
 
 
 def page() -> str:
-    """The whole page."""
     parts = [
         "# What components see\n",
         "The methods of every kind of component, every field of what a component is given and returns,",
@@ -78,7 +77,6 @@ def page() -> str:
 
 
 def methods(kind: type) -> list[str]:
-    """A row for each method of a protocol."""
     rows: list[str] = []
     for name, function in vars(kind).items():
         public = not name.startswith("_") or name == "__call__"
@@ -132,7 +130,6 @@ def members(cls: type[enum.Enum]) -> str:
 
 
 def section(cls: type) -> str:
-    """A class with its fields."""
     rows = [f"| `{name}` | `{escaped(kind)}` | {text} |" for name, (kind, text) in field_docs(cls).items()]
     head = [f"### {cls.__name__}\n", about(cls), "", "| field | type | what |\n|---|---|---|"]
     return "\n".join([*head, *rows, ""])

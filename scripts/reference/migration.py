@@ -14,7 +14,6 @@ What `rlhf config from-trl`, `from-verl` and `from-openrlhf` make of each key ([
 
 
 def page() -> str:
-    """Return the page: one section per library."""
     return "\n".join([INTRO, *(line for name in PEERS for line in section(load_table(name)))])
 
 
@@ -38,5 +37,4 @@ def meaning(entry: Entry) -> str:
 
 
 def codes(names: tuple[str, ...]) -> str:
-    """Names as code, with commas."""
     return ", ".join(f"`{name}`" for name in names)

@@ -17,7 +17,6 @@ listed in [components](components.md).
 
 
 def page() -> str:
-    """Return the page."""
     sections = {
         "The run": RunConfig,
         "`model.lora`": LoraSettings,

@@ -20,7 +20,6 @@ INTRO = """# Studies
 
 
 def page() -> str:
-    """Return the page."""
     registry = Registry(disabled=())
     rows, parts = [INTRO], list[str]()
     for entry in registry.entries("study"):

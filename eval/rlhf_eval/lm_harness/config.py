@@ -36,12 +36,7 @@ class LmEvalConfig(ComponentConfig):
     """Apply the model's chat template."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that lm_eval is there and knows the task, and that local files exist.
-
-        Raises:
-            PluginError: it is not installed, or has no such task.
-            DatasetError: a file is missing.
-        """
+        """Check that lm_eval is there and knows the task, and that local files exist."""
         need_lm_eval()
         from rlhf_eval.lm_harness.tasks import check_task
 
@@ -56,6 +51,5 @@ class LmEvalConfig(ComponentConfig):
 
 
 def need_lm_eval() -> None:
-    """Refuse to go on without lm_eval."""
     if find_spec("lm_eval") is None:
         raise PluginError("lm-evaluation-harness is not installed", fix="pip install 'rlhf-eval[lm-eval]'")

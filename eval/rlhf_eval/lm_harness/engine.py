@@ -14,14 +14,7 @@ from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingPa
 
 
 class EngineLM(TemplateLM):
-    """Generates with a rollout engine, and scores continuations with a forward of the model itself.
-
-    Args:
-        policy: model, tokenizer and context.
-        engine: samples from it.
-        max_tokens: most tokens of a completion where a task does not say.
-        seed: for tasks that sample.
-    """
+    """Generates with a rollout engine, and scores continuations with a forward of the model itself."""
 
     def __init__(self, policy: Any, engine: Any, max_tokens: int, seed: int) -> None:
         super().__init__()
@@ -64,7 +57,6 @@ class EngineLM(TemplateLM):
         )
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Token ids; special ones are not added."""
         if self.chat:
             return list(self.tokenizer.encode(string, add_special_tokens=bool(add_special_tokens)))
         if add_special_tokens:
@@ -130,12 +122,7 @@ class EngineLM(TemplateLM):
 
 
 def sampling_of(options: Any, limit: int) -> SamplingParams:
-    """lm_eval's generation settings as ours; greedy unless the task samples.
-
-    Args:
-        options: ``until``, ``max_gen_toks``, ``temperature``, ``do_sample``, ``top_p``, ``top_k``.
-        limit: most tokens where the task does not say.
-    """
+    """lm_eval's generation settings as ours; greedy unless the task samples."""
     until = options.get("until") or ()
     stop = (until,) if isinstance(until, str) else tuple(until)
     most = options.get("max_gen_toks", options.get("max_new_tokens", options.get("max_tokens", limit)))

@@ -10,8 +10,6 @@ from rlhf_eval.lm_harness.tasks import settings_of
 
 
 class Agreement(NamedTuple):
-    """One filter against our verdict."""
-
     filter: str
     theirs: float
     """Share that lm_eval counts as right."""
@@ -23,13 +21,7 @@ class Agreement(NamedTuple):
 
 
 def exact_matches(task: str, completions: Sequence[str], targets: Sequence[str]) -> dict[str, list[bool]]:
-    """Filter -> lm_eval's exact_match of each completion, computed by its own code from the task's own file.
-
-    Args:
-        task: for example ``gsm8k_cot``.
-        completions: as the model wrote them, without the stop string.
-        targets: what the task compares with.
-    """
+    """Filter -> lm_eval's exact_match of each completion, computed by its own code from the task's own file."""
     from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
     from lm_eval.api.metrics import exact_match_hf_evaluate  # pyright: ignore[reportMissingImports]
     from lm_eval.filters import build_filter_ensemble  # pyright: ignore[reportMissingImports]
@@ -53,13 +45,8 @@ def exact_matches(task: str, completions: Sequence[str], targets: Sequence[str])
 
 
 def agreement(task: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[Agreement]:
-    """Our verdicts on rows of an evaluation against lm_eval's on the same completions.
-
-    Args:
-        task: whose filters.
-        rows: of ``rows.jsonl``.
-        columns: lm_eval's filter -> our column, for example ``{"strict-match": "strict"}``.
-    """
+    """Our verdicts on rows of an evaluation against lm_eval's on the same completions; ``columns`` are lm_eval's filter
+    -> our column."""
     lm_eval_right = exact_matches(task, [r["completion"] for r in rows], [str(r["answer"]) for r in rows])
     agreements: list[Agreement] = []
     for name, column in columns.items():

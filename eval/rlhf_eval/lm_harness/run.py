@@ -26,12 +26,7 @@ def run_task(
 ) -> tuple[Path, dict[str, float]]:
     """Run one task and write ``settings.json``, ``rows.jsonl`` and ``report.json``; returns folder and metrics.
 
-    lm_eval requests everything at once, so an interrupted task begins anew.
-
-    Raises:
-        ConfigError: an option that a task of lm_eval does not take.
-        UserError: no such task, file or model.
-    """
+    lm_eval requests everything at once, so an interrupted task begins anew."""
     given = [k for k, v in options.items() if v is not None and v is not False and v != ()]
     refused = [k for k in given if k not in ("settings", *OPTIONS)]
     if refused:

@@ -27,7 +27,6 @@ def manager(include_path: str | None) -> Any:
 
 
 def check_task(config: LmEvalConfig) -> None:
-    """Refuse an unknown task and missing files."""
     import difflib
 
     tasks = manager(config.include_path).all_tasks
@@ -59,12 +58,7 @@ def task_spec(config: LmEvalConfig) -> str | dict[str, Any]:
 
 
 def settings_of(config: LmEvalConfig, *, functions: bool = False) -> Mapping[str, Any]:
-    """A task's own settings, as its file has them, what it includes merged in.
-
-    Args:
-        config: which task.
-        functions: load the Python functions that the file names, too.
-    """
+    """A task's own settings, as its file has them, what it includes merged in."""
     from lm_eval.tasks._yaml_loader import load_yaml  # pyright: ignore[reportMissingImports]
 
     entry = manager(config.include_path).task_index[config.task]
@@ -82,12 +76,7 @@ def numbers_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 class LmEvalBenchmark:
-    """One task on one model.
-
-    Args:
-        config: which task, and how much of it.
-        ctx: the policy and the seed.
-    """
+    """One task on one model."""
 
     def __init__(self, config: LmEvalConfig, ctx: BuildContext) -> None:
         self.config, self.policy, self.seed = config, ctx.policy, ctx.seed
@@ -126,7 +115,6 @@ class LmEvalBenchmark:
         return metrics, rows
 
     def _warn(self, truncated_share: float, prompts_shortened: int) -> None:
-        """Log what was cut off."""
         if truncated_share > 0:
             log.warning(
                 "%.1f %% of the completions of '%s' were cut at the token limit; its metrics count what was "

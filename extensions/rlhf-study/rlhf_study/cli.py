@@ -16,7 +16,6 @@ class SeedsCommand(click.Command):
     """A command whose ``--seeds`` takes as many numbers as follow it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Join the numbers after ``--seeds`` with commas."""
         words: list[str] = []
         for word in args:
             if words and words[-1].startswith("--seeds=") and word.isdigit():
@@ -27,7 +26,6 @@ class SeedsCommand(click.Command):
 
 
 def seeds_of(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """The numbers of ``--seeds``."""
     if value is None:
         return None
     if not all(part.isdigit() for part in value.split(",")):
@@ -119,12 +117,7 @@ def run(
 def configured(
     registry: Registry, name: str, seeds: tuple[int, ...] | None, smoke: bool, settings: tuple[str, ...]
 ) -> StudyConfig:
-    """A study's settings.
-
-    Raises:
-        PluginError: there is no such study, or its Config is no StudyConfig.
-        ConfigError: a setting does not exist or has a value that cannot be used.
-    """
+    """A study's settings."""
     from typing import cast
 
     from rlhf_core.config import PluginError, merge_settings, parse_settings

@@ -29,22 +29,7 @@ Key = tuple[str, int]
 def run_studies(
     configs: Mapping[str, StudyConfig], out: Path, jobs: int, command: str, say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Run every study with each of its seeds and record the results.
-
-    Args:
-        configs: by study.
-        out: where everything is kept; the same call goes on where an earlier one ended.
-        jobs: processes at a time; 1 runs here.
-        command: what was typed, for the record.
-        say: shows one line of progress.
-
-    Returns:
-        The table of each study.
-
-    Raises:
-        RunDirError: a folder holds work that was done with other settings.
-        RlhfError: seeds failed; the others are done and kept.
-    """
+    """Run every study with each of its seeds and record the results."""
     done: dict[Key, Figures] = {}
     failed: dict[Key, Exception] = {}
     for wave in waves(configs):
@@ -113,7 +98,6 @@ def measure(config: StudyConfig, seed: int, folder: Path, study: Any = None) -> 
 
 
 def built(config: StudyConfig) -> Any:
-    """The study that a Config stands for."""
     from rlhf_core.cli import context_of, open_registry
 
     study = config.build(context_of(open_registry()))

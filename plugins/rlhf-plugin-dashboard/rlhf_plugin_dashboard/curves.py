@@ -47,11 +47,7 @@ class RunData:
         self._trace = Follower(self.path / "trace.jsonl", newest=TRACE_WINDOW)
 
     def since(self, metrics: str, rollouts: str) -> dict[str, Any]:
-        """What a reader with these cursors does not have yet.
-
-        Raises:
-            OSError: a file of the run cannot be read.
-        """
+        """What a reader with these cursors does not have yet."""
         with self._lock:
             self._follow()
             first = self._position("metrics", metrics, len(self._rows))
@@ -112,7 +108,6 @@ def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
 
 
 def _curves(rows: Iterable[Mapping[str, float]]) -> dict[str, tuple[list[float], list[float]]]:
-    """Steps and values of every metric."""
     curves: dict[str, tuple[list[float], list[float]]] = {}
     for row in rows:
         for key, value in row.items():

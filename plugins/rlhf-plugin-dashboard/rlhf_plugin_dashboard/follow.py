@@ -15,8 +15,6 @@ MEMORY = 64
 
 @dataclass(frozen=True)
 class Increment:
-    """What was appended since the last reading."""
-
     rows: Sequence[dict[str, Any]] = ()
     restarted: bool = False
     """The file was cut or replaced: earlier rows no longer count, and these are all of them."""
@@ -26,12 +24,8 @@ class Increment:
 
 @dataclass
 class Follower:
-    """Position in one file.
-
-    Args:
-        path: the file; it may not be there yet.
-        newest: at most about so many bytes are read at once, those at the end; None reads all.
-    """
+    """Position in one file, which may not be there yet. At most about ``newest`` bytes are read at once, those at the
+    end."""
 
     path: Path
     newest: int | None = None
@@ -41,11 +35,7 @@ class Follower:
     _started: bool = field(default=False)
 
     def read(self) -> Increment:
-        """Rows that are whole by now and were not before.
-
-        Raises:
-            OSError: the file is there and cannot be read.
-        """
+        """Rows that are whole by now and were not before."""
         try:
             with self.path.open("rb") as file:
                 return self._read(file)

@@ -80,7 +80,6 @@ class HeadReader:
         self._metrics = Follower(self.path / "metrics.jsonl", newest=TAIL)
 
     def read(self) -> Head:
-        """The run as it stands."""
         times = [stamp[1] / 1e9 for name in STREAMS if (stamp := _stamp(self.path / name))]
         written = max(times, default=None)
         plan = self._json("plan.json")

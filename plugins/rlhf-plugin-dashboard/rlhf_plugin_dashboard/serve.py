@@ -31,34 +31,12 @@ NICE = 10
 
 
 def serve(folder: Path, port: int, opens: bool, say: Callable[[str], object]) -> None:
-    """Serve until Ctrl-C or SIGTERM.
-
-    Args:
-        folder: of runs, or one run.
-        port: 0 takes a free one.
-        opens: whether to open a browser, where there is a screen.
-        say: is given lines for the user.
-
-    Raises:
-        UserError: the port cannot be used.
-    """
+    """Serve until Ctrl-C or SIGTERM; port 0 takes a free one."""
     serve_site(Site(folder), port, opens, say, "dashboard", "nothing was written")
 
 
 def serve_site(site: Pages, port: int, opens: bool, say: Callable[[str], object], what: str, end: str) -> None:
-    """Serve any site until Ctrl-C or SIGTERM.
-
-    Args:
-        site: what is served.
-        port: 0 takes a free one.
-        opens: whether to open a browser, where there is a screen.
-        say: is given lines for the user.
-        what: it is, in a word.
-        end: what is said when it is over.
-
-    Raises:
-        UserError: the port cannot be used.
-    """
+    """Serve any site until Ctrl-C or SIGTERM: ``what`` names it in a word, ``end`` is said when it is over."""
     with Dashboard(site, port) as server, _ended_by_sigterm():
         say(f"{what}: {server.url}")
         say("only this machine can reach it, with the token in the address; Ctrl-C ends it")
@@ -115,15 +93,7 @@ class Pages(Protocol):
 
 
 class Dashboard(ThreadingHTTPServer):
-    """Serves a site at ``http://127.0.0.1:PORT/TOKEN/``.
-
-    Args:
-        site: what is served.
-        port: 0 takes a free one.
-
-    Raises:
-        UserError: the port is taken, or not ours to take.
-    """
+    """Serves a site at ``http://127.0.0.1:PORT/TOKEN/``; port 0 takes a free one."""
 
     daemon_threads = True
     block_on_close = False
@@ -170,15 +140,12 @@ class Dashboard(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     server: Dashboard  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "rlhf-dashboard", ""
     timeout = 60
 
     def answer(self) -> None:
-        """Answer one request of any method."""
         place, _, query = self.path.partition("?")
         token, _, path = place.removeprefix("/").partition("/")
         hosts = self.headers.get_all("Host") or []

@@ -42,8 +42,6 @@ Query = Mapping[str, list[str]]
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of the server."""
-
     body: bytes
     kind: str
     status: int = 200
@@ -69,7 +67,6 @@ class Site:
     _lock: Lock = field(default_factory=Lock)
 
     def answer(self, path: str, query: Query) -> Answer:
-        """The answer to ``path``, which is relative to the dashboard's address."""
         pages: Mapping[str, Callable[[Query], Answer]] = {
             "api/runs": self._runs,
             "api/run": self._run,

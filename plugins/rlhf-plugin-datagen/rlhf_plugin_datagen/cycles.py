@@ -30,16 +30,7 @@ class Training:
 
 
 class Flywheel:
-    """The phases of one flywheel, each found again by its files.
-
-    Args:
-        registry: installed components.
-        folder: where everything is kept.
-        options: those of the command.
-
-    Raises:
-        UserError: the folder holds another flywheel, or the data cannot be used.
-    """
+    """The phases of one flywheel, each found again by its files."""
 
     def __init__(self, registry: Registry, folder: Path, options: dict[str, Any]) -> None:
         from rlhf_core.data import write_json
@@ -147,7 +138,6 @@ class Flywheel:
         return scored(self.registry, str(run / "final"), None, (), self.read(name), self.options["seed"])
 
     def read(self, name: str) -> list[PreferencePair]:
-        """Pairs of a file of this folder."""
         from rlhf_plugin_datagen.outside import open_datasets, own_name
 
         datasets = open_datasets(self.registry, str(self.pairs_file(name)), heldout_fraction=0.0)
@@ -155,11 +145,7 @@ class Flywheel:
 
 
 def split_settings(settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """(settings of the pairs' data set, those of the trainings).
-
-    Raises:
-        ConfigError: one without ``=``.
-    """
+    """(settings of the pairs' data set, those of the trainings)."""
     from rlhf_core.config import parse_settings
 
     rows = [text for text in settings if text.strip().startswith("dataset.")]
@@ -180,11 +166,7 @@ def check_enough(train: Sequence[Any], heldout: Sequence[Any], options: dict[str
 
 
 def train(arguments: Sequence[str]) -> None:
-    """`rlhf train` in a process of its own.
-
-    Raises:
-        RlhfError: it failed; its own message went to stderr. UserError where it says that the input was wrong.
-    """
+    """`rlhf train` in a process of its own."""
     from rlhf_core.config import RlhfError, UserError
 
     click.echo(f"rlhf train {' '.join(arguments)}", err=True)

@@ -96,11 +96,7 @@ def scored(
     pairs: Sequence[PreferencePair],
     seed: int,
 ) -> list[float | None]:
-    """Margins of pairs under a reward model's folder or a reward component.
-
-    Raises:
-        UserError: the reward cannot be used.
-    """
+    """Margins of pairs under a reward model's folder or a reward component."""
     from rlhf_core.cli import chosen_reward, context_of
     from rlhf_plugin_datagen.confidence import margins
 

@@ -54,11 +54,7 @@ class Job:
 
 
 def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, Any]) -> Job:
-    """Read and check the options.
-
-    Raises:
-        UserError: the first that cannot be used.
-    """
+    """Read and check the options."""
     check_kind_and_judge(registry, kind, options)
     settings = Settings(
         principles=read_constitution(options["constitution"]),
@@ -106,11 +102,7 @@ def generator_config(registry: Registry, options: Mapping[str, Any], kind: str) 
 
 
 def items_of(datasets: Datasets, kind: str) -> list[Item]:
-    """Prompts of the training split; for grades, with their completions where the rows have some.
-
-    Raises:
-        DatasetError: no rows, malformed rows, or an empty response to grade.
-    """
+    """Prompts of the training split; for grades, with their completions where the rows have some."""
     if kind == "grades" and has_completions(datasets):
         return [Item(d.id, d.prompt, d.completion) for d in datasets.demonstrations("train")]
     return [Item(p.id, p.messages) for p in datasets.prompts("train")]

@@ -11,12 +11,7 @@ from rlhf_core.data import Datasets, PreferencePair
 
 
 def open_datasets(registry: Registry, name: str, seed: int = 0, **settings: Any) -> Datasets:
-    """A data set by its command-line spelling.
-
-    Raises:
-        ConfigError: a setting does not exist.
-        DatasetError: a source cannot be built.
-    """
+    """A data set by its command-line spelling."""
     return context_of(registry, seed=seed, dataset={"name": name, **settings}).datasets
 
 

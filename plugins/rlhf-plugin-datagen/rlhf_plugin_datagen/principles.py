@@ -53,5 +53,4 @@ def read_constitution(path: str | None) -> tuple[str, ...]:
 
 
 def numbered(principles: Sequence[str]) -> str:
-    """The principles as a judge reads them."""
     return "\n".join(f"{i}. {p}" for i, p in enumerate(principles, 1))

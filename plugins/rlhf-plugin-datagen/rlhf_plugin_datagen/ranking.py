@@ -64,7 +64,6 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
 
 
 def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Prompt]:
-    """The prompts that are answered."""
     from rlhf_core.data import DatasetError
 
     every = datasets.prompts("train")
@@ -77,12 +76,7 @@ def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Pro
 def ranking(
     registry: Registry, datasets: Datasets, prompts: Sequence[Prompt], options: dict[str, Any]
 ) -> tuple[ComponentConfig | None, BuildContext]:
-    """The reward that ranks answers, checked, and what it is built with; None for the gold score.
-
-    Raises:
-        ConfigError: the call says in no way, or in several, how answers are ranked.
-        PluginError: there is no such reward.
-    """
+    """The reward that ranks answers, checked, and what it is built with; None for the gold score."""
     from rlhf_core.cli import chosen_reward, context_of
     from rlhf_core.config import ConfigError
 

@@ -21,11 +21,7 @@ def run(job: Job, say: Callable[[str], None]) -> dict[str, Any]:
     """Ask about every prompt that is not done, batch by batch; each batch is durable before the next is asked.
 
     Stops early when not one question of a batch was answered, and says why. Errors may be the items' own (a prompt
-    beyond a judge's context), so what comes after them is asked, until there are ``PATIENCE`` such items in a row.
-
-    Raises:
-        UserError: the output cannot be used.
-    """
+    beyond a judge's context), so what comes after them is asked, until there are ``PATIENCE`` such items in a row."""
     store = Store(job.output, job.output_settings())
     components: list[Any] = []
     try:

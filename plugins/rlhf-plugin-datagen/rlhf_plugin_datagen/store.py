@@ -17,16 +17,7 @@ from rlhf_core.data import DatasetError, JsonlFile, read_rows, write_json
 
 
 class Store:
-    """The files of one output, held by one process.
-
-    Args:
-        path: the JSON lines to write.
-        settings: what decides the rows; an output made with other settings is refused.
-
-    Raises:
-        ConfigError: another process writes it, it was made with other settings, or it is no output of this command.
-        DatasetError: an id is there twice, or a line is broken.
-    """
+    """The files of one output, held by one process."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path = path
@@ -48,11 +39,7 @@ class Store:
         self._files = [JsonlFile(p, whole_bytes(p)) for p in (path, self.left_out_path)]
 
     def write(self, rows: Sequence[Mapping[str, Any]], left_out: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows; durable when this returns.
-
-        Raises:
-            RunDirError: the disk is full.
-        """
+        """Append rows; durable when this returns."""
         for file, written, new in zip(self._files, (self.rows, self.left_out), (rows, left_out)):
             for row in new:
                 file.append(row)
@@ -76,11 +63,7 @@ def whole_bytes(path: Path) -> int:
 
 
 def read_whole(path: Path) -> list[dict[str, Any]]:
-    """Rows but for a torn last line.
-
-    Raises:
-        DatasetError: a broken line before the last.
-    """
+    """Rows but for a torn last line."""
     if not whole_bytes(path):
         return []
     with path.open("rb+") as file:
@@ -89,7 +72,6 @@ def read_whole(path: Path) -> list[dict[str, Any]]:
 
 
 def ids_of(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[str, Any]]:
-    """Rows by id."""
     row_of_id: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         name = row.get("id")

@@ -27,7 +27,6 @@ class Usage:
     cost_usd: float = 0.0
 
     def add(self, reply: JudgeReply) -> None:
-        """Count one reply."""
         self.requests += 1
         self.cached += reply.cached
         self.input_tokens += reply.input_tokens
@@ -51,7 +50,6 @@ class Meter:
         """Item -> why a question of it got no answer; to be asked again another time."""
 
     def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
-        """One reply per request, in order."""
         if not requests:
             return []
         replies = list(self.judge.ask(requests))
@@ -98,7 +96,6 @@ class Estimate:
         return (self.input_tokens * input_price + self.output_tokens * output_price) / 1e6
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "asked": self.asked,
             "requests": self.requests,
@@ -111,11 +108,7 @@ class Estimate:
 
 def estimate_for(config: ComponentConfig) -> Estimate:
     """An empty estimate at the component's prices: ``config.price`` with ``input`` and ``output``, if it has one, of
-    which message batches (``config.batches``) cost ``config.batch_price``.
-
-    Raises:
-        ConfigError: it says that its model's price is not known.
-    """
+    which message batches (``config.batches``) cost ``config.batch_price``."""
     price = getattr(config, "price", None)
     share = float(getattr(config, "batch_price", 1.0)) if getattr(config, "batches", False) else 1.0
     prices = None if price is None else (share * float(price.input), share * float(price.output))

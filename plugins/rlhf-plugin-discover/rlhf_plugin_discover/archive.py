@@ -102,11 +102,7 @@ class Archive:
 
 
 class Journal:
-    """The files of one discovery.
-
-    Args:
-        folder: where they are; a torn last line is cut off.
-    """
+    """The files of one discovery."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -116,7 +112,6 @@ class Journal:
         self._files = {name: JsonlFile.resume(folder / f"{name}.jsonl") for name in ("proposals", "verdicts", "rounds")}
 
     def propose(self, rows: Sequence[Proposal]) -> None:
-        """Keep answers, durably."""
         for row in rows:
             self.proposals.append(row)
             self._files["proposals"].append(asdict(row))
@@ -130,7 +125,6 @@ class Journal:
         self._files["verdicts"].offset()
 
     def end_round(self, row: Mapping[str, Any]) -> None:
-        """Keep a round's figures."""
         self.rounds.append(dict(row))
         self._files["rounds"].append(row)
 
@@ -150,7 +144,6 @@ class Journal:
         return sum(float(r["seconds"]) for r in self.rounds)
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files.values():
             file.close()
 

@@ -15,11 +15,7 @@ Say = Callable[[str], None]
 
 
 def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say) -> tuple[str, dict[str, Any]]:
-    """Search, and let the verifier judge a program that states the result.
-
-    Returns:
-        The program, and its figures.
-    """
+    """Search, and let the verifier judge a program that states the result."""
     if task.settings.baseline != "kissing":
         raise ConfigError(
             f"task '{task.name}' has no baseline", fix="rlhf discover kissing --baseline, or name a --judge"

@@ -31,22 +31,14 @@ class LeftBehindConfig(VerifierConfig):
     """Seconds that the check itself may take."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Load the check, start a sandbox and print how it isolates programs.
-
-        Raises:
-            ConfigError: no such file or function; or there is no isolation here, and running without was not allowed.
-        """
+        """Load the check, start a sandbox and print how it isolates programs."""
         from rlhf_plugin_code.preflight import announce
 
         self.checker()
         announce(self.sandbox)
 
     def conditions(self) -> dict[str, str]:
-        """How programs are isolated.
-
-        Raises:
-            ConfigError: this machine offers no isolation, and running without was not allowed.
-        """
+        """How programs are isolated."""
         from rlhf_plugin_code.preflight import isolation
 
         return {"isolation": isolation(self.sandbox)}
@@ -79,11 +71,7 @@ class ConstructionConfig(LeftBehindConfig):
     """The file that holds ``check(value)``; the value is plain JSON data."""
 
     def checker(self) -> Any:
-        """The function that judges a value.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """The function that judges a value."""
         from rlhf_plugin_discover.verifier import load_check
 
         return load_check(self.check)

@@ -40,16 +40,7 @@ class Conversation:
 def messages(
     question: str, unit: str, parent: Verdict, failed: Sequence[Verdict], best: float, max_characters: int
 ) -> tuple[Message, ...]:
-    """The turns of one question; it ends with what the model is to do.
-
-    Args:
-        question: the task.
-        unit: what a score counts.
-        parent: the program to improve.
-        failed: attempts at it, oldest first.
-        best: the best score known.
-        max_characters: of a verdict; longer ones are cut.
-    """
+    """The turns of one question; it ends with what the model is to do."""
     turns: list[Message] = [{"role": "user", "content": question}]
     if parent.program.strip():
         instruction = f"{verdict_text(parent, unit, max_characters)}{beyond(parent, unit, best)} {IMPROVE}"
@@ -99,5 +90,4 @@ def again(verdict: Verdict, parent: Verdict, unit: str) -> str:
 
 
 def fenced(code: str) -> str:
-    """A program as a code block."""
     return f"```python\n{code.strip()}\n```"

@@ -33,7 +33,6 @@ def write_plan(folder: Path, task: Task, argument: str, config: DiscoverConfig, 
 
 
 def new_folder(path: Path) -> Path:
-    """Make the folder of a new discovery."""
     if (path / PLAN).exists():
         raise ConfigError(
             f"'{path}' already holds a discovery",

@@ -20,16 +20,7 @@ Say = Callable[[str], None]
 
 
 class Discovery:
-    """One search; built from what the journal holds, so that it goes on where an earlier process stopped.
-
-    Args:
-        task: what to find.
-        config: how.
-        judge: proposes (``ask``).
-        verifier: judges (``score``), in processes of its own.
-        journal: every proposal, verdict and round is written to it.
-        say: one line of progress.
-    """
+    """One search; built from what the journal holds, so that it goes on where an earlier process stopped."""
 
     def __init__(
         self,
@@ -205,7 +196,6 @@ class Discovery:
 
 
 def with_reply(unanswered: Proposal, reply: JudgeReply) -> Proposal:
-    """The question's proposal with its answer."""
     return replace(
         unanswered,
         reply=reply.text,

@@ -48,7 +48,6 @@ def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tupl
 
 
 def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any]) -> Task:
-    """The task."""
     from rlhf_core.config import ConfigError
     from rlhf_plugin_discover.tasks import load_task, shipped
 
@@ -62,11 +61,7 @@ def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any
 
 
 def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverConfig:
-    """The configuration.
-
-    Raises:
-        ConfigError: no judge, or an unusable key or value.
-    """
+    """The configuration."""
     from rlhf_core.config import ConfigError
     from rlhf_plugin_discover.config import DiscoverConfig
 

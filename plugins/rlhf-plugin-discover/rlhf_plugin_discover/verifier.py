@@ -41,12 +41,8 @@ _leave()
 
 
 class Construction:
-    """See :class:`LeftBehindConfig`.
-
-    Args:
-        config: the settings; its ``checker()`` returns what a value is worth and raises ValueError with the reason
-            where it is not valid.
-    """
+    """See :class:`LeftBehindConfig`, whose ``checker()`` returns what a value is worth or raises ValueError with the
+    reason."""
 
     def __init__(self, config: LeftBehindConfig) -> None:
         self.config, self.check = config, config.checker()
@@ -80,7 +76,6 @@ class Construction:
         return Score(worth, parts, detail=wrong)
 
     def close(self) -> None:
-        """End the sandbox."""
         self.sandbox.close()
 
 

@@ -118,11 +118,7 @@ def policies(
 
 
 def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_config: Any) -> tuple[Any, list[Prompt]]:
-    """(what components are built with, prompts), once everything is checked that can be before anything is written.
-
-    Raises:
-        UserError: the first thing that cannot work.
-    """
+    """(what components are built with, prompts), once everything is checked that can be before anything is written."""
     from rlhf_core.cli import context_of
     from rlhf_core.models import ModelConfig
     from rlhf_plugin_evaluate import comparison
@@ -222,7 +218,6 @@ def evaluation_setup(
 
 
 def responses(plan: Comparison, name: str, setup: EvaluationSetup, out: Path) -> list[dict[str, Any]]:
-    """The rows of one policy."""
     from rlhf_core.models import ModelConfig
     from rlhf_plugin_evaluate.responses import answer_all
 
@@ -231,5 +226,4 @@ def responses(plan: Comparison, name: str, setup: EvaluationSetup, out: Path) ->
 
 
 def say(text: str) -> None:
-    """Progress, to stderr."""
     click.echo(text, err=True)

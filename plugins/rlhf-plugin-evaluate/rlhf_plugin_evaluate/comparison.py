@@ -58,12 +58,7 @@ class Comparison:
 
 
 def named_policies(baseline: str, others: Sequence[str]) -> dict[str, str]:
-    """Name -> model folder (the ``final`` of a run), hub id or ``pocket``; each is checked to be there.
-
-    Raises:
-        ConfigError: none, or two of one name.
-        ModelError: no such model.
-    """
+    """Name -> model folder (the ``final`` of a run), hub id or ``pocket``; each is checked to be there."""
     if not others:
         raise ConfigError("no policy to compare", fix="--policy NAME=FOLDER (a model or a run), repeatable")
     model_paths = {BASELINE: model_of(baseline)}
@@ -80,21 +75,13 @@ def named_policies(baseline: str, others: Sequence[str]) -> dict[str, str]:
 
 
 def model_of(path: str) -> str:
-    """The model itself; of a run its final one, of a checkpoint its weights.
-
-    Raises:
-        ModelError: there is none.
-    """
+    """The model itself; of a run its final one, of a checkpoint its weights."""
     resolve_model(path)
     return ModelConfig(path=path).path
 
 
 def reference_of(reference: str, baseline: str) -> str | None:
-    """The model that KL is measured from: a model's or run's path, ``baseline``, or None for ``none``.
-
-    Raises:
-        ModelError: there is none.
-    """
+    """The model that KL is measured from: a model's or run's path, ``baseline``, or None for ``none``."""
     if reference in ("none", ""):
         return None
     return model_of(baseline if reference == "baseline" else reference)
@@ -139,5 +126,4 @@ def fingerprints(
 
 
 def dumped(config: ComponentConfig | None) -> dict[str, Any] | None:
-    """A component's settings as JSON."""
     return None if config is None else config.model_dump(mode="json")

@@ -176,11 +176,7 @@ def length_controlled(
     .. math:: P(win_n) = \sigma\big(\theta + \phi \tanh(\Delta_n / s)\big)
 
     with :math:`\Delta` the difference in tokens and s its standard deviation. Outcomes of 0.5 count as half a win and
-    half a loss. The estimate is :math:`\sigma(\theta)`; its interval is that of a bootstrap over prompts.
-
-    Returns:
-        None if no prompt has an outcome.
-    """
+    half a loss. The estimate is :math:`\sigma(\theta)`; its interval is that of a bootstrap over prompts."""
     rows = [(o, a - b) for o, a, b in zip(outcomes, lengths, base_lengths, strict=True) if o is not None]
     if not rows:
         return None

@@ -30,8 +30,6 @@ Say = Callable[[str], None]
 
 @dataclass
 class EvaluationSetup:
-    """What all policies are evaluated with."""
-
     prompts: Sequence[Prompt]
     sampling: SamplingParams
     seed: int
@@ -44,12 +42,7 @@ class EvaluationSetup:
 
 
 def answer_all(name: str, model: ModelConfig, setup: EvaluationSetup, file: Path, say: Say) -> list[Row]:
-    """One row per prompt, in order; rows that are there already are kept.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-        ConfigError: a prompt does not fit its context, or its tokens are not the reference's.
-    """
+    """One row per prompt, in order; rows that are there already are kept."""
     rows = list(read_jsonl(file))
     if len(rows) < len(setup.prompts):
         policy = load_policy(model)
@@ -98,7 +91,6 @@ def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, setup: Ev
 
 
 def score_row(score: Score | None) -> Row:
-    """Columns of a reward's score."""
     if score is None:
         return {}
     detail = {"detail": score.detail} if score.detail else {}

@@ -23,7 +23,6 @@ def root() -> click.Command:
 
 
 def find_command(words: Sequence[str]) -> click.Command:
-    """The command of these words."""
     command, ctx = root(), click.get_current_context()
     for word in words:
         names = command.list_commands(ctx) if isinstance(command, click.Group) else []
@@ -79,16 +78,11 @@ def check_arguments(words: Sequence[str], command: click.Command, args: Sequence
 
 
 def has_option(command: click.Command, name: str) -> bool:
-    """Whether the command has ``--NAME``."""
     return any(f"--{name}" in param.opts for param in command.params)
 
 
 def ask(*words: str) -> str:
-    """What a command prints; it runs in this process.
-
-    Raises:
-        UserError: it refuses its input.
-    """
+    """What a command prints; it runs in this process."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         try:

@@ -21,12 +21,7 @@ PATH_KEYS = ("path", "model", "baseline", "input", "data", "dataset", "config", 
 
 
 def key_parts(planned: StagePlan, made: Mapping[str, Made]) -> dict[str, Any]:
-    """Everything that decides what the stage makes.
-
-    Args:
-        planned: the stage, which waits for nothing.
-        made: the stages that it needs.
-    """
+    """Everything that decides what the stage makes."""
     stage = planned.stage
     used = dict.fromkeys(r for _, r in references(stage.settings) if r.startswith("stages."))
     outputs = {reference: reference.split(".")[1:] for reference in used}
@@ -42,12 +37,8 @@ def key_parts(planned: StagePlan, made: Mapping[str, Made]) -> dict[str, Any]:
 
 
 def plan_parts(plan: Mapping[str, Any], symbols: Mapping[str, str]) -> dict[str, Any]:
-    """Everything that decides a training run.
-
-    Args:
-        plan: what `rlhf train --dry-run` prints.
-        symbols: path of an earlier stage's output -> its name, which stands in the key instead.
-    """
+    """Everything that decides a training run; ``symbols`` names the paths of earlier stages' outputs, which differ from
+    machine to machine."""
     settings = {**plan["config"], "world_size": plan["world_size"]}
     return _parts(settings, {one["distribution"]: one["version"] for one in plan["components"]}, symbols)
 

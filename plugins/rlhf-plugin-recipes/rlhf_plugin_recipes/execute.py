@@ -24,8 +24,6 @@ from rlhf_plugin_recipes.training import FILE, train_arguments
 
 @dataclass
 class Outcome:
-    """What became of a stage."""
-
     stage: Stage
     status: str
     """``done``, ``cached``, ``failed``, ``interrupted``, ``waiting`` or ``left out``."""
@@ -37,16 +35,7 @@ class Outcome:
 
 
 class Execution:
-    """One call of `rlhf recipe run`.
-
-    Args:
-        recipe: what is run.
-        store: where its stages are.
-        start: runs a command.
-        say: shows a line.
-        again: stages that are made again although they are there.
-        only: the only stage to run; None runs all.
-    """
+    """One call of `rlhf recipe run`."""
 
     def __init__(
         self,
@@ -66,11 +55,7 @@ class Execution:
         }
 
     def check(self) -> list[StagePlan]:
-        """Every stage's plan, before the first begins; what is cached is used to check the others with.
-
-        Raises:
-            UserError: a stage cannot work, or an output of one was changed.
-        """
+        """Every stage's plan, before the first begins; what is cached is used to check the others with."""
         plans: list[StagePlan] = []
         known: dict[str, Made] = {}
         for stage in self.recipe.stages:
@@ -115,12 +100,7 @@ class Execution:
         return rows
 
     def run(self) -> None:
-        """Run the stages in their order.
-
-        Raises:
-            KeyboardInterrupt: on Ctrl-C, after the running stage has ended.
-            RlhfError: a stage failed; those before it are kept.
-        """
+        """Run the stages in their order."""
         for stage in self.recipe.stages:
             if self.outcomes[stage.name].status == "waiting":
                 self._stage(stage)

@@ -30,12 +30,7 @@ PREFERRED = (
 
 
 def figures_of(folder: Path, show: Sequence[str]) -> dict[str, Any]:
-    """Figures of a stage's result.
-
-    Args:
-        folder: the stage's.
-        show: their dotted keys or ends of them; empty for the usual ones.
-    """
+    """Figures of a stage's result."""
     values = {key: value for key, value in _result(folder).items() if _is_figure(value)}
     if show:
         return {key: _chosen(key, values) for key in show}

@@ -45,7 +45,6 @@ class Recipe:
     stages: tuple[Stage, ...]
 
     def stage(self, name: str) -> Stage:
-        """The stage of that name."""
         stages = {stage.name: stage for stage in self.stages}
         if name not in stages:
             raise ConfigError(
@@ -69,7 +68,6 @@ class Recipe:
 
 
 def read_recipe(file: Path, settings: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe."""
     data = read_mapping(file, settings)
     refuse_unknown(str(file), data, ("name", "about", "vars", "stages"))
     sections = data.get("stages")

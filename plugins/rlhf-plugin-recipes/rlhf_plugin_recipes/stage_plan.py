@@ -42,11 +42,7 @@ class StagePlan:
 
 
 def plan_stage(recipe: Recipe, stage: Stage, made: Mapping[str, Made]) -> StagePlan:
-    """Check a stage.
-
-    Raises:
-        UserError: what its command refuses, with the stage's name.
-    """
+    """Check a stage."""
     waits_for = tuple(name for name in stage.needs if name not in made)
     settings = fill(stage.settings, values_for(recipe, stage, made))
     try:
@@ -102,11 +98,7 @@ def _check_training(
 
 
 def check_command(stage: Stage, settings: Mapping[str, Any]) -> None:
-    """Check a command's options, the components that they name, and files that are to be there.
-
-    Raises:
-        UserError: the first that cannot be used.
-    """
+    """Check a command's options, the components that they name, and files that are to be there."""
     command = commands.find_command(stage.kind.command)
     words = command_words(stage, settings, Path(UNMADE))
     commands.check_arguments(stage.kind.command, command, words)

@@ -20,11 +20,7 @@ SAME_AS = {"run": "model"}
 
 
 class Store:
-    """Where a recipe keeps its stages.
-
-    Args:
-        root: its folder.
-    """
+    """Where a recipe keeps its stages."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -80,13 +76,7 @@ class Store:
             write_json(self.current, {**names, stage.name: self.folder(stage, key).name})
 
     def finish(self, stage: Stage, key: str, seconds: float) -> Made:
-        """Write down the outputs and their content.
-
-        Args:
-            stage: that has ended.
-            key: of its settings.
-            seconds: since it was begun for the last time; those of interrupted attempts are added.
-        """
+        """Write down the outputs and their content; seconds of interrupted attempts are added."""
         folder = self.folder(stage, key)
         main = next(iter(stage.kind.outputs))
         if not (folder / stage.kind.outputs[main]).exists():

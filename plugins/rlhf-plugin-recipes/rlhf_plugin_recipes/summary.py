@@ -34,7 +34,6 @@ def write_summary(execution: Execution, status: str) -> dict[str, Any]:
 
 
 def print_summary(summary: dict[str, Any], root: Path, page: Path | None) -> None:
-    """The table."""
     click.echo("")
     rows = [
         (

@@ -20,11 +20,7 @@ FILE = "stage.yaml"
 
 
 def check_keys(settings: Mapping[str, Any], where: str) -> None:
-    """Refuse keys that `rlhf train` does not know.
-
-    Raises:
-        ConfigError: names the first.
-    """
+    """Refuse keys that `rlhf train` does not know."""
     refuse_unknown(where, settings, (*SHORT, *RunConfig.model_fields))
 
 
@@ -58,21 +54,13 @@ def train_arguments(settings: Mapping[str, Any], file: Path) -> list[str]:
 
 
 def dry_run(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan of the run, after every check that needs no model.
-
-    Raises:
-        UserError: what `rlhf train --dry-run` refuses.
-    """
+    """The plan of the run, after every check that needs no model."""
     with tempfile.TemporaryDirectory() as folder:
         return ask_json("train", *train_arguments(settings, Path(folder) / FILE), "--dry-run", "--json")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Check names, keys and values, but no file: for a run that needs what is not made yet.
-
-    Raises:
-        UserError: what `rlhf config show` refuses.
-    """
+    """Check names, keys and values, but no file: for a run that needs what is not made yet."""
     known = {key: value for key, value in settings.items() if key not in ("nproc", "strict_plugins")}
     with tempfile.TemporaryDirectory() as folder:
         ask("config", "show", *train_arguments(known, Path(folder) / FILE), "--json")

@@ -65,14 +65,7 @@ class TraceView:
 
 
 def read_completions(run: StoredRun, trace: Sequence[Row], limit: int, media: MediaReader) -> TraceView:
-    """Completions or, of a run that learns from data, examples.
-
-    Args:
-        run: for its tokenizer.
-        trace: its rows.
-        limit: most completions that are shown.
-        media: of the page.
-    """
+    """Completions or, of a run that learns from data, examples."""
     flat, unread = _flat(trace)
     examples = not flat
     if examples:

@@ -46,13 +46,7 @@ class Light:
 
 
 def lights_of(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> list[Light]:
-    """Every light of a run.
-
-    Args:
-        run: its settings say which monitors it has.
-        trace: rows of its trace; monitors' warnings are among them.
-        metrics: of its steps.
-    """
+    """Every light of a run."""
     configured = {
         str(c["name"]).rpartition("/")[2]: c for c in run.plan.config.get("monitors") or () if isinstance(c, Mapping)
     }

@@ -56,13 +56,7 @@ class Pair:
 
 def pairs_of(run: Path, trace: Sequence[Row], samples: Sequence[Row]) -> list[Pair]:
     """Pairs whose sounds are there and differ: held-out prompts before and after training (if there are none, prompts
-    of an early and of a late step), then the best and the worst scored completion of a prompt.
-
-    Args:
-        run: its folder.
-        trace: rows of ``trace.jsonl``.
-        samples: rows of ``samples.jsonl``.
-    """
+    of an early and of a late step), then the best and the worst scored completion of a prompt."""
 
     def there(media: Row) -> bool:
         return media.get("kind") == "audio" and place_of(run, str(media.get("path", ""))) is not None

@@ -18,12 +18,7 @@ KINDS = ("image", "audio", "video")
 class MediaReader:
     """Makes what the page shows of references in a run's files; every file is on the page once.
 
-    A file whose name is not that of an image, sound or video is never read, whatever the run says of it.
-
-    Args:
-        run: the run's folder; a relative path is looked for there, then in the current folder.
-        most: bytes of files that become part of the page.
-    """
+    A file whose name is not that of an image, sound or video is never read, whatever the run says of it."""
 
     def __init__(self, run: Path, most: int = MOST) -> None:
         self.run, self.left = run, most
@@ -31,11 +26,7 @@ class MediaReader:
         """Path in the run's files -> ``url``, its content or its place if there is no room, and ``file``."""
 
     def __call__(self, media: Any) -> dict[str, str]:
-        """``kind`` and ``path`` and, where there is no file, ``missing``; what it holds is in :attr:`files`.
-
-        Args:
-            media: ``kind``, ``path``, ``sha256`` and ``mime``, as in the trace.
-        """
+        """``kind`` and ``path`` and, where there is no file, ``missing``; what it holds is in :attr:`files`."""
         facts = media if isinstance(media, Mapping) else {}
         kind, path = str(facts.get("kind", "")), str(facts.get("path", ""))
         if path not in self.files:

@@ -70,12 +70,7 @@ class Packer:
 
 
 def packed(rows: Sequence[Mapping[str, Any]], **beside: Any) -> bytes:
-    """A gzip stream: four bytes for the length of a JSON object, that object, and the texts as numbers of words.
-
-    Args:
-        rows: completions or examples.
-        beside: further entries of the object.
-    """
+    """A gzip stream: four bytes for the length of a JSON object, that object, and the texts as numbers of words."""
     packer = Packer()
     short = [packer.row(row) for row in rows]
     words, coded = _coded(list(packer.texts))

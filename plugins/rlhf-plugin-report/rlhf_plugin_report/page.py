@@ -114,16 +114,8 @@ ATTEMPTS = 6
 
 
 def fitted(runs: Sequence[RunView], room: int, beside: Mapping[str, Any]) -> tuple[Sequence[RunView], bytes]:
-    """Packed data of at most about ``room`` bytes: first the tokens' numbers are thinned, then the completions.
-
-    Args:
-        runs: with everything that was read.
-        room: bytes, before they are written as text.
-        beside: what else is packed.
-
-    Returns:
-        The runs with what was left out in their ``notes``, and the bytes.
-    """
+    """Packed data of at most about ``room`` bytes, and the runs with notes on what was left out: first the tokens'
+    numbers are thinned, then the completions."""
 
     def packed_rows(shown: Sequence[RunView]) -> bytes:
         return packed([{**row, "run": run.name} for run in shown for row in run.rollouts], **beside)

@@ -24,8 +24,6 @@ CLIPPING = ("clip_range", "clip_range_high", "importance_level", "dual_clip")
 
 @dataclass(frozen=True)
 class RunView:
-    """One run of the page."""
-
     name: str
     """Its folder's name; made distinct by a number where two runs share it."""
     status: str
@@ -61,20 +59,13 @@ class RunView:
 
 @dataclass(frozen=True)
 class PageView:
-    """Everything on one page."""
-
     runs: Sequence[RunView]
     differences: Sequence[tuple[str, Sequence[str]]]
     """Setting and its value in each run, where they differ; of a single run every setting."""
 
 
 def read_page(runs: Sequence[StoredRun], limit: int) -> PageView:
-    """Read runs for one page.
-
-    Args:
-        runs: finished or not; those of :func:`rlhf_plugin_report.stored.open_run` may be damaged.
-        limit: most completions of each run.
-    """
+    """Read runs for one page."""
     names = [run.path.resolve().name for run in runs]
     distinct = [name if names.count(name) == 1 else f"{name} ({n + 1})" for n, name in enumerate(names)]
     views = [read_run(run, name, limit, MOST // len(runs)) for run, name in zip(runs, distinct)]

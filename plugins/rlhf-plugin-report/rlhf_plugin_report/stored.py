@@ -22,11 +22,7 @@ class DamagedRun(StoredRun):
 
 
 def open_run(name: str) -> StoredRun:
-    """The run at a path, or of that name under ``runs``; a :class:`DamagedRun` where a file of it cannot be read.
-
-    Raises:
-        RunDirError: there is no run at all.
-    """
+    """The run at a path, or of that name under ``runs``; a :class:`DamagedRun` where a file of it cannot be read."""
     try:
         run = StoredRun.find(name)
         if all(_whole(row) for row in run.metrics):

@@ -49,7 +49,6 @@ class Text(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Length of the response."""
         return len(self.completion.split())
 
 
@@ -92,14 +91,7 @@ class Cases:
 
 
 def read_cases(datasets: Datasets, split: str | None, limit: int | None, folder: Path = Path()) -> Cases:
-    """Pairs of a dataset, of texts or of clips.
-
-    Args:
-        datasets: the pairs' dataset.
-        split: ``train`` or ``heldout``; None takes the held-out one where there is one, else everything.
-        limit: at most so many rows, from the front.
-        folder: what the files of clips are relative to.
-    """
+    """Pairs of a dataset, of texts or of clips."""
     for name in (split,) if split else ("heldout", "train"):
         pairs, counts = _of_split(datasets, name, folder)
         if pairs:

@@ -103,7 +103,6 @@ class Options:
 
     @property
     def rows(self) -> dict[str, Any]:
-        """The pairs, as a dataset's settings."""
         return {"name": self.dataset, "heldout_fraction": self.heldout_fraction}
 
     @property
@@ -113,7 +112,6 @@ class Options:
 
     @property
     def measured(self) -> Settings:
-        """What is measured."""
         from rlhf_plugin_reward_eval.evaluation import PROBES, Settings
 
         probes = tuple(p for p in self.probes if p != "none") if self.probes else PROBES

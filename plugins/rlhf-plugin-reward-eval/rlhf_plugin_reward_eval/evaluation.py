@@ -68,19 +68,7 @@ def measure_rewards(
     settings: Settings,
     gold: Callable[[Text], float] | None,
 ) -> Report:
-    """Every reward's figures, one reward after the other, and their agreement.
-
-    Args:
-        rewards: label -> Config.
-        contexts: label -> what the reward is built with.
-        cases: the pairs.
-        responses: with a gold score; may be empty.
-        settings: which probes, and how many missing scores are accepted.
-        gold: gold score of a response, where the dataset has one.
-
-    Raises:
-        TooManyMissing: a reward has no score for too many responses.
-    """
+    """Every reward's figures, one reward after the other, and their agreement."""
     report = Report(describe_data(cases, responses))
     with Progress() as progress:
         for label, config in rewards.items():
@@ -98,11 +86,7 @@ def measure(
     gold: Callable[[Text], float] | None,
     report: Report,
 ) -> None:
-    """Add one reward's figures to the report.
-
-    Raises:
-        TooManyMissing: it has no score for too many responses.
-    """
+    """Add one reward's figures to the report."""
     seed, pairs = settings.seed, cases.pairs
     sides = scorer([c.chosen for c in pairs]), scorer([c.rejected for c in pairs])
     scorer.refuse_missing(np.concatenate(sides), settings.max_missing)
@@ -124,11 +108,7 @@ def measure(
 
 
 def gold_figures(scorer: Scorer, graded: Sequence[Response], settings: Settings) -> dict[str, Any]:
-    """Rank correlation with the gold score, and the best-of-n curve where prompts have several responses.
-
-    Raises:
-        TooManyMissing: no score for too many responses.
-    """
+    """Rank correlation with the gold score, and the best-of-n curve where prompts have several responses."""
     scores_N = scorer([r.text for r in graded])
     scorer.refuse_missing(scores_N, settings.max_missing)
     figures: dict[str, Any] = {"gold": measures.against_gold(graded, scores_N, settings.seed)}
@@ -148,7 +128,6 @@ def _graded(
 
 
 def statistics(sides: tuple[Floats, Floats]) -> dict[str, float]:
-    """Mean and spread of all scores."""
     scores = np.concatenate(sides)
     return {"mean": float(np.nanmean(scores)), "std": float(np.nanstd(scores))}
 

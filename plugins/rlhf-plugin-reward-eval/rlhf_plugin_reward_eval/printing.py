@@ -25,7 +25,6 @@ def spanned(value: float, ends: Sequence[float], digits: int = 3) -> str:
 
 
 def show(report: Report) -> None:
-    """Print everything."""
     data = report.data
     left_out = "".join(f", {n} {name.replace('_', ' ')}" for name, n in data["left_out"].items())
     click.echo(f"{data['pairs']} pairs of {data['prompts']} prompts ({data['split']}){left_out}\n")
@@ -42,7 +41,6 @@ def show(report: Report) -> None:
 
 
 def _overview(rewards: Mapping[str, Mapping[str, Any]]) -> None:
-    """One line per reward."""
     rows = [
         (
             name,
@@ -63,7 +61,6 @@ def _overview(rewards: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _agreement(agreement: Sequence[Mapping[str, Any]]) -> None:
-    """One line per two rewards."""
     rows = [
         (
             " / ".join(pair["rewards"]),

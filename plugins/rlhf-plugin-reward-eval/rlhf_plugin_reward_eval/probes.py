@@ -210,7 +210,6 @@ def turns_probe(scorer: Scorer, cases: Sequence[Case], seed: int, spread: float)
 
 
 def mean_words(texts: Sequence[Text]) -> float:
-    """Mean number of words of prompt and response."""
     return float(np.mean([sum(len(message_text(m).split()) for m in t.prompt) + t.words for t in texts]))
 
 

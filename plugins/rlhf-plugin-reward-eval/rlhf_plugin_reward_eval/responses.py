@@ -23,14 +23,8 @@ class Response:
 def read_responses(
     file: str, column: str | None, scale: tuple[float, float] | None, datasets: Datasets | None
 ) -> list[Response]:
-    """Responses with a gold score: rows with ``completion`` or ``completions`` (texts, or objects with ``text``).
-
-    Args:
-        file: JSON lines, or the output of ``rlhf generate --json``.
-        column: where the gold score stands, in the row or in each completion; None takes the dataset's own gold score.
-        scale: the lowest and highest gold score there may be.
-        datasets: has the gold score when there is no column.
-    """
+    """Responses with a gold score: rows with ``completion`` or ``completions`` (texts, or objects with ``text``). A
+    ``column`` of None takes the dataset's own gold score."""
     rows, places = read_rows(file)
     reader = RowReader(file, {}, mapped=False)
     dataset_gold = None if column else Gold(datasets, file)
@@ -116,15 +110,7 @@ def number_of(row: Mapping[str, Any], column: str, scale: tuple[float, float] | 
 
 
 class Gold:
-    """A dataset's own gold score, found by the conversation.
-
-    Args:
-        datasets: whose sources may have one.
-        file: named in errors.
-
-    Raises:
-        DatasetError: there is none.
-    """
+    """A dataset's own gold score, found by the conversation."""
 
     def __init__(self, datasets: Datasets | None, file: str) -> None:
         self.datasets = datasets

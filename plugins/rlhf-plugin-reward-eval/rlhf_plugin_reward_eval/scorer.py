@@ -22,13 +22,7 @@ class TooManyMissing(RlhfError):
 
 
 class Scorer:
-    """Scores of one reward.
-
-    Args:
-        reward: what is tested.
-        label: its name in the report.
-        progress: called with the number of conversations that were scored.
-    """
+    """Scores of one reward."""
 
     def __init__(self, reward: object, label: str, progress: Callable[[int], None] = lambda n: None) -> None:
         self.reward, self.label, self.progress = reward, label, progress

@@ -13,12 +13,7 @@ from rlhf_core.config import ComponentConfig, ConfigError, Registry
 def select_rewards(
     registry: Registry, folders: Sequence[str], names: Sequence[str], settings: Sequence[str]
 ) -> dict[str, ComponentConfig]:
-    """Label -> Config, models first.
-
-    Raises:
-        ConfigError: no reward, or settings of none of them.
-        PluginError: no such reward.
-    """
+    """Label -> Config, models first."""
     if not folders and not names:
         raise ConfigError("say which reward: --model or --reward", fix="--model FOLDER, or --reward NAME")
     labels = unique([*(label_of(f) for f in folders), *names])
@@ -33,7 +28,6 @@ def select_rewards(
 
 
 def owner_of(text: str, labels: Sequence[str]) -> str:
-    """The reward that a setting is for."""
     if len(labels) == 1:
         return labels[0]
     name, colon, _ = text.partition(":")

@@ -33,17 +33,7 @@ def bootstrap(
 ) -> Interval:
     """Percentile bootstrap over clusters (Efron and Tibshirani 1993): rows of one prompt are drawn together.
 
-    Its tails are those of :func:`rlhf_core.runs.percentile_tails`, so that few prompts do not look like many.
-
-    Args:
-        statistic: from the rows drawn to the figure.
-        clusters: each row's prompt.
-        seed: of the draws.
-        resamples: how many.
-
-    Returns:
-        The interval; NaN ends where the statistic is undefined on most draws.
-    """
+    Its tails are those of :func:`rlhf_core.runs.percentile_tails`, so that few prompts do not look like many."""
     places: dict[Hashable, list[int]] = {}
     for i, key in enumerate(clusters):
         places.setdefault(key, []).append(i)

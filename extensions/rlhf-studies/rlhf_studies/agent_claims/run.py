@@ -49,7 +49,6 @@ class AgentClaims:
         return {"lines": lines, "claims": [verdict(claim, rows) for claim in CLAIMS]}
 
     def played(self, suite: str, agent: str, folder: Path, seed: int) -> Sequence[Row]:
-        """The rows of an agent on a suite."""
         ctx = context_of(open_registry())
         chosen: Any = ctx.registry.config("benchmark", suite, self.settings(suite, agent))
         assert isinstance(chosen, AgentSuiteConfig)
@@ -60,7 +59,6 @@ class AgentClaims:
         return list(read_jsonl(place / "rows.jsonl"))
 
     def settings(self, suite: str, agent: str) -> dict[str, Any]:
-        """Of a suite."""
         limits = {**LIMITS, **(IN_TURNS if agent in ("react", "code_executor") else {})}
         found: dict[str, Any] = {"max_per_category": self.config.tasks, "agent_settings": limits}
         if suite in BY_PATH:
@@ -73,7 +71,6 @@ class AgentClaims:
         return found
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """What was played, then what became of the claims."""
         keys = ("tasks", "right", "process", "calls", "minutes")
         lines = [
             (seed, line["suite"], line["agent"], *(number(line.get(key)) for key in keys), line.get("refused", ""))
@@ -91,7 +88,6 @@ class AgentClaims:
 
 
 def summed(rows: Sequence[Row]) -> dict[str, Any]:
-    """Means of what was played."""
     judged = [r for r in rows if r["value"] is not None]
     categories = dict.fromkeys(r["category"] for r in rows)
 
@@ -111,10 +107,8 @@ def summed(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def here(row: Mapping[str, Any]) -> str:
-    """A measured difference with its interval."""
     return f"{row['points']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})" if "points" in row else "-"
 
 
 def number(value: float | None) -> str:
-    """Three digits, or "-"."""
     return "-" if value is None else f"{value:.3g}"

@@ -36,12 +36,7 @@ def right(rows: Sequence[Row], category: str = "") -> float | None:
 
 
 def verdict(claim: Claim, found: Mapping[tuple[str, str], Sequence[Row]]) -> dict[str, Any]:
-    """A published difference beside ours.
-
-    Args:
-        claim: what is claimed.
-        found: rows by suite and agent, of those that were played.
-    """
+    """A published difference beside ours."""
     told = {"claim": claim.text, "published_points": claim.points}
     first, second = (of(found.get((claim.suite, agent), ()), claim.category) for agent in (claim.first, claim.second))
     result = compare(first, second)

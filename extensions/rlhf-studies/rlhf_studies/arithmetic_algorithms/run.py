@@ -77,7 +77,6 @@ class ArithmeticAlgorithms:
         return [SHARED, OWN.get(algorithm, {}), own, self.config.train]
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Every algorithm's evaluations."""
         found: dict[str, Any] = {}
         for algorithm in self.config.algorithms:
             run = train(folder / algorithm, *self.settings(algorithm, seed))
@@ -86,7 +85,6 @@ class ArithmeticAlgorithms:
         return found
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per algorithm."""
         headers = "algorithm,seeds,held out; before,after; mean,lowest to highest seed,share of the best"
         headers += ",trained on; before,after,seconds"
         rows = [
@@ -101,7 +99,6 @@ class ArithmeticAlgorithms:
         return markdown([h.replace(";", ",") for h in headers.split(",")], rows)
 
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
-        """Every evaluation as CSV, and the curves."""
         with (folder / "result.csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["algorithm", "seed", "step", "seconds", "heldout_accuracy", "trained_accuracy"])
@@ -115,7 +112,6 @@ class ArithmeticAlgorithms:
 
 
 def points(run: Run) -> list[Point]:
-    """Every held-out evaluation of a run."""
     found, seconds, since = list[Point](), 0.0, list[float]()
     first = [row[TRAINED] for row in run.rows(TRAINED)][:5]
     for row in run.rows():
@@ -129,7 +125,6 @@ def points(run: Run) -> list[Point]:
 
 
 def by_algorithm(results: Mapping[int, Mapping[str, Any]]) -> Curves:
-    """The points of each algorithm, seed by seed."""
     names = next(iter(results.values()))
     return {name: [[Point(*p) for p in found[name]] for found in results.values()] for name in names}
 

@@ -14,7 +14,6 @@ KINDS = ("drop", "rename", "add", "twice", "none_left", "order", "other", "value
 
 
 def mutated(right: Calls, answers: Sequence[Mapping[str, Any]], rng: random.Random) -> tuple[str, Calls]:
-    """The kind of the change and the changed calls."""
     while True:
         what, n = rng.choice(KINDS), rng.randrange(len(right))
         calls = change(what, n, deepcopy(right), answers[n][right[n][0]], rng)
@@ -79,7 +78,6 @@ def changed(value: Any, rng: random.Random) -> Any:
 
 
 def of_another_type(value: Any, rng: random.Random) -> Any:
-    """The value as another type."""
     if type(value) is int:
         return rng.choice([float(value), str(value), [value]])
     if type(value) is float:

@@ -27,7 +27,6 @@ class BfclVerdicts:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Both verdicts on every case."""
         python = other_python(self.config.python, "bfcl-eval")
         rows = list(cases(data_file(self.config.data, "bfcl"), self.config.limit, seed))
         sent = "".join(json.dumps({k: r[k] for k in ("functions", "calls", "answers", "file")}) + "\n" for r in rows)
@@ -38,7 +37,6 @@ class BfclVerdicts:
         return compared(rows, [json.loads(line) for line in done.stdout.splitlines()])
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Counts by mutation and verdict."""
         found = next(iter(results.values()))
         rows = [*found["by_mutation"].items(), ("judged by both", found["judged_by_both"]), ("equal", found["equal"])]
         return markdown(("mutation: the leaderboard's verdict", "cases"), rows)
@@ -59,7 +57,6 @@ def cases(folder: Path, limit: int | None, seed: int) -> Iterator[dict[str, Any]
 
 
 def compared(rows: Sequence[Mapping[str, Any]], theirs: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Counts, and every case on which the two differ."""
     kinds: Counter[str] = Counter()
     differing, raised = list[dict[str, Any]](), list[dict[str, Any]]()
     words = {True: "valid", False: "invalid", None: "raises"}

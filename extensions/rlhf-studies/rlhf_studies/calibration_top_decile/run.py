@@ -34,7 +34,6 @@ class CalibrationTopDecile:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Margins in logits, by reward and kind of pair; negative where annotator or gold score disagrees."""
         sweep = (self.config.sweep or folder.parent.parent / "lambda_sweep") / f"seed-{seed}"
         ctx, last, found = assistant(), self.config.last, dict[str, Any]()
         for run in runs_in(sweep):
@@ -48,7 +47,6 @@ class CalibrationTopDecile:
         return found
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """A line per reward and kind of pairs, all seeds together."""
         headers = ("reward", "pairs", "number", "right, all", "top decile: implied", "right", "gap")
         rows: list[tuple[object, ...]] = []
         for reward in sorted({name for found in results.values() for name in found}):
@@ -60,7 +58,6 @@ class CalibrationTopDecile:
 
 
 def cells(bins: Sequence[Bin]) -> tuple[object, ...]:
-    """Number, share right, and what the top decile says."""
     number, top = sum(each.n for each in bins), bins[-1]
     return (
         number,
@@ -73,11 +70,8 @@ def cells(bins: Sequence[Bin]) -> tuple[object, ...]:
 
 
 class Judged:
-    """A finished run and the scale of its reward.
-
-    Args:
-        run: a run of ``lambda_sweep``; the ``single`` beside it names the ensemble that both rewards come from.
-    """
+    """A finished run and the scale of its reward; the run ``single`` beside it names the ensemble that both rewards
+    come from."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.reward = run, run.config["reward"]

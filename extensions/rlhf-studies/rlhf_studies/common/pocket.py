@@ -17,8 +17,6 @@ from rlhf_plugin_pocket import Fact, gold_score, of_split
 
 
 class Answer(NamedTuple):
-    """One sampled answer to an unseen question."""
-
     fact: Fact
     prompt: Prompt
     text: str
@@ -26,7 +24,6 @@ class Answer(NamedTuple):
 
 
 def write_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """One line a row."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

@@ -42,5 +42,4 @@ def _child_seconds() -> float:
 
 
 def rounded(metrics: Mapping[str, float] | None, digits: int = 4) -> dict[str, float]:
-    """An evaluation as it is recorded."""
     return {key: round(value, digits) for key, value in (metrics or {}).items()}

@@ -33,7 +33,6 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """``summary.json``."""
         return json.loads((self.folder / "summary.json").read_text())
 
     @cached_property
@@ -43,7 +42,6 @@ class Run:
 
     @property
     def final(self) -> Path:
-        """The model."""
         return self.folder / "final"
 
     def rows(self, key: str = "") -> list[dict[str, Any]]:
@@ -68,12 +66,7 @@ class Run:
 
 
 def train(folder: Path, config: Mapping[str, Any], *more: Mapping[str, Any]) -> Run:
-    """Make a run with this configuration (and ``more`` over it) in one thread, go on with it, or find it.
-
-    Raises:
-        RunDirError: the folder holds a run of another configuration.
-        RlhfError: the training failed.
-    """
+    """Make a run with this configuration (and ``more`` over it) in one thread, go on with it, or find it."""
     wanted: dict[str, Any] = {"threads": 1, **config}
     for each in more:
         wanted = merge_settings(wanted, dict(each))
@@ -90,21 +83,11 @@ def train(folder: Path, config: Mapping[str, Any], *more: Mapping[str, Any]) -> 
 
 
 def log_of(folder: Path) -> Path:
-    """Where a run's stderr is kept."""
     return folder.with_name(f"{folder.name}.log")
 
 
 def rlhf(*words: object, log: Path | None = None, path: Path | None = None) -> None:
-    """Run a command of the toolkit.
-
-    Args:
-        words: after ``rlhf``.
-        log: where its stderr is kept.
-        path: a folder with further distributions, of :func:`offering`.
-
-    Raises:
-        RlhfError: it failed; with the end of what it said.
-    """
+    """Run a command of the toolkit, with what :func:`offering` put into ``path``; its stderr is kept in ``log``."""
     command = [sys.executable, "-m", "rlhf_core.cli.main", *map(str, words)]
     env = {"RLHF_REPORT": "0", **os.environ}  # nobody looks at the pages of a study's runs
     if path is not None:
@@ -117,12 +100,7 @@ def rlhf(*words: object, log: Path | None = None, path: Path | None = None) -> N
 
 
 def offering(folder: Path, entries: str) -> Path:
-    """A folder for PYTHONPATH whose distribution offers components that only a study wants.
-
-    Args:
-        folder: of the study's seed.
-        entries: what its ``entry_points.txt`` says.
-    """
+    """A folder for PYTHONPATH whose distribution offers components that only a study wants."""
     info = folder / "offered" / "offered_by_study-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offered-by-study\nVersion: 1.0\n")

@@ -20,16 +20,8 @@ def auc(high: Any, low: Any) -> float:
 
 
 def auc_interval(scores: Sequence[float], labels: Sequence[bool], groups: Sequence[str]) -> dict[str, float]:
-    """AUC of scores with a 95 % percentile interval; whole groups are drawn, so that rows of a dialogue stay together.
-
-    Args:
-        scores: one a row.
-        labels: right or not.
-        groups: which rows belong together.
-
-    Raises:
-        UserError: one label alone occurs.
-    """
+    """AUC of scores with a 95 % percentile interval; whole groups are drawn, so that rows of a dialogue stay
+    together."""
     values, truth = np.asarray(scores, float), np.asarray(labels, bool)
     if not 0 < truth.sum() < len(truth):
         raise UserError("the held-out rows are all right or all wrong", fix="take more rows")

@@ -11,15 +11,7 @@ from rlhf_core.rewards import Sample
 
 
 def flite(name: str, text: str, file: Path, voice: str, features: Mapping[str, float] | None = None) -> Sample:
-    """A sentence said by Debian's ``flite``.
-
-    Args:
-        name: of the prompt.
-        text: what is said.
-        file: where the clip goes.
-        voice: of flite.
-        features: such as ``duration_stretch``.
-    """
+    """A sentence said by Debian's ``flite``."""
     more = [word for key, value in (features or {}).items() for word in ("--setf", f"{key}={value:.3f}")]
     subprocess.run(["flite", "-voice", voice, *more, "-t", text, "-o", str(file)], check=True)
     prompt = Prompt(name, ({"role": "user", "content": text},))

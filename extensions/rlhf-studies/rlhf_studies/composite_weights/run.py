@@ -45,7 +45,6 @@ class CompositeWeights:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Both halves: what the ablation says, and what the trained policies are worth."""
         use_matmul_backend("auto")
         policy = load_policy(ModelConfig())
         model = self.reward_model(folder, seed, policy)
@@ -77,14 +76,12 @@ class CompositeWeights:
         return read_scored(rows, [], "gold", "the study's answers")
 
     def trained(self, folder: Path, model: Path, weight: float, seed: int) -> dict[str, float]:
-        """Held-out evaluation before and after training with one weighting."""
         reward = {"name": "composite", **parts(model, weight)}
         config = {"seed": seed, "reward": reward, "trainer": {**GRPO, "steps": self.config.steps}}
         before, after = train(folder / f"grpo-{weight}", config, self.config.train).gold()
         return {"weight": weight, **{f"{name}_before": value for name, value in before.items()}, **after}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Means over seeds (lowest to highest): the ablation, then the trained policies."""
         found = list(results.values())
         tables = [static_table(found), *([trained_table(found)] if found[0]["trained"] else [])]
         return "\n\n".join(tables)
@@ -108,7 +105,6 @@ def ablation(scored: Scored) -> list[dict[str, Any]]:
 
 
 def static_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """What the ablation says of each weighting."""
     rows: list[tuple[str, ...]] = []
     for i, row in enumerate(found[0]["static"]):
         cells = [spread(known(seed["static"][i][key] for seed in found)) for key in STATIC.values()]
@@ -117,7 +113,6 @@ def static_table(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def trained_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """Gold before and after training with each weighting."""
     before = [f"{mean([seed['trained'][0][f'{name}_before'] for seed in found]):.3f}" for name in GOLD]
     rows: list[tuple[str, ...]] = [("before", "", *before)]
     for i, row in enumerate(found[0]["trained"]):

@@ -50,18 +50,15 @@ class ConfidenceFiltering:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """Pairs of both splits."""
         data = open_datasets(Registry(), "pocket/assistant", limit=self.config.pairs)
         return {"train": data.pairs("train"), "heldout": data.pairs("heldout")[: self.config.heldout]}
 
     @cached_property
     def models(self) -> Trainable:
-        """What trains them."""
         use_matmul_backend("auto")
         return (Frozen if self.config.trunk == "frozen" else Full)(self.pairs)
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Train and measure every variant."""
         measure = Measure(self.models, gold_margins(self.pairs["heldout"]), seed)
         everything = list(range(len(self.pairs["train"])))
         chance = confidences([], self.pairs["train"], "random", seed)
@@ -77,7 +74,6 @@ class ConfidenceFiltering:
         return {**measure.results, "denied": denied}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Mean over seeds (lowest to highest), and the difference from all pairs, seed by seed."""
         found = list(results.values())
         rows: list[tuple[object, ...]] = []
         for variant, label in VARIANTS.items():
@@ -108,7 +104,6 @@ class Measure:
 
 
 def highest(rows: Rows, values: Any, keep: float) -> Rows:
-    """The rows with the highest values."""
     return [rows[i] for i in top(list(values), keep, [""] * len(rows))]
 
 
@@ -178,7 +173,6 @@ class Full:
         return fit(config, fresh_net(self.policy, 1, seed, "none"), items, seed, "cpu")
 
     def margins(self, model: RewardNet, split: str) -> Floats:
-        """Chosen minus rejected of every pair of a split."""
         chosen, rejected = (score_ids(model, ids, BATCH_TOKENS)[:, 0] for ids in self.sides(split))
         return chosen - rejected
 
@@ -218,7 +212,6 @@ class Frozen:
 
     @torch.inference_mode()
     def margins(self, model: torch.nn.Module, split: str) -> Floats:
-        """Chosen minus rejected of every pair of a split."""
         chosen, rejected = self.features[split]
         return model(chosen - rejected)[:, 0].double().numpy()
 

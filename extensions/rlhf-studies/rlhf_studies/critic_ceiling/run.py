@@ -27,8 +27,6 @@ LEARNING_RATE = 1e-3
 
 
 class Scored(NamedTuple):
-    """One completion and its score."""
-
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     score: float
@@ -41,7 +39,6 @@ class CriticCeiling:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Both tasks."""
         return {task: self.measured(task, seed) for task in MAX_TOKENS}
 
     def measured(self, task: str, seed: int) -> dict[str, Any]:
@@ -86,7 +83,6 @@ class CriticCeiling:
         return explained
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per seed and task."""
         rows = [
             (
                 seed,

@@ -49,7 +49,6 @@ def counts(mix: tuple[int, int, int], rows: int) -> tuple[int, int, int]:
 
 
 def spoken(question: str, answer: str) -> list[dict[str, str]]:
-    """A question and its answer as a conversation."""
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
@@ -89,5 +88,4 @@ def agentic(count: int, seed: int, split: Any) -> list[Row]:
 
 
 def as_text(calls: Sequence[Any], answer: str) -> str:
-    """A play as one text."""
     return "\n".join([*(f"{c.tool}: {c.argument} -> {c.result}" for c in calls), f"The answer is {answer}."])

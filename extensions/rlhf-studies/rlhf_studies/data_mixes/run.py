@@ -53,12 +53,10 @@ class DataMixes:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Every mix, and how the agent plays before any training."""
         mixes = {name: self.measured(name, seed, folder) for name in self.config.mixes}
         return {"start": accuracy(self.config.agent_start, self.config.tasks), "mixes": mixes}
 
     def measured(self, name: str, seed: int, folder: Path) -> dict[str, Any]:
-        """A mix: both runs, both metrics."""
         config = self.config
         pairs, shown = mixed(name, seed, config.rows)
         judge = {"name": "reward_model", "optimizer": {"learning_rate": 5e-4}}
@@ -73,7 +71,6 @@ class DataMixes:
         }
 
     def trained(self, folder: Path, rows: Sequence[Row], seed: int, model: str, trainer: Mapping[str, Any]) -> Run:
-        """A run on these rows."""
         file = folder.with_name(f"{folder.name}.jsonl")
         write_jsonl(file, rows)
         data = {"name": "jsonl", "path": str(file.resolve()), "heldout_fraction": 0.0, "max_dropped_fraction": 1.0}
@@ -83,7 +80,6 @@ class DataMixes:
         return train(folder, {**settings, "trainer": {**trainer, **sizes, **often}})
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """A row per mix, then the claims."""
         rows = [
             (
                 name,

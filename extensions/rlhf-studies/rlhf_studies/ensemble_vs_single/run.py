@@ -37,7 +37,6 @@ class EnsembleVsSingle:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Train under the ensemble, then under its first member."""
         common = {"seed": seed, "trainer": {**TRAINER, "steps": self.config.steps}}
         ensemble = train(
             folder / "ensemble", {**common, "reward": {"name": "ensemble"}}, self.config.train, self.config.ensemble
@@ -51,7 +50,6 @@ class EnsembleVsSingle:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """First, best and last value of each curve, mean over seeds (lowest to highest)."""
         rows: list[tuple[str, ...]] = []
         for label in CURVES:
             for reward in ("single", "ensemble"):
@@ -63,7 +61,6 @@ class EnsembleVsSingle:
         return markdown(headers, rows)
 
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
-        """One panel per curve, one thin line per seed."""
         with panels(folder / "result.png", 2, 3, (12, 6)) as axes:
             for panel, label in zip(axes or (), CURVES):
                 for reward, colour in (("single", "tab:red"), ("ensemble", "tab:blue")):
@@ -77,5 +74,4 @@ class EnsembleVsSingle:
 
 
 def curves(run: Run) -> dict[str, list[list[float]]]:
-    """Step and value of every curve."""
     return {label: [[row["step"], row[key]] for row in run.rows(key)] for label, key in CURVES.items()}

@@ -33,11 +33,9 @@ class Gsm8kBestOfN:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Figures by style; an evaluation that was interrupted goes on."""
         return {style: self.measured(style, seed, folder / style) for style in self.config.styles}
 
     def measured(self, style: str, seed: int, folder: Path) -> dict[str, Any]:
-        """Evaluate one style, or go on with it."""
         config, ctx = self.config, context(open_registry(), seed)
         suite = suite_of(
             ctx,
@@ -57,19 +55,16 @@ class Gsm8kBestOfN:
         return {**{key: found[key] for key in KEPT if key in found}, "curves": dict(curves(found)), **beside}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """pass@k and the others, style by style."""
         return "\n\n".join(
             style_table(style, style_found) for found in results.values() for style, style_found in found.items()
         )
 
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
-        """The curves of each style."""
         for file in folder.glob("seed-*/*/curve.png"):
             shutil.copy(file, folder / f"result_{file.parent.name}.png")
 
 
 def style_table(style: str, found: Mapping[str, Any]) -> str:
-    """One row per k."""
     found = {name: dict(curve) for name, curve in found["curves"].items()}
     keys = ("value", "low", "high")
     rows = [(k, *(interval([curve[k][key] for key in keys]) for curve in found.values())) for k in found["pass@k"]]
@@ -96,7 +91,6 @@ def against_lm_eval(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def example(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What to look at: which row, what was wanted, what we read, and how the completion ends."""
     return {
         "row": f"{row['id']}#{row['sample']}",
         "wanted": row["answer"],

@@ -26,7 +26,6 @@ class HhRewardModels:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Train both, evaluate both."""
         pairs = data_file(self.config.data, "hh_rlhf")
         runs = {name: self.trained(name, pairs, seed, folder) for name in MODELS}
         training = {name: {key: run.summary.get(key) for key in KEPT} for name, run in runs.items()}
@@ -39,7 +38,6 @@ class HhRewardModels:
         }
 
     def trained(self, name: str, pairs: Path, seed: int, folder: Path) -> Run:
-        """One of the two, with the model and the pairs that the settings name."""
         settings = {**configuration(f"smollm2_hh_{name}"), "seed": seed}
         limit = {} if self.config.limit is None else {"limit": self.config.limit}
         data, model = {"path": str(pairs), **limit}, {"path": model_path(self.config.model)}
@@ -62,7 +60,6 @@ class HhRewardModels:
         return json.loads(output.read_text())
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Agreement, calibration and cost."""
         rows: list[tuple[object, ...]] = []
         for seed, found in results.items():
             rewards = found["evaluation"]["rewards"].values()

@@ -21,7 +21,6 @@ class InstructionVerdicts:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Verdicts by file, and the differences."""
         compared = list(compare_ifeval(data_file(self.config.data, "ifeval"), self.config.every))
         compared += compare_ifbench(self.config.ifbench) if self.config.ifbench else []
         return {
@@ -30,7 +29,6 @@ class InstructionVerdicts:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """The report; every seed gives the same."""
         found = next(iter(results.values()))
         files = [tuple(row.values()) for row in found["files"]]
         differences = [
@@ -41,8 +39,6 @@ class InstructionVerdicts:
 
 
 class Difference(NamedTuple):
-    """One instruction on which we and the reference differ."""
-
     file: str
     key: int
     instruction: str
@@ -51,8 +47,6 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """One file of reference verdicts."""
-
     file: str
     verdicts: int
     differences: list[Difference]

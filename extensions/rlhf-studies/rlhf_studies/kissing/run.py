@@ -28,7 +28,6 @@ class Kissing:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Search with one seed, the verdict, and the exact check."""
         reached: list[tuple[int, float]] = []
         points = search(
             DIMENSIONS,
@@ -49,7 +48,6 @@ class Kissing:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per seed."""
         keys = ("vectors", *(f"seconds_to_{n}" for n in MILESTONES), "verdict", "run_s", "check_s")
         rows = [(seed, *("-" if found[key] is None else found[key] for key in keys)) for seed, found in results.items()]
         return markdown(("seed", *(key.replace("_", " ") for key in keys)), rows)

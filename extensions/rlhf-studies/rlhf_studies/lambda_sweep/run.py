@@ -40,7 +40,6 @@ class LambdaSweep:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Figures of each variant: ``lambda 0.5``, ``single``."""
         trainer = {**TRAINER, "steps": self.config.steps}
         common = {"seed": seed, "dataset": "pocket/assistant", "trainer": trainer}
         runs: dict[str, Run] = {}
@@ -55,7 +54,6 @@ class LambdaSweep:
         return {name: figures(run) for name, run in runs.items()}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per variant: means over seeds, with the range."""
         variants = dict.fromkeys(name for found in results.values() for name in found)
         rows = [
             (name, *(spread(found[name][key] for found in results.values()) for key in COLUMNS.values()))

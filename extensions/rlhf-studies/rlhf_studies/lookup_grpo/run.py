@@ -29,7 +29,6 @@ class LookupGrpo:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Every arm."""
         return {arm: self.figures(self.trained(arm, seed, folder)) for arm in self.config.arms}
 
     def trained(self, arm: str, seed: int, folder: Path) -> Run:
@@ -48,7 +47,6 @@ class LookupGrpo:
         return Run(place)
 
     def figures(self, run: Run) -> dict[str, Any]:
-        """Held-out success at every evaluation, all and by the number of calls; times."""
         rows = run.rows("eval/reward/mean")
         ends = (rows[0], rows[-1])
         before, after = (float(row["eval/reward/mean"]) for row in ends)
@@ -65,7 +63,6 @@ class LookupGrpo:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """A row per arm and seed."""
         rows = [
             (arm, seed, *(f"{x:.3g}" for x in (row["before"], row["after"], row["points"], row["seconds"] / 60)))
             for seed, found in results.items()

@@ -38,7 +38,6 @@ class UnmaskedAgent(MultiTurnAgent):
         return agent
 
     def play(self, *args: Any, **options: Any) -> list[Rollout]:
-        """The same episodes."""
         return self._unmasked(super().play(*args, **options))
 
     @torch.inference_mode()

@@ -30,7 +30,6 @@ class MaskedHead:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Median CPU seconds of both, and the gap of the gradients."""
         use_matmul_backend("auto")
         model: Any = load_policy(ModelConfig(path=model_path(self.config.model))).model
         rng, count = np.random.default_rng(seed), self.config.episodes
@@ -63,7 +62,6 @@ class MaskedHead:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per seed."""
         rows = [
             (seed, *(f"{s:.2f}" for s in row["cpu_seconds"].values()), f"{row['saved']:.3f}", row["gradient_gap"])
             for seed, row in results.items()

@@ -36,7 +36,6 @@ class MbppSandbox:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Everything about the first ``rows`` programs."""
         file = data_file(self.config.data, "mbpp", "sanitized-mbpp.json")
         rows = json.loads(file.read_text())[: self.config.rows]
         with Sandbox() as sandbox:
@@ -50,7 +49,6 @@ class MbppSandbox:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per seed."""
         keys = ("rows", "passed", "tests", "mutants", "still_pass", "tests_per_second_warm", "tests_per_second_cold")
         rows = [(seed, *(found[key] for key in keys)) for seed, found in results.items()]
         return markdown(("seed", *(key.replace("_", " ") for key in keys)), rows)
@@ -68,14 +66,12 @@ def verifier(timeout_s: float) -> Generator[Asserts, None, None]:
 
 
 def judged(asserts: Asserts, row: Row, code: str) -> Score:
-    """The verdict on a program for a row."""
     messages = ({"role": "user", "content": row["prompt"]},)
     prompt = Prompt(str(row["task_id"]), messages, None, "mbpp", {name: row[name] for name in COLUMNS})
     return asserts.verify(Sample(prompt, f"```python\n{code}\n```"))
 
 
 def references(rows: Sequence[Row], timeout_s: float) -> dict[str, Any]:
-    """Every reference solution, warm."""
     times, failed = list[float](), list[dict[str, Any]]()
     with verifier(timeout_s) as asserts:
         for row in rows:
@@ -95,7 +91,6 @@ def references(rows: Sequence[Row], timeout_s: float) -> dict[str, Any]:
 
 
 def mutants(rows: Sequence[Row], seed: int) -> dict[str, Any]:
-    """Every reference solution with one change."""
     changed = [(row, code) for i, row in enumerate(rows) if (code := mutate(row["code"], seed + i)) is not None]
     with verifier(MUTANT_TIMEOUT_S) as asserts:
         scores = [judged(asserts, row, code) for row, code in changed]
@@ -125,7 +120,6 @@ def cold(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def per_second(rows: Sequence[Row], seconds: float) -> float:
-    """Tests of these programs in a second."""
     return round(sum(len(row["test_list"]) for row in rows) / seconds, 1)
 
 

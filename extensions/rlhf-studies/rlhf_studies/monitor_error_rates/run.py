@@ -32,11 +32,7 @@ class MonitorErrorRates:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Kind of run -> what is hacked, when, and what the monitor said of each run.
-
-        Raises:
-            RlhfError: a bound does not hold.
-        """
+        """Kind of run -> what is hacked, when, and what the monitor said of each run."""
         ctx = context_of(open_registry(), seed=seed, dataset={"name": "pocket/arithmetic"})
         kinds: dict[str, Any] = {}
         for name, family in FAMILIES.items():
@@ -54,7 +50,6 @@ class MonitorErrorRates:
         return result
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One line per kind of run, then the shares that have bounds."""
         kinds, steps = merged(list(results.values())), next(iter(results.values()))["steps"]
         rows = [
             (name, kind["hack"] or "no", len(kind["runs"]), *described(kind, steps))
@@ -97,7 +92,6 @@ def merged(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def described(kind: Mapping[str, Any], steps: int) -> tuple[int, int, str]:
-    """(Runs warned, runs stopped, median delay)."""
     warned = [run["warned"] for run in kind["runs"] if run["warned"] is not None]
     delay = f"{median(warned) - kind['begin'] * steps:.0f}" if warned and kind["hack"] else ""
     return len(warned), sum(run["stopped"] is not None for run in kind["runs"]), delay
@@ -115,7 +109,6 @@ def shares(kinds: Mapping[str, Any]) -> list[tuple[str, int, str]]:
 
 
 def broken_bounds(results: Sequence[Mapping[str, Any]], config: MonitorErrorRatesConfig) -> list[str]:
-    """Shares beyond their bounds, in words."""
     broken: list[str] = []
     for name, runs, text in shares(merged(results)):
         share = float(text.removesuffix("%")) / 100

@@ -32,7 +32,6 @@ class MonitorFalseAlarms:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Train once; which signals alarmed, the highest level, and the reward before and after."""
         batch = {"rollout_batch_size": self.config.batch, "micro_batch_size": self.config.batch}
         config = {
             "seed": seed,
@@ -54,7 +53,6 @@ class MonitorFalseAlarms:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """The share of runs that each signal spoke in."""
         runs = list(results.values())
         counts = {signal: sum(signal in run["alarms"] for run in runs) for signal in SIGNALS}
         counts["HARD_STOP"] = sum(run["level"] == HARD_STOP for run in runs)

@@ -39,14 +39,11 @@ class Completion:
     finish_reason: FinishReason
 
     def sample(self, prompt: Prompt) -> Sample:
-        """As a reward sees it."""
         return Sample(prompt, self.text, self.finish_reason)
 
 
 @dataclass
 class Step:
-    """What a run left of one step."""
-
     metrics: dict[str, float]
     rollouts: list[Any] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
@@ -59,7 +56,6 @@ class MonitorLeadTime:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Every run's alarms, by run."""
         ctx, root = assistant(), folder.parent
         seconds = second_rewards(folder / "second_rewards", self.config.pairs, self.config.train, ctx)
         runs = runs_in((self.config.sweep or root.parent / "lambda_sweep") / f"seed-{seed}")
@@ -69,7 +65,6 @@ class MonitorLeadTime:
         return {f"seed-{seed}/{run.folder.name}": replay(run, seconds, ctx) for run in runs}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One line per run, then what it comes to."""
         runs = {name: row for found in results.values() for name, row in found.items()}
         names = list(next(iter(runs.values()))["alarms"])
         headers = ("run", "gold best, end", "went wrong at step", *(f"stop: {name}" for name in names))
@@ -86,7 +81,6 @@ class MonitorLeadTime:
 
 
 def steps_of(run: Run) -> dict[int, Step]:
-    """Step -> its metrics, completions and scores."""
     found = {
         int(row["step"]): Step({key: value for key, value in row.items() if isinstance(value, float)})
         for row in run.rows("completion_length/mean")

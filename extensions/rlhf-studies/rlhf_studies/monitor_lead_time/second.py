@@ -34,7 +34,6 @@ class Spotter:
         self.ctx = ctx
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """Gold score of each."""
         return [Score(gold_of(self.ctx, each)) for each in samples]
 
 

@@ -38,7 +38,6 @@ class MultiTurn:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Train and measure both conditions."""
         rows = conversations("train", self.config.pairs)
         held = conversations("heldout", self.config.heldout)
         return {condition: self.measured(condition, rows, held, seed, folder) for condition in CONDITIONS}
@@ -46,7 +45,6 @@ class MultiTurn:
     def measured(
         self, condition: str, rows: Sequence[Row], held: Sequence[Row], seed: int, folder: Path
     ) -> dict[str, Any]:
-        """One condition: train (unless it is there) and compare on the held-out pairs."""
         short = condition.replace(" ", "_")
         file = folder / f"{short}.jsonl"
         write_jsonl(file, whole_conversations(rows, condition))
@@ -54,7 +52,6 @@ class MultiTurn:
         return {"seconds": run.summary["seconds"], **accuracy(run.final, held, condition)}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per seed and condition."""
         rows = [
             (
                 seed,
@@ -72,7 +69,6 @@ class MultiTurn:
 
 
 def conversations(split: str, count: int) -> list[Row]:
-    """Pairs with the annotator's noise."""
     rng, rows = Random(f"multi-turn/{split}"), list[Row]()
     while len(rows) < count:
         row = conversation(rng)
@@ -104,7 +100,6 @@ def conversation(rng: Random) -> Row | None:
 
 
 def seen(row: Row, condition: str) -> list[dict[str, str]]:
-    """The turns that a condition shows."""
     return row["turns"] if condition == CONDITIONS[0] else row["turns"][-1:]
 
 

@@ -63,7 +63,6 @@ class NoiseControl:
         return found
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per variant and reward: means over seeds, with the range."""
         rows = [
             (
                 variant or "nothing",

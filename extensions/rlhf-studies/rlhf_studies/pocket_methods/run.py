@@ -51,7 +51,6 @@ class PocketMethods:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Row]:
-        """Every method's figures."""
         common = {"seed": seed, "dataset": "pocket/assistant"}
         sft = train(folder / "sft", {**common, "trainer": {**SFT, **self.config.sft}})
         reward = {"name": "ensemble", **self.config.reward}
@@ -63,7 +62,6 @@ class PocketMethods:
         return found
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Means, with the range over seeds."""
         rows: list[list[str]] = []
         for method in next(iter(results.values())):
             cells = [spread(found[method][key] for found in results.values()) for key in COLUMNS.values()]

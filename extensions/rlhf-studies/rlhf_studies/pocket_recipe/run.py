@@ -30,7 +30,6 @@ class PocketRecipe:
         return found
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per variant and seed."""
         rows = [
             (
                 variant or "nothing",
@@ -45,6 +44,5 @@ class PocketRecipe:
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """What the summary says of the trained policy."""
     kept = ("seconds", "gold_win_rate", "gold_win_rate_interval")
     return {**{key: run.summary[key] for key in kept}, **run.summary["evaluation_after"]}

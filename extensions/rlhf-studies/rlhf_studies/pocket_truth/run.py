@@ -26,7 +26,6 @@ class PocketTruth:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, float]:
-        """Share of right verdicts, by kind of text."""
         policy, limit = load_policy(ModelConfig()), self.config.limit
         return {
             "claims": accuracy(policy, claims(policy, seed, limit)),
@@ -34,7 +33,6 @@ class PocketTruth:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """One row per kind of text."""
         kinds = next(iter(results.values()))
         rows = [(kind, spread(found[kind] for found in results.values())) for kind in kinds]
         return markdown(("verdicts on", "right"), rows)
@@ -63,7 +61,6 @@ def conversations(policy: LoadedModel, seed: int, limit: int | None) -> Rows:
 
 @torch.inference_mode()
 def accuracy(policy: LoadedModel, rows: Rows) -> float:
-    """Share of verdicts that are right."""
     true, false = (policy.tokenizer.encode(word, add_special_tokens=False)[0] for word in (" true", " false"))
     hits: list[bool] = []
     for ids, right in rows:

@@ -27,7 +27,6 @@ class PocketVoice:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Mean and 95 % interval of every part of every scorer, by voice."""
         os.environ.setdefault("RLHF_AUDIO", str(folder))
         count, names = self.config.sentences, scorers()
         options = {"names": names, "settings": (), "seed": seed, "before": None, "count": count, "n": 1}
@@ -52,7 +51,6 @@ class PocketVoice:
         return table
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """A row per voice."""
         voices = next(iter(results.values()))
         names = [name for name in SHOWN if all(name in row for row in voices.values())]
         return markdown(("voice", *names), [(voice, *(cell(row[n]) for n in names)) for voice, row in voices.items()])

@@ -103,11 +103,9 @@ class PrmVsOrm:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """What both make of the same solutions, by mix."""
         return {mix: self.compared(seed, mix, folder) for mix in self.config.mixes}
 
     def compared(self, seed: int, mix: str, folder: Path) -> dict[str, Any]:
-        """One mix."""
         models = {name: self.model(seed, mix, name, folder) for name in TARGETS}
         held = heldout(seed, self.config.chains)
         kinds, first_errors = [kind for kind, _ in held], [solution.first_error for _, solution in held]
@@ -127,7 +125,6 @@ class PrmVsOrm:
         return json.loads(file.read_text())
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Share flagged, and F1 of the first wrong step; mean over seeds and lowest to highest."""
         by_mix = {mix: [found[mix] for found in results.values()] for mix in self.config.mixes}
         headers = ("trained on", "reading", "wrong answer", "slip, right answer", "cancelled, right answer")
         shares = markdown(headers, [row for mix, found in by_mix.items() for row in flagged_rows(mix, found)])
@@ -160,7 +157,6 @@ def flagged(scores: Any, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
 
 
 def flagged_rows(mix: str, found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """One row per reading."""
     return [
         (
             mix,

@@ -27,17 +27,13 @@ class LateConfig(EnvironmentConfig):
 
 
 class Late:
-    """The environment."""
-
     def __init__(self, config: LateConfig) -> None:
         self.seconds = 0.0
 
     def reset(self, prompt: Prompt, seed: int) -> None:
-        """Look whether calls hang."""
         self.seconds = 600.0 if prompt.id == HANGS else 0.0
 
     def step(self, calls: Sequence[ToolCall]) -> list[str]:
-        """Wait."""
         time.sleep(self.seconds)
         return ["1234"]
 

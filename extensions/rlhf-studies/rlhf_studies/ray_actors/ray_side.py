@@ -12,7 +12,6 @@ from typing import Any  # noqa: E402
 
 
 def main() -> None:
-    """As the other side."""
     workers, count = map(int, sys.argv[1:])
     import ray as runtime  # pyright: ignore[reportMissingImports]
 

@@ -31,14 +31,12 @@ class RayActors:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Both sides."""
         sides = {"ours": (sys.executable, "our_side.py")}
         if not self.config.only_ours:
             sides["ray"] = (other_python(self.config.python, "ray"), "ray_side.py")
         return {name: self.measured(python, program, folder) for name, (python, program) in sides.items()}
 
     def measured(self, python: str, program: str, folder: Path) -> dict[str, Any]:
-        """What one side costs."""
         mark, began = uuid.uuid4().hex, time.perf_counter()
         words = [python, Path(__file__).with_name(program), str(self.config.workers), str(self.config.calls)]
         env = {**os.environ, MARK: mark, "PYTHONPATH": str(offering(folder, ENTRY))}
@@ -72,7 +70,6 @@ class RayActors:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """A column per side."""
         found = next(iter(results.values()))
         keys = next(iter(found.values()))
         return markdown(

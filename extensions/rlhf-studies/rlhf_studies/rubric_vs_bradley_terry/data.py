@@ -26,7 +26,6 @@ def write_judged(folder: Path, count: int, seed: int) -> None:
 
 
 def graded(pairs: list[dict[str, Any]], rng: Random) -> Iterator[dict[str, Any]]:
-    """Each side of each pair with its grades."""
     facts = {question: fact for fact, question, _ in questions()}
     for pair in pairs:
         for side in ("chosen", "rejected"):

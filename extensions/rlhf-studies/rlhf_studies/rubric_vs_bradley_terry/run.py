@@ -33,7 +33,6 @@ class RubricVsBradleyTerry:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Both kinds, trained, tested and trained with."""
         if not (folder / "answers.jsonl").is_file():
             write_judged(folder, self.config.pairs, seed)
             write_answers(folder / "answers.jsonl", self.config.prompts, self.config.answers, seed)
@@ -68,7 +67,6 @@ class RubricVsBradleyTerry:
         return {f"{name}_{when}": row[name] for when, row in (("before", before), ("after", after)) for name in GOLD}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Means over seeds (lowest to highest)."""
         first = next(iter(results.values()))["preferences"]
         keys = [("tested", key) for key in first["tested"]]
         keys += [("policy", key) for key in EVALUATED] if first["policy"] else []
@@ -96,7 +94,6 @@ def reward_model(kind: str, folder: Path, seed: int) -> Path:
 
 
 def summary(evaluated: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of the table, from the evaluation's JSON."""
     hollow: Sequence[Mapping[str, float]] = list(evaluated["probes"]["hollow"].values())
     return {
         "agrees with labels": evaluated["accuracy"],

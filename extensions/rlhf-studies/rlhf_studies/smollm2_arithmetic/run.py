@@ -31,7 +31,6 @@ class Smollm2Arithmetic:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Train, then ask both models."""
         model = model_path(self.config.model)
         settings = {**configuration("smollm2_arithmetic"), "seed": seed}
         kept = folder / "cost.json"
@@ -45,7 +44,6 @@ class Smollm2Arithmetic:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Before and after, greedily and sampled."""
         rows: list[tuple[object, ...]] = []
         for seed, found in results.items():
             for how in TEMPERATURES:
@@ -99,6 +97,5 @@ def compare(before: Sequence[bool], after: Sequence[bool]) -> dict[str, Any]:
 
 
 def share(hits: Sequence[bool]) -> dict[str, Any]:
-    """Share of hits and its Wilson interval."""
     rate = sum(hits) / len(hits)
     return {"accuracy": round(rate, 3), "interval": [round(bound, 3) for bound in wilson(rate, len(hits), Z)]}

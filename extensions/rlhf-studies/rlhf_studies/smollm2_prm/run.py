@@ -30,7 +30,6 @@ class Smollm2Prm:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Train and measure both."""
         data = data_file(self.config.data)
         common = {"seed": seed, "model": {"path": model_path(self.config.model)}}
         gsm8k = {"dataset": {"path": str(data / "gsm8k" / "train.jsonl.gz")}}
@@ -43,7 +42,6 @@ class Smollm2Prm:
         return found
 
     def bench(self, file: Path, folder: Path) -> Path:
-        """The solutions that are asked about."""
         if self.config.shortest is None:
             return file
         rows = sorted(read_rows(str(file)).rows, key=lambda row: len(row["problem"]) + sum(map(len, row["steps"])))
@@ -52,7 +50,6 @@ class Smollm2Prm:
         return kept
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """F1 of the first wrong step beside chance, and how well right answers are told from wrong."""
         rows = [
             (
                 seed,
@@ -68,7 +65,6 @@ class Smollm2Prm:
 
 
 def measured(run: Run, bench: Path) -> dict[str, Any]:
-    """What the run says of itself, and what its model does on ProcessBench."""
     summary, began = run.summary, time.perf_counter()
     found = judge(str(run.final), str(bench))
     seconds = round(time.perf_counter() - began, 1)

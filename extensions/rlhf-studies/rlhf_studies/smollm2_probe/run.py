@@ -54,15 +54,7 @@ class Smollm2Probe:
         }
 
     def probe(self, seen: Any, labels: Any, held: Any, asked: Sequence[Solution], steps: slice) -> dict[str, Any]:
-        """Teach a head the labels of these steps, and let it find the first error.
-
-        Args:
-            seen: features of the training solutions, one array each.
-            labels: of the chosen steps of each.
-            held: features of the solutions that are asked about.
-            asked: these.
-            steps: which steps of a solution have a label.
-        """
+        """Teach a head the labels of those steps of a solution that have one, and let it find the first error."""
         taught = np.concatenate([np.array(row, float) for row in labels])
         head = fit(np.concatenate([rows[steps] for rows in seen]), taught, self.config.weight_decay)
         right = [head(each) for each in held]
@@ -72,7 +64,6 @@ class Smollm2Probe:
         return {**report(right, first_errors), "answer_auc": round(auc(ends[outcomes], ends[~outcomes]), 4)}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """F1 of the first wrong step beside chance."""
         found = next(iter(results.values()))
         rows = [
             (name, f"{found[name]['crossed']['f1']:.3f}", f"{found[name]['chance']:.3f}", found[name]["answer_auc"])
@@ -82,7 +73,6 @@ class Smollm2Probe:
 
 
 def rows(source: Any) -> list[Solution]:
-    """The training split of a source as solutions."""
     settings = {"sources": ({"source": source},), "heldout_fraction": 0.0}
     datasets = Datasets(DatasetSettings.model_validate(settings), nowhere())
     return read_solutions(datasets.prompts("train"), "newline", datasets.where)

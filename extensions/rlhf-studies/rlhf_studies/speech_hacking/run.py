@@ -45,11 +45,9 @@ class SpeechHacking:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Both arms."""
         return {arm: self.measured(arm, seed, folder) for arm in ARMS}
 
     def measured(self, arm: str, seed: int, folder: Path) -> dict[str, Any]:
-        """Train, and listen to the first voice and the trained one."""
         run = train(folder / arm, self.training(arm, seed), self.config.train)
         asked = {"texts": VALIDATION[: self.config.sentences], "names": (*scorers(), "acoustic_proxy"), "settings": ()}
         how = {"description": "", "max_tokens": 480, "temperature": 1.0, "n": 2, "jobs": self.config.workers}
@@ -76,7 +74,6 @@ class SpeechHacking:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """What the voices say before and after, what fell, and the first alarm."""
         rows, said = list[tuple[object, ...]](), list[str]()
         arms = [(f"{arm}, seed {seed}", found[arm]) for seed, found in results.items() for arm in ARMS]
         names = [name for name in SHOWN if name in arms[0][1]["scores"]]
@@ -89,7 +86,6 @@ class SpeechHacking:
         return "\n".join([markdown(("voice", *names), rows), "", *said])
 
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
-        """A panel for each scorer, a line for each run of the first seed; alarms are dots."""
         found = next(iter(results.values()))
         with panels(folder / "result.png", 1, len(WATCHED), (3.2 * len(WATCHED), 3)) as axes:
             for panel, name in zip(axes or (), WATCHED):
@@ -105,7 +101,6 @@ class SpeechHacking:
 
 
 def curves(run: Run) -> dict[str, Any]:
-    """Metrics of each step, and the steps at which the monitor was alarmed."""
     by_step: dict[int, dict[str, float]] = {}
     for row in run.rows():
         by_step.setdefault(int(row["step"]), {}).update(row)

@@ -33,7 +33,6 @@ class SpeechRatings:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Correlations and weights of features and rewards."""
         place, file = data_file(self.config.data, "speech_mushra"), folder / "rated.jsonl"
         ratings = self.ratings(place)
         write_jsonl(file, rated(place, ratings))
@@ -55,13 +54,11 @@ class SpeechRatings:
         }
 
     def ratings(self, place: Path) -> list[Row]:
-        """Of the first stimuli."""
         rows = json.loads((place / "ratings.json").read_text())
         chosen = sorted({stimulus(row) for row in rows})[: self.config.stimuli]
         return [row for row in rows if stimulus(row) in chosen]
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Spearman's rho within a stimulus, the best first."""
         found = next(iter(results.values()))
         coded = sorted(found["without_reference"].items(), key=lambda item: -(item[1]["within"] or 0))
         rows = [(name, shown(row), shown(found["all"][name]), f"{row['pooled'] or 0:+.2f}") for name, row in coded]
@@ -106,7 +103,6 @@ def of_rows(columns: Mapping[str, Any], clips: Sequence[RatedClip], rows: Any, s
 
 
 def shown(row: Mapping[str, Any]) -> str:
-    """A correlation with its interval."""
     if row["within"] is None or None in row["within_interval"]:
         return "not defined"
     low, high = row["within_interval"]

@@ -37,7 +37,6 @@ class SpeechRewardPairs:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Make what is missing, train and test."""
         test, most = self.config.test, max(self.config.sizes)
         engines = [name for name in ENGINES if name != "flite" or shutil.which("flite")]
         counts = {name: 2 * (test + (0 if name == SAME else most)) for name in engines}
@@ -89,7 +88,6 @@ class SpeechRewardPairs:
         return table
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """The curve."""
         found = next(iter(results.values()))["table"]
         columns = list(next(iter(next(iter(found.values())).values())))
         rows = [
@@ -101,7 +99,6 @@ class SpeechRewardPairs:
 
 
 def tested(heads: Sequence[Any], vectors: torch.Tensor, sentences: list[str]) -> dict[str, Any]:
-    """Means over the heads."""
     each = [accuracy(head, vectors, sentences) for head in heads]
     return {
         "accuracy": float(np.mean([a["accuracy"] for a in each])),
@@ -112,7 +109,6 @@ def tested(heads: Sequence[Any], vectors: torch.Tensor, sentences: list[str]) ->
 
 
 def row_of(sample: Sample, score: Score, ear: FeatureEar) -> Row:
-    """What is kept of a clip."""
     row: Row = {"sentence": sample.prompt.id, "score": score.value if score.ok else None, "features": None}
     try:
         return {**row, "features": ear.hear(read_clip(sample)).tolist()}

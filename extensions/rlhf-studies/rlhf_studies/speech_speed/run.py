@@ -32,7 +32,6 @@ class SpeechSpeed:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Features and rewards on the same clips."""
         files = sorted(data_file(self.config.data, "speech_mushra").glob("stim_*/*.flac"))
         files = files[:: max(1, len(files) // self.config.clips)][: self.config.clips]
         clips = [read_clip(file).at(16000) for file in files]
@@ -47,7 +46,6 @@ class SpeechSpeed:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """A row per reward."""
         found = next(iter(results.values()))
         table = markdown(("reward", "processor s per clip"), [(n, f"{s:.4f}") for n, s in found["rewards"].items()])
         return f"{table}\n\nFeatures: {found['features']['ratio']:.1f} times as fast as librosa."

@@ -38,7 +38,6 @@ class StepRewards:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """The arms against one process model."""
         sentences = folder / "sentences.jsonl"
         write_jsonl(sentences, labelled_sentences(self.config.texts))
         process = {"seed": seed, "dataset": str(sentences), "trainer": PROCESS}
@@ -47,7 +46,6 @@ class StepRewards:
         return {"seed": seed, "process_model": model.summary["evaluation_after"], "arms": arms}
 
     def arm(self, arm: str, model: Path, seed: int, folder: Path) -> dict[str, Any]:
-        """Gold before and after GRPO with one way of giving credit."""
         trainer = {"name": "grpo", "steps": self.config.steps, "gold_samples": 100, **QUIET}
         reward = {"name": "prm", "path": str(model)}
         config = {"seed": seed, "dataset": "pocket/assistant", "reward": reward, "trainer": trainer}
@@ -60,7 +58,6 @@ class StepRewards:
         return {**gold, "seconds": summary["seconds"], "kl_last": summary["kl_last"]}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Gold before and after, mean over seeds (lowest to highest)."""
         arms = list(next(iter(results.values()))["arms"])
         labelled = [("nothing yet", arms[0], "before"), *((arm, arm, "after") for arm in arms)]
         rows = [

@@ -25,7 +25,6 @@ class TaskmasterTurns:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Train unless it is done, and score the held-out rows."""
         rows = read_turns(data_file(self.config.data, "taskmaster", "tm-4_reward.jsonl.gz"))[: self.config.limit]
         known, held_out = split(rows, seed)
         learned = fewer(known, self.config.rows, seed)
@@ -71,7 +70,6 @@ class TaskmasterTurns:
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """A row per seed and reading."""
         rows = [
             (name, seed, row["rows"], row["wrong"], f"{row['auc']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}")
             for seed, found in results.items()

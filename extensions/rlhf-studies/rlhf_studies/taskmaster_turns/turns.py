@@ -53,12 +53,10 @@ def conversation(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def dialogue(row: Row) -> str:
-    """Which dialogue a row is of."""
     return row["id"].rpartition(":")[0]
 
 
 def is_call(row: Row) -> bool:
-    """Whether the turn calls the service."""
     return row["steps"][0].startswith("CALL")
 
 

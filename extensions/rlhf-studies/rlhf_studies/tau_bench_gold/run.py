@@ -32,7 +32,6 @@ class TauBenchGold:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Every split of the domain."""
         judge = Judge(data_file(self.config.data, "tau_bench_retail"), self.config.domain, self.config.published)
         splits = {s: judge.split(s, self.config.limit, seed) for s in SPLITS[self.config.domain]}
         equal = judge.compared - len(judge.differing)
@@ -40,7 +39,6 @@ class TauBenchGold:
         return {"splits": splits, "results": results}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """Counts by split."""
         found = next(iter(results.values()))
         kinds = dict.fromkeys(k for row in found["splits"].values() for k in row if k != "unexpected")
         rows = [(kind, *(row.get(kind, 0) for row in found["splits"].values())) for kind in kinds]
@@ -50,13 +48,7 @@ class TauBenchGold:
 
 
 class Judge:
-    """Plays lists of actions.
-
-    Args:
-        folder: the domain's files.
-        domain: retail or airline.
-        published: a checkout that results are compared with.
-    """
+    """Plays lists of actions."""
 
     def __init__(self, folder: Path, domain: str, published: Path | None) -> None:
         self.folder, self.domain, self.compared = folder, domain, 0
@@ -99,7 +91,6 @@ class Judge:
         return reward(task, self.folder, store, [" ".join(task["outputs"])])[0], store
 
     def as_published(self, data: dict[str, Any], action: Action) -> str:
-        """As the published environment calls its functions."""
         try:
             return self.theirs[action["name"]](data=data, **action["kwargs"])
         except Exception as error:

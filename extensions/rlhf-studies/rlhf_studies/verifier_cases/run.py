@@ -18,8 +18,6 @@ from rlhf_studies.verifier_cases.config import VerifierCasesConfig
 
 
 class Judged(NamedTuple):
-    """One case with both verdicts."""
-
     source: str
     test: str
     gold: str
@@ -36,13 +34,11 @@ class VerifierCases:
         self.config = config
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Counts by source, and where we differ."""
         file = data_file(self.config.data, "verifier_cases", "math.jsonl.gz")
         judged = [judge(row) for row in read_rows(str(file)).rows[: self.config.limit]]
         return {"counts": counts(judged), "differ": [case._asdict() for case in judged if case.ours != case.expected]}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        """The report; every seed gives the same."""
         found = next(iter(results.values()))
         rows = [(source, n["cases"], n["ours"], n["math_verify"]) for source, n in found["counts"].items()]
         differ = [described(Judged(**case)) for case in found["differ"]]
@@ -61,7 +57,6 @@ def judge(row: Mapping[str, Any]) -> Judged:
 
 
 def is_right(gold: str, pred: str, options: Mapping[str, Any]) -> bool:
-    """Our verdict on an answer."""
     kinds = options.get("match_types", options.get("match_type", ["latex", "expr"]))
     if kinds == ["NativeLetters"]:
         return chosen_letter(gold) is not None and chosen_letter(gold) == chosen_letter(pred)
@@ -84,7 +79,6 @@ def counts(judged: Sequence[Judged]) -> dict[str, dict[str, int]]:
 
 
 def described(case: Judged) -> str:
-    """A case on which we differ."""
     return (
         f"- `{case.source}` {case.test}: expected {int(case.expected)}, ours {int(case.ours)}\n"
         f"  - reference `{case.gold[:100]!r}`\n  - answer `{case.pred[:160]!r}`"

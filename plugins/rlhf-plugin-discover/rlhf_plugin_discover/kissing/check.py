@@ -38,10 +38,6 @@ class Checked:
 def check_kissing(points: Any, dimensions: int) -> Checked:
     """Judge whatever a program left behind.
 
-    Args:
-        points: hopefully a list of lists of ``dimensions`` integers, as JSON has it.
-        dimensions: of the space.
-
     Example:
         >>> check_kissing([[1, 0], [-1, 0], [0, 1], [0, -1]], 2).valid
         True

@@ -34,12 +34,7 @@ class Pool:
 
 
 class IndependentSet:
-    """The state of the search.
-
-    Args:
-        neighbours: adjacency lists, symmetric, without loops.
-        seed: of everything random.
-    """
+    """The state of the search."""
 
     def __init__(self, neighbours: Sequence[Sequence[int]], seed: int) -> None:
         self.neighbours = neighbours
@@ -107,17 +102,8 @@ def independent_set(
     stop: Callable[[], bool] = lambda: False,
     improved: Callable[[list[int]], None] = lambda best: None,
 ) -> list[int]:
-    """The largest independent set that so many steps find.
-
-    Args:
-        neighbours: adjacency lists.
-        seed: of the search; the same seed and steps give the same set.
-        steps: most moves.
-        target: stop at this size.
-        start: vertices to begin with, independent.
-        stop: asked every 1,000 steps; True ends the search.
-        improved: called with each new best set.
-    """
+    """The largest independent set that so many steps find; the same seed and steps give the same set. ``stop`` is asked
+    every 1,000 steps, ``improved`` is called with each new best set."""
     state = IndependentSet(neighbours, seed)
     for vertex in start:
         state.insert(vertex)

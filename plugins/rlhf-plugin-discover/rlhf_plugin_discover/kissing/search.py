@@ -27,20 +27,8 @@ def search(
     seconds: float = 60.0,
     improved: Callable[[int, float], None] = lambda count, seconds: None,
 ) -> list[list[int]]:
-    """The largest set that the search finds, as plain integers.
-
-    Args:
-        dimensions: of the space.
-        norm: squared norm of every vector.
-        seed: the same seed, steps and starts give the same set, if there is time enough.
-        steps: most moves of one local search.
-        starts: searches, each from nothing.
-        seconds: most seconds on the clock.
-        improved: called with each new best size and the seconds that it took.
-
-    Raises:
-        ValueError: the shell is empty, or too large to search.
-    """
+    """The largest set of vectors of squared norm ``norm`` that so many local searches of at most ``steps`` moves find.
+    The same seed, steps and starts give the same set, if there is time enough."""
     started = time.perf_counter()
     vectors = shell(dimensions, norm)
     near = too_near(vectors)
@@ -63,11 +51,7 @@ def search(
 
 
 def shell(dimensions: int, norm: int) -> np.ndarray:
-    """All integer vectors of squared norm ``norm``, ``[N, D]`` int64.
-
-    Raises:
-        ValueError: there is none, or there are too many.
-    """
+    """All integer vectors of squared norm ``norm``, ``[N, D]`` int64."""
     rows: list[tuple[int, ...]] = []
     for row in _rows(dimensions, norm):
         rows.append(row)

@@ -37,8 +37,6 @@ class TaskFile(Config):
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be found."""
-
     name: str
     settings: TaskFile
     verifier: VerifierConfig
@@ -49,7 +47,6 @@ class Task:
 
     @property
     def question(self) -> str:
-        """The prompt's text."""
         return self.prompt.text
 
     def program(self, answer: str) -> str:
@@ -68,13 +65,7 @@ def shipped() -> list[str]:
 
 
 def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None = None) -> Task:
-    """Read a shipped task by name, or one of yours by its folder.
-
-    Args:
-        name: of a shipped task, or a folder.
-        registry: where the verifier is looked up.
-        settings: of the verifier; they win over the file's.
-    """
+    """Read a shipped task by name, or one of yours by its folder."""
     folder = task_folder(name)
     file = read_task_file(folder, registry, settings or {})
     verifier = verifier_of(file, folder)
@@ -103,11 +94,7 @@ def task_folder(name: str) -> Path:
 
 
 def read_task_file(folder: Path, registry: Registry, settings: Mapping[str, Any]) -> TaskFile:
-    """``task.yaml`` with the verifier's settings of this call on top.
-
-    Raises:
-        ConfigError: a key or value cannot be used.
-    """
+    """``task.yaml`` with the verifier's settings of this call on top."""
     data = read_yaml(folder / "task.yaml")
     if settings:
         data = merge_settings(data, {"verifier": dict(settings)})

@@ -48,12 +48,7 @@ class Interval:
 
 
 def read_curves(folder: Path, metrics: Sequence[str]) -> dict[str, Curve]:
-    """Curves of a run, of those metrics that it has.
-
-    Args:
-        folder: the run's.
-        metrics: names as in its ``metrics.jsonl``.
-    """
+    """Curves of a run, of those metrics that it has."""
     rows: dict[str, list[tuple[int, float, float]]] = {name: [] for name in metrics}
     seconds = 0.0
     for row in read_jsonl(folder / "metrics.jsonl"):

@@ -16,8 +16,6 @@ from rlhf_plugin_recipes.training import check_keys, dry_run
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep."""
-
     point: Point
     seed: int
     settings: Mapping[str, Any]
@@ -26,11 +24,7 @@ class SweepRun:
 
 
 def plan_runs(sweep: Sweep, root: Path) -> list[SweepRun]:
-    """Every run, point by point.
-
-    Raises:
-        UserError: `rlhf train --dry-run` refuses one of them; its point is named.
-    """
+    """Every run, point by point."""
     runs: list[SweepRun] = []
     points: dict[str, str] = {}
     for point in sweep.points:

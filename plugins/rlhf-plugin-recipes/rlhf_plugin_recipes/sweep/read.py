@@ -31,8 +31,6 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep's file says."""
-
     name: str
     file: Path
     about: str
@@ -53,13 +51,7 @@ class Sweep:
 
 
 def read_sweep(file: Path, settings: Iterable[str] = (), seeds: tuple[int, ...] = ()) -> Sweep:
-    """Read a sweep; whether its settings exist is checked when its runs are planned.
-
-    Args:
-        file: YAML.
-        settings: ``a.b=c``, over the file.
-        seeds: instead of the file's.
-    """
+    """Read a sweep; whether its settings exist is checked when its runs are planned."""
     data = read_mapping(file, settings)
     refuse_unknown(str(file), data, KEYS)
     base = data.get("base")

@@ -24,7 +24,6 @@ Curves = Mapping[str, Mapping[int, Mapping[str, Curve]]]
 
 
 def curves_of(sweep: Sweep, results: Sequence[Result]) -> dict[str, dict[int, dict[str, Curve]]]:
-    """Curves of the finished runs."""
     curves: dict[str, dict[int, dict[str, Curve]]] = {}
     for result in results:
         if result.status in GOOD:
@@ -34,7 +33,6 @@ def curves_of(sweep: Sweep, results: Sequence[Result]) -> dict[str, dict[int, di
 
 
 def write_results(sweep: Sweep, results: Sequence[Result], curves: Curves, root: Path, command: str) -> dict[str, Any]:
-    """Write ``results.json`` and ``results.md`` and return the former."""
     result = {
         "sweep": sweep.name,
         "command": command,

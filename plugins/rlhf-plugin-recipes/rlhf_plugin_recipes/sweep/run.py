@@ -20,8 +20,6 @@ POLL_S = 0.1
 
 @dataclass
 class Result:
-    """How one run ended."""
-
     run: SweepRun
     status: str
     """``done``, ``cached``, ``failed``, ``interrupted`` or ``waiting``."""
@@ -36,14 +34,7 @@ class _Job:
 
 
 def run_all(runs: Sequence[SweepRun], jobs: int, logs: Path, say: Callable[[str], None]) -> list[Result]:
-    """Run what is not finished; on Ctrl-C every run saves and ends, and what there is comes back.
-
-    Args:
-        runs: in their order.
-        jobs: processes at a time.
-        logs: folder for what each says.
-        say: shows a line.
-    """
+    """Run what is not finished; on Ctrl-C every run saves and ends, and what there is comes back."""
     results = [Result(run, "cached" if finished(run.folder) else "waiting") for run in runs]
     waiting = [result for result in results if result.status == "waiting"]
     working: list[_Job] = []
