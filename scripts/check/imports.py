@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf_core._version import __version__
 from scripts.check.files import is_test, parse, python_files
 
 TOPICS = tuple(
@@ -27,12 +28,11 @@ INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 8,
     "rlhf-plugin-episodes": 13,
     "rlhf-plugin-preflight": 47,
-    "rlhf-plugin-report": 1,
     "rlhf-plugin-verifiers": 1,
     "rlhf-study": 1,
     "rlhf-testing": 28,
 }
-"""Distributions that left the core -> imports from inside it that they still have. A number may only fall."""
+"""Distributions released with the core (ADR 0025) -> their imports from inside it. A number may only fall."""
 OUTSIDE = ("plugins", "eval", "extensions")
 """Folders whose files are held to this even where no distribution has them."""
 
@@ -45,6 +45,8 @@ class Project:
     name: str
     depends_on: frozenset[str]
     """Distributions that its metadata names, extras included."""
+    requires: tuple[str, ...] = ()
+    """Its dependencies as they are written."""
 
     @property
     def module(self) -> str:
@@ -74,11 +76,19 @@ def check(root: Path) -> list[str]:
                 wrong = ""
             if wrong:
                 problems.append(f"{where}:{line}: imports {module}{wrong}")
-    return problems + [
-        f"{name} has {count} imports from inside the core, the recorded number is {INSIDE[name]}"
-        for name, count in inside.items()
-        if count != INSIDE[name]
-    ]
+    return (
+        problems
+        + [
+            f"{name} has {count} imports from inside the core, the recorded number is {INSIDE[name]}"
+            for name, count in inside.items()
+            if count != INSIDE[name]
+        ]
+        + [
+            f"{project.name} does not require rlhf-core=={__version__}, though it imports from inside it"
+            for project in projects
+            if project.name in INSIDE and f"rlhf-core=={__version__}" not in project.requires
+        ]
+    )
 
 
 def core_wrong(module: str, ours: Mapping[str, Project]) -> str:
@@ -113,7 +123,7 @@ def find_projects(root: Path) -> list[Project]:
         rows = list(project.get("dependencies", []))
         rows += [row for extra in project.get("optional-dependencies", {}).values() for row in extra]
         names = frozenset(re.split(r"[\s\[<>=!~;]", row, maxsplit=1)[0].lower().replace("_", "-") for row in rows)
-        found.append(Project(file.parent, project["name"], names))
+        found.append(Project(file.parent, project["name"], names, tuple(project.get("dependencies", ()))))
     return found
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import complete
-from rlhf_core.cli.generate import print_turn
+from rlhf_core.cli import complete, print_turn
 
 if TYPE_CHECKING:
     from rlhf_core.runs import StoredRun
