@@ -128,8 +128,8 @@ MUTANTS = (
     # Checkpoints and configuration
     Mutant("rlhf_core/runs/checkpoint.py", "[: -self.keep]", "[: -self.keep - 1]", CHECKPOINTS),
     Mutant("rlhf_core/runs/checkpoint.py", "if not damage:", "if True:", CHECKPOINTS),
-    Mutant(f"{CONFIG}/layers.py", "if plain(upper) is None", "if upper is None", SETTINGS),
-    Mutant(f"{CONFIG}/layers.py", "(lower, upper) if same", "(upper, lower) if same", SETTINGS),
+    Mutant(f"{CONFIG}/recipe.py", "if plain(upper) is None", "if upper is None", SETTINGS),
+    Mutant(f"{CONFIG}/recipe.py", "(lower, upper) if same", "(upper, lower) if same", SETTINGS),
     Mutant(f"{CONFIG}/recipe.py", '(f"{name}+{reward}", name)', '(name, f"{name}+{reward}")', RECIPES),
 )
 
