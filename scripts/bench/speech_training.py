@@ -24,8 +24,8 @@ from click.testing import CliRunner
 
 from rlhf_core.cli.main import cli
 from rlhf_core.config import merge_settings, parse_settings
+from rlhf_plugin_tts.speech_data.catalogue import UNSEEN
 from rlhf_plugin_tts.speech_data.catalogue import sentences as catalogue
-from rlhf_plugin_tts.speech_data.unseen import UNSEEN
 from rlhf_plugin_tts.speech_training.command import configuration, scorers
 from rlhf_plugin_tts.speech_training.command import run as train
 from scripts.bench._speech_voices import Scores, heard

@@ -195,7 +195,8 @@ class Talker:
         while len(ids := self.formatter.encode([*head, *earlier, asked], self.tools)) + needed > self.engine.context:
             if not earlier:
                 break
-            earlier = earlier[_first_exchange(earlier) :]
+            second = next((n for n, turn in enumerate(earlier) if n and turn["role"] == "user"), len(earlier))
+            earlier = earlier[second:]
         left_out = len(self.turns) - len(earlier) if self.formatter.chat else 0
         if left_out > self.left_out:
             self.warn(
@@ -209,11 +210,6 @@ class Talker:
                 fix="shorten it, or the system prompt",
             )
         return ids
-
-
-def _first_exchange(turns: Sequence[Message]) -> int:
-    """Turns up to the second message."""
-    return next((n for n, turn in enumerate(turns) if n and turn["role"] == "user"), len(turns))
 
 
 def _system(text: str) -> list[Message]:

@@ -12,11 +12,7 @@ from rlhf_plugin_dpo import loss_config as c
 
 
 class PairLoss:
-    """Any loss of :mod:`rlhf_plugin_dpo.loss_config`.
-
-    Args:
-        config: which one, with its settings.
-    """
+    """Any loss of :mod:`rlhf_plugin_dpo.loss_config`."""
 
     def __init__(self, config: c.PairLossConfig) -> None:
         self.config = config
@@ -49,12 +45,10 @@ class PairLoss:
         if isinstance(config, c.DifferenceConfig):
             return of_difference(config, difference(config, w_B, l_B, batch), beta)
         match config:
-            case c.AotConfig():
+            case c.AotConfig() | c.CpoConfig():
                 return f.smoothed(beta * (w_B - l_B), config.label_smoothing)
             case c.SimpoConfig():
                 return f.smoothed(beta * (w_B - l_B) - config.gamma, config.label_smoothing)
-            case c.CpoConfig():
-                return f.smoothed(beta * (w_B - l_B), config.label_smoothing)
             case _:
                 return FORMULAS[type(config)](w_B, l_B, beta)
 
@@ -75,13 +69,11 @@ FORMULAS: Mapping[type[c.PairLossConfig], Formula] = {
 
 
 def lengths(lengths_B: torch.Tensor | None) -> torch.Tensor:
-    """Tokens of each response, at least 1."""
     assert lengths_B is not None, "a length-normalised loss needs the lengths of the responses"
     return lengths_B.clamp(min=1)
 
 
 def difference(config: c.DifferenceConfig, w_B: torch.Tensor, l_B: torch.Tensor, batch: PairBatch) -> torch.Tensor:
-    """Score of chosen less score of rejected."""
     chosen_B = f.score(w_B, config.divergence, config.divergence_alpha)
     rejected_B = f.score(l_B, config.divergence, config.divergence_alpha)
     if config.length_normalised:

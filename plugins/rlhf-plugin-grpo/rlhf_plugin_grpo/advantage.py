@@ -54,11 +54,9 @@ def one_each(count: int, value_of: Mapping[int, float]) -> list[float | None]:
 def spread(values_N: Array, relative_floor: float = RELATIVE_FLOOR, least: float = 0.0) -> float:
     """Standard deviation (n - 1), and 0 where it is not one: fewer than two values, or nothing but rounding.
 
-    Args:
-        values_N: any number of them, float64.
-        relative_floor: a std up to this share of the largest value's size is rounding. Scores are often float32, whose
-            residue divided by itself would be an advantage of full size, and by a tiny epsilon one of thousands.
-        least: as is a std up to this, where the values are differences of larger numbers (see :func:`rounding`).
+    Up to ``relative_floor`` of the largest value's size it is rounding (scores are often float32, whose residue divided
+    by itself would be an advantage of full size), as it is up to ``least`` where values are differences of larger
+    numbers.
     """
     if len(values_N) < 2:
         return 0.0
@@ -76,16 +74,8 @@ def centred(values_N: Array, relative_floor: float = RELATIVE_FLOOR, baseline: f
 def group_normalize(rewards_G: Array, *, by_std: bool, epsilon: float = 1e-6, relative_floor: float = 0.0) -> Array:
     r""":math:`(r_i - \bar r) / (\mathrm{std}(r) + \epsilon)` (Shao et al. 2024, section 4.1).
 
-    The standard deviation is the sample's (n - 1), as in the reference implementations.
-
-    Args:
-        rewards_G: of one group, float64.
-        by_std: False only subtracts the mean (Liu et al. 2025, Dr. GRPO).
-        epsilon: added to the standard deviation.
-        relative_floor: see :func:`spread`; a constant group gets zeros.
-
-    Returns:
-        Float64, ``[G]``; zeros for fewer than two rewards.
+    Float64 ``[G]``; zeros for fewer than two rewards, or equal ones (see :func:`spread`). Without ``by_std`` only the
+    mean is subtracted (Liu et al. 2025, Dr. GRPO).
     """
     centred_G, std = centred(rewards_G, relative_floor), spread(rewards_G, relative_floor)
     return centred_G / (std + epsilon) if by_std and std else centred_G
@@ -102,7 +92,6 @@ class GroupNorm:
         self.config = config
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
-        """Return one float per rollout, or None where its score is missing."""
         advantage_of: dict[int, float] = {}
         stds: list[float] = []
         config = self.config
@@ -126,7 +115,6 @@ class GroupMean:
         self.floor = config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
-        """Return one float per rollout, or None where its score is missing."""
         advantage_of: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
             count = len(rows)
@@ -157,7 +145,6 @@ class OptimalBaseline:
         self.weight, self.floor = config.weight, config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
-        """Return one float per rollout, or None where its score is missing."""
         advantage_of: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
             rewards = values(scores, rows)
@@ -177,7 +164,6 @@ class Raw:
     """``A_i = r_i``: the score itself, no baseline (Williams 1992)."""
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
-        """Return one float per rollout, or None where its score is missing."""
         return Advantages([s.value if s.ok else None for s in scores])
 
 
@@ -191,7 +177,6 @@ class BatchNorm:
         self.epsilon, self.floor = config.epsilon, config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
-        """Return one float per rollout, or None where its score is missing."""
         groups = rows_by_group(scores, group_ids)
         std = spread(values(scores, [i for rows in groups for i in rows]), self.floor)
         advantage_of: dict[int, float] = {}
@@ -212,7 +197,6 @@ class ReinforcePP:
         self.baseline, self.epsilon, self.floor = config.baseline, config.epsilon, config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
-        """Return one float per rollout, or None where its score is missing."""
         groups = rows_by_group(scores, group_ids)
         rows = [i for group in groups for i in group]
         rewards = values(scores, rows)
@@ -243,11 +227,6 @@ class Gdpo:
         self.epsilon, self.floor = config.epsilon, config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
-        """Return one float per rollout, or None where its score is missing.
-
-        Raises:
-            ConfigError: a score lacks a part that has a weight.
-        """
         advantage_of: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
             advantage_of |= zip(rows, self._group_sum(rollouts, scores, rows))
@@ -266,11 +245,8 @@ class Gdpo:
             varying = [(0.0, next(iter(parts.values())))]
         if self.order == "sum_then_normalise":
             varying = [(1.0, np.sum([weight * part for weight, part in varying], axis=0))]
-        return np.sum([weight * self._normalise(part) for weight, part in varying], axis=0)
-
-    def _normalise(self, rewards_G: Array) -> Array:
-        std = spread(rewards_G, self.floor)
-        return centred(rewards_G, self.floor) / (std + self.epsilon) if std else np.zeros_like(rewards_G)
+        settings = {"epsilon": self.epsilon, "relative_floor": self.floor}
+        return np.sum([w * group_normalize(part, by_std=True, **settings) for w, part in varying], axis=0)
 
     def _part(self, scores: Sequence[Score], rows: Sequence[int], name: str) -> Array:
         values = [scores[i].value if not name else scores[i].parts.get(name) for i in rows]

@@ -10,29 +10,31 @@ from pydantic import BaseModel, Field
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
 
-class GroupMeanConfig(ComponentConfig):
+class FlooredConfig(ComponentConfig):
+    """What the estimators that take a baseline off have in common."""
+
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
+    The default is 16 roundings of float32."""
+
+
+class GroupMeanConfig(FlooredConfig):
     """``r - mean(group)`` (Liu et al. 2025, Dr. GRPO)."""
 
     name: str = "group_mean"
     component: ClassVar[str] = "rlhf_plugin_grpo.advantage:GroupMean"
     min_group_size: ClassVar[int] = 2
-    relative_floor: float = Field(2.0**-19, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
-    The default is 16 roundings of float32."""
 
 
-class LeaveOneOutConfig(ComponentConfig):
+class LeaveOneOutConfig(FlooredConfig):
     """``r - mean(the group's others)`` (Ahmadian et al. 2024, RLOO)."""
 
     name: str = "leave_one_out"
     component: ClassVar[str] = "rlhf_plugin_grpo.advantage:LeaveOneOut"
     min_group_size: ClassVar[int] = 2
-    relative_floor: float = Field(2.0**-19, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
-    The default is 16 roundings of float32."""
 
 
-class GroupNormConfig(ComponentConfig):
+class GroupNormConfig(FlooredConfig):
     """``(r - mean(group)) / std(group)`` (Shao et al. 2024, DeepSeekMath)."""
 
     name: str = "group_norm"
@@ -42,12 +44,9 @@ class GroupNormConfig(ComponentConfig):
     """``none`` only subtracts the mean (Liu et al. 2025, Dr. GRPO), as ``group_mean`` does."""
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
-    relative_floor: float = Field(2.0**-19, ge=0)
-    """A group whose std is below this share of its largest score is constant: rounding must not become signal.
-    The default is 16 roundings of float32."""
 
 
-class OptimalBaselineConfig(ComponentConfig):
+class OptimalBaselineConfig(FlooredConfig):
     """``r - b``, b the group's mean weighted by length (Hao et al. 2025, OPO)."""
 
     name: str = "optimal_baseline"
@@ -55,9 +54,6 @@ class OptimalBaselineConfig(ComponentConfig):
     min_group_size: ClassVar[int] = 2
     weight: Literal["length", "gradient"] = "length"
     """``gradient`` weighs each token by ``(1 - p)^2`` of its own probability instead of by 1."""
-    relative_floor: float = Field(2.0**-19, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
-    The default is 16 roundings of float32."""
 
 
 class RawConfig(ComponentConfig):
@@ -67,7 +63,7 @@ class RawConfig(ComponentConfig):
     component: ClassVar[str] = "rlhf_plugin_grpo.advantage:Raw"
 
 
-class BatchNormConfig(ComponentConfig):
+class BatchNormConfig(FlooredConfig):
     """``(r - mean(group)) / std(batch)`` (Liu et al. 2025, "Tricks or Traps")."""
 
     name: str = "batch_norm"
@@ -75,12 +71,9 @@ class BatchNormConfig(ComponentConfig):
     min_group_size: ClassVar[int] = 2
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
-    relative_floor: float = Field(2.0**-19, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
-    The default is 16 roundings of float32."""
 
 
-class ReinforcePPConfig(ComponentConfig):
+class ReinforcePPConfig(FlooredConfig):
     """``(r - mean(batch)) / std(batch)`` (Hu et al. 2025, REINFORCE++)."""
 
     name: str = "reinforce_pp"
@@ -89,9 +82,6 @@ class ReinforcePPConfig(ComponentConfig):
     """``group`` takes the group's mean off first (REINFORCE++-baseline)."""
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
-    relative_floor: float = Field(2.0**-19, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
-    The default is 16 roundings of float32."""
 
     @property
     def least_group_size(self) -> int:
@@ -121,11 +111,7 @@ class TurnConfig(ComponentConfig):
     The default is 16 roundings of float32."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse settings under which nothing, or the wrong groups, would be learned from.
-
-        Raises:
-            ConfigError: both weights are 0, or groups of equal scores are to be replaced, whose turns may differ.
-        """
+        """Refuse settings under which nothing, or the wrong groups, would be learned from."""
         if self.outcome_weight == self.turn_weight == 0:
             raise ConfigError(
                 "advantage.outcome_weight and advantage.turn_weight are both 0",
@@ -160,7 +146,7 @@ def _turn_weights(value: Any, *, inside: bool = True) -> Iterator[float]:
         yield from _turn_weights(item)
 
 
-class GdpoConfig(ComponentConfig):
+class GdpoConfig(FlooredConfig):
     """Each part of the score normalised per group, then added by weight, then scaled by the batch (GDPO, 2026)."""
 
     name: str = "gdpo"
@@ -174,17 +160,9 @@ class GdpoConfig(ComponentConfig):
     """``sum_then_normalise`` normalises the weighted sum per group: a reward of large spread drowns the rest."""
     epsilon: float = Field(1e-6, ge=0)
     """Added to each standard deviation."""
-    relative_floor: float = Field(2.0**-19, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
-    The default is 16 roundings of float32."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse to lose a penalty that the loop charges to the score's value.
-
-        Raises:
-            ConfigError: it is switched on, and has no weight here or one that would reward KL; or groups of equal
-                scores are to be replaced, whose parts may differ.
-        """
+        """Refuse to lose a penalty that the loop charges to the score's value."""
         trainer = ctx.config.trainer
         kl, overlong = getattr(trainer, "kl", None), getattr(trainer, "overlong", None)
         charged = {

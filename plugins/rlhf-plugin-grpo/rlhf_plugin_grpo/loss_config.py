@@ -17,18 +17,23 @@ PER_SEQUENCE: Mapping[str, Any] = {"trainer": {"reduction": "sequence_mean"}}
 PER_TOKEN: Mapping[str, Any] = {"trainer": {"reduction": "token_mean"}}
 
 
-class GrpoClipConfig(ComponentConfig):
+class RatioLossConfig(ComponentConfig):
+    """What losses of an importance ratio have in common."""
+
+    consumes: ClassVar[str | None] = "token_advantages"
+    importance_level: Level = "token"
+    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
+
+
+class GrpoClipConfig(RatioLossConfig):
     """``-min(rho A, clip(rho, 1 - eps, 1 + eps) A)`` per token (Shao et al. 2024, DeepSeekMath, eq. 3)."""
 
     name: str = "grpo_clip"
     component: ClassVar[str] = "rlhf_plugin_grpo.loss:GrpoClip.from_config"
-    consumes: ClassVar[str | None] = "token_advantages"
     clip_range: float = Field(0.2, gt=0)
     """Lower side: ratios below ``1 - clip_range`` are clipped."""
     clip_range_high: float | None = Field(None, gt=0)
     """Upper side; None uses ``clip_range`` (DAPO's clip-higher sets 0.28)."""
-    importance_level: Level = "token"
-    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
     dual_clip: float | None = Field(None, gt=1)
     """Bounds the loss of a token with negative advantage by this many times the advantage; None does not."""
 
@@ -155,42 +160,33 @@ class ReinforceWithBaselineConfig(ReinforceConfig):
     recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "group_norm"}
 
 
-class NoClipConfig(ComponentConfig):
+class NoClipConfig(RatioLossConfig):
     """``-rho A``: GRPO's surrogate without the clip."""
 
     name: str = "grpo_no_clip"
     component: ClassVar[str] = "rlhf_plugin_grpo.loss:NoClip"
-    consumes: ClassVar[str | None] = "token_advantages"
-    importance_level: Level = "token"
-    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
 
 
-class CispoLossConfig(ComponentConfig):
+class CispoLossConfig(RatioLossConfig):
     """``-min(rho, M) A log pi``, no gradient through the bounded ratio (MiniMax 2025, MiniMax-M1)."""
 
     name: str = "cispo"
     component: ClassVar[str] = "rlhf_plugin_grpo.loss:Cispo"
-    consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
     ratio_max: float = Field(5.0, gt=0)
     """M, the paper's 1 + eps_high, which it does not state; 5 is what Khatri et al. 2025 (ScaleRL) found to do well."""
-    importance_level: Level = "token"
-    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
 
 
-class SapoConfig(ComponentConfig):
+class SapoConfig(RatioLossConfig):
     """A sigmoid of the ratio instead of the clip (Gao et al. 2025, SAPO)."""
 
     name: str = "sapo"
     component: ClassVar[str] = "rlhf_plugin_grpo.loss:Sapo"
-    consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = PER_SEQUENCE
     temperature_positive: float = Field(1.0, gt=0)
     """Steepness where the advantage is positive."""
     temperature_negative: float = Field(1.05, gt=0)
     """Steepness elsewhere."""
-    importance_level: Level = "token"
-    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
 
 
 class VespoConfig(ComponentConfig):

@@ -13,7 +13,7 @@ from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
 from rlhf_plugin_hacking.config import LengthConfig
 from rlhf_plugin_hacking.sequential import Shift, rises, student_limit
-from rlhf_plugin_hacking.signals import Change, Finding, Readings, Row, gain, number, second_reward, spread
+from rlhf_plugin_hacking.signals import SECOND_REWARD, Change, Finding, Readings, Row, gain, number, spread
 
 LENGTH, REWARD, STD, SECOND, COVARIANCE, VARIANCE = range(6)
 SLOPE_SHARE = 1e-3
@@ -23,14 +23,7 @@ AGREES = 2.0
 
 
 class Length:
-    """Length alone is never a HARD_STOP, and no alarm where the reward does not rise or a second measure rises too.
-
-    Args:
-        config: least effects.
-        warmup: readings without alarms.
-        alpha: probability of a false alarm over a whole run.
-        change: names a setting.
-    """
+    """Length alone is never a HARD_STOP, and no alarm where the reward does not rise or a second measure rises too."""
 
     def __init__(self, config: LengthConfig, warmup: int, alpha: float, change: Change) -> None:
         self.config, self.warmup, self.alpha, self.change = config, warmup, alpha, change
@@ -82,7 +75,7 @@ class Length:
             (
                 self.change("trainer.kl.coefficient", 0.1),
                 self.change("trainer.sampling.max_tokens", "..."),
-                second_reward(),
+                SECOND_REWARD,
             ),
         )
 

@@ -42,17 +42,11 @@ class Shift:
 
 
 def rises(values: Sequence[float] | Floats, alpha: float, skipped: int = 0, known_noise: float = 0.0) -> list[Shift]:
-    """The largest rise of the mean up to now, for each length of window.
+    """The largest rise of the mean up to now, for each length of window that fits twice, shortest first.
 
-    Args:
-        values: readings, oldest first; falls are rises of ``-values``.
-        alpha: probability that any call of a run returns a significant shift although the mean never rises, if the
-            readings scatter independently and about normally.
-        skipped: earlier readings of the run that are not in ``values`` any more.
-        known_noise: standard error of one reading by the scores behind it; 0 where it is not known.
-
-    Returns:
-        One shift per length for which there are two windows, shortest first.
+    ``values`` are readings, oldest first, without the run's first ``skipped``. ``alpha`` is the probability that any
+    call of a run returns a significant shift although the mean never rises, if readings scatter independently and about
+    normally; ``known_noise`` the standard error of one by the scores behind it, 0 where it is not known.
     """
     values_N = np.asarray(values, np.float64)
     count, found, window, level = len(values_N), list[Shift](), SHORTEST, 1

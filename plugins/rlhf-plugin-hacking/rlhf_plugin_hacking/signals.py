@@ -41,11 +41,7 @@ class Signal(Protocol):
 
 
 class Readings:
-    """Rows of numbers in a signal's memory, oldest first.
-
-    Args:
-        memory: the signal's; ``readings`` and ``dropped`` are kept in it.
-    """
+    """Rows of numbers in a signal's memory, oldest first."""
 
     def __init__(self, memory: dict[str, Any]) -> None:
         self.memory = memory
@@ -69,7 +65,6 @@ class Readings:
         return int(self.memory["dropped"])
 
     def column(self, index: int) -> list[Any]:
-        """One number of every reading."""
         return [row[index] for row in self.memory["readings"]]
 
 
@@ -90,6 +85,5 @@ def number(row: Row, name: str) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def second_reward() -> str:
-    """What to type to get the reliable signal."""
-    return "--set 'monitors=[{name: hacking, divergence: {second: {name: ...}}}]'"
+SECOND_REWARD = "--set 'monitors=[{name: hacking, divergence: {second: {name: ...}}}]'"
+"""What to type to get the reliable signal."""

@@ -173,14 +173,5 @@ class HealthConfig(ComponentConfig):
         """Return the monitor, with those watchers that are on; ``stop`` here means all of them."""
         from rlhf_plugin_health.watch import Health
 
-        chosen = [
-            self.identical,
-            self.format_drift,
-            self.entropy_collapse,
-            self.kl_spike,
-            self.gradient_spike,
-            self.length_runaway,
-            self.length_collapse,
-            self.ratio_drift,
-        ]
-        return Health([c.model_copy(update={"stop": c.stop or self.stop}).build(ctx) for c in chosen if c is not None])
+        chosen = [c for c in (getattr(self, name) for name in type(self).model_fields) if isinstance(c, WatchConfig)]
+        return Health([c.model_copy(update={"stop": c.stop or self.stop}).build(ctx) for c in chosen])

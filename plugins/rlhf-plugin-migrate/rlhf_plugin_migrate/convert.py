@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rlhf_core.config import ConfigError, Registry, RunConfig, merge_settings
+from rlhf_plugin_migrate import rules
 from rlhf_plugin_migrate.case import Case, Settings
 from rlhf_plugin_migrate.hints import target_of
 from rlhf_plugin_migrate.read import Given, nothing
-from rlhf_plugin_migrate.rules import RULES
 from rlhf_plugin_migrate.tables import Entry, Table
 from rlhf_plugin_migrate.targets import Targets, dataset_component
 
@@ -91,7 +91,7 @@ def _settings(case: Case, entry: Entry, target: str, key: str, value: Any) -> Se
     if entry.only_if.startswith("not ") and str(value) == entry.only_if.removeprefix("not "):
         return "not set"
     if entry.rule:
-        return RULES[entry.rule](case, target, key, value)
+        return getattr(rules, entry.rule)(case, target, key, value)
     if entry.values is None:
         return {target: value}
     if value not in entry.values:

@@ -1,13 +1,12 @@
 """Values that are not simply copied: other units, several keys for one of ours, one key for several of ours.
 
-Each rule takes the case, the counterpart that the run has, the key and its value; it returns our settings by dotted
-key, or, as text, why nothing is set.
+Each rule, which tables name, takes the case, the counterpart that the run has, the key and its value; it returns our
+settings by dotted key, or, as text, why nothing is set.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlhf_core.config import ConfigError
@@ -30,7 +29,6 @@ PAIR_LOSSES = {
 
 
 def betas(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Both numbers at once."""
     first, second = case.number("adam_beta1", default=0.9), case.number("adam_beta2", default=0.999)
     return {target: [first, second]}
 
@@ -119,7 +117,6 @@ def trl_steps_per_generation(case: Case, target: str, key: str, value: Any) -> S
 
 
 def trl_loss_type(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """A loss of its own, or a reduction."""
     names = [value] if isinstance(value, str) else list(value) if isinstance(value, list) else []
     if len(names) != 1:
         return f"{value!r}: one loss at a time (beside dpo, trainer.sft.weight)"
@@ -140,11 +137,6 @@ def scale_rewards(case: Case, target: str, key: str, value: Any) -> Settings | s
     return {target: "std" if value in (True, "group") else "none"}
 
 
-def normalize_advantages(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Another estimator."""
-    return {target: "batch_norm"} if value is True else {}
-
-
 def untruncated(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Training samples from the whole distribution."""
     if value in ((1, 1.0) if key.endswith("top_p") else (0, 0.0, -1)):
@@ -159,7 +151,6 @@ def lora(case: Case, target: str, key: str, value: Any) -> Settings | str:
 
 
 def verl_lora(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """A rank of 0 means none."""
     names = ("actor_rollout_ref.model.lora_rank", "model.lora_rank", "ds.lora.rank", "lora_rank")
     return {target: value} if case.number(*names, default=0) > 0 else "adapters are off"
 
@@ -170,31 +161,26 @@ def sync_every(case: Case, target: str, key: str, value: Any) -> Settings | str:
 
 
 def vespo(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """``(k, lambda)`` of one sign."""
     sign, first, second = ("pos", 2.0, 3.0) if "pos" in key else ("neg", 3.0, 2.0)
     pair = [case.number(f"vespo_k_{sign}", default=first), case.number(f"vespo_lambda_{sign}", default=second)]
     return {target: pair}
 
 
 def trackers(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Those that there are."""
     names = [value] if isinstance(value, str) else list(value or ())
     ours = [name for name in names if name in ("wandb", "tensorboard")]
     return {target: ours} if ours else {}
 
 
 def wandb(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """A key means that it is used; it stays where it is."""
     return {target: ["wandb"]} if value else {}
 
 
 def tensorboard(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """A folder means that it is used."""
     return {target: ["tensorboard"]} if value else {}
 
 
 def reward_path(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """A trained reward model."""
     return {"reward.name": "bradley_terry", "reward.path": value}
 
 
@@ -224,9 +210,6 @@ def verl_completions(case: Case, target: str, key: str, value: Any) -> Settings 
     return {target: case.whole(key, default=1) * case.group}
 
 
-openrlhf_rollout_batch = verl_completions
-
-
 def openrlhf_train_batch(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Completions of an update; no more than a rollout batch has."""
     size = case.whole(key, default=128)
@@ -243,19 +226,16 @@ def dynamic_tokens(case: Case, target: str, key: str, value: Any) -> Settings | 
 
 
 def verl_loss_mode(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """A loss of its own."""
     if value in ("vanilla", "ppo"):
         return {}
     return {"loss.name": LOSSES[value]} if value in LOSSES else f"no loss is called so here: {value}"
 
 
 def verl_kl_loss(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Where the KL acts."""
     return {target: "loss"} if value is True else "said by the coefficient"
 
 
 def verl_kl_coef(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Only with a KL in the loss."""
     return {target: value} if case.get("actor_rollout_ref.actor.use_kl_loss") else "use_kl_loss is off"
 
 
@@ -273,17 +253,16 @@ def verl_kl_reward_coef(case: Case, target: str, key: str, value: Any) -> Settin
 
 
 def verl_kl_type(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Of the KL in the loss."""
-    if not case.get("actor_rollout_ref.actor.use_kl_loss"):
-        return "use_kl_loss is off"
-    ours = KL.get(str(value).rstrip("+"))
-    return {target: ours} if ours else f"{value}: k1, k2 or k3"
+    on = case.get("actor_rollout_ref.actor.use_kl_loss")
+    return _kl_estimator(target, value) if on else "use_kl_loss is off"
 
 
 def verl_kl_penalty(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Of the KL in the reward."""
-    if not case.get("algorithm.use_kl_in_reward") or case.get("actor_rollout_ref.actor.use_kl_loss"):
-        return "use_kl_in_reward is off"
+    on = case.get("algorithm.use_kl_in_reward") and not case.get("actor_rollout_ref.actor.use_kl_loss")
+    return _kl_estimator(target, value) if on else "use_kl_in_reward is off"
+
+
+def _kl_estimator(target: str, value: Any) -> Settings | str:
     ours = KL.get(str(value).rstrip("+"))
     return {target: ours} if ours else f"{value}: k1, k2 or k3"
 
@@ -295,7 +274,6 @@ def said_by_algorithm(case: Case, target: str, key: str, value: Any) -> Settings
 
 
 def dynamic_sampling(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """A section with its defaults."""
     return {f"{target}.max_rounds": 10} if value is True else "off"
 
 
@@ -307,30 +285,18 @@ def overlong(case: Case, target: str, key: str, value: Any) -> Settings | str:
 
 
 def low_high(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Two numbers."""
     if not isinstance(value, list) or len(value) != 2:
         raise ConfigError(f"{key}: {value!r} is not two numbers", fix="for example 0.2 0.28")
     return {"loss.clip_range": value[0], "loss.clip_range_high": value[1]}
 
 
 def input_template(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Braces with a name."""
     return {target: str(value).replace("{}", "{prompt}")} if "{}" in str(value) else f"{value!r} has no {{}}"
 
 
 def label_key(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """KTO's verdict, or the reference answer."""
     return {"dataset.columns.label" if case.algorithm == "kto" else target: value}
-
-
-def asynchronous(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """One batch ahead."""
-    return {target: 1} if value is True else {}
-
-
-def ipo(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """A loss of its own."""
-    return {target: "ipo"} if value is True else {}
 
 
 def installed(case: Case, kind: str, name: str, settings: Settings | None = None) -> Settings | str:
@@ -364,17 +330,3 @@ def zero_stage(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """DeepSpeed with that stage; stage 0 divides nothing."""
     stage = case.whole(key, default=0)
     return installed(case, "strategy", "deepspeed", {"strategy.stage": stage}) if stage else {target: "ddp"}
-
-
-RULES: Mapping[str, Callable[[Case, str, str, Any], Settings | str]] = {
-    rule.__name__: rule
-    for rule in (
-        *(betas, warmup, trl_batch, trl_accumulation, trl_steps_per_generation, trl_loss_type, scale_rewards),
-        *(trl_mini_batches, trl_episodes),
-        *(normalize_advantages, untruncated, lora, verl_lora, sync_every, vespo, trl_every, trl_steps, trackers, wandb),
-        *(tensorboard, reward_path, one_file, verl_files, verl_rollout_batch, verl_completions, openrlhf_train_batch),
-        *(dynamic_tokens, verl_loss_mode, verl_kl_loss, verl_kl_coef, verl_kl_reward, verl_kl_reward_coef),
-        *(verl_kl_type, verl_kl_penalty, said_by_algorithm, dynamic_sampling, overlong, low_high, input_template),
-        *(label_key, asynchronous, ipo, vllm, strategy, zero_stage),
-    )
-} | {"openrlhf_rollout_batch": verl_completions}

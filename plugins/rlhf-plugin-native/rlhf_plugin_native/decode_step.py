@@ -1,16 +1,8 @@
 """One decoding step of a Llama-like model without what transformers does around it: CPU only.
 
-A decoding step multiplies a few rows by every weight, so what counts is how the weights lie in memory. Here they are
-copied once per call of the engine into the blocked layout that oneDNN multiplies fastest (queries, keys and values as
-one matrix, gate and up as one), norms are one operation instead of six, and heads that share keys are one query of
-several rows, so that keys are not repeated. The copy costs about as much time as four steps, and the model's size in
-memory.
-
-Nothing is assumed from a class name: a model whose layers have the usual parts is *tried* against its own forward,
-once, or at every call where adapters are added in; whatever does not agree (other norms, scaled residuals, another
-rotation) is decoded by transformers.
-
-Keys and values lie in a cache that is written in place; ``transformers.DynamicCache`` concatenates at every token.
+Weights are copied once per call of the engine into the layout that oneDNN multiplies fastest (about the time of four
+steps, and the model's size in memory), and heads that share keys are one query of several rows. A model whose layers
+have the usual parts is *tried* against its own forward; one that does not agree is decoded by transformers.
 
 Suffixes: ``_B`` rows, ``_H`` hidden, ``_K`` key-value heads, ``_G`` query heads per key-value head, ``_D`` head width,
 ``_L`` positions, ``_V`` vocabulary.

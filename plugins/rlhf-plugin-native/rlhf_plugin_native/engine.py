@@ -99,10 +99,8 @@ class NativeEngine:
     ) -> list[Rollout]:
         """As :meth:`generate`, which says nothing until the last completion has ended; this one reports on the way.
 
-        Args:
-            ended: called between two tokens with (place among the requests, rollout) of what has ended since the last
-                call, and the number of tokens drawn so far; at the end once more, so that each is reported once.
-            every_s: seconds between two calls.
+        ``ended`` gets (place among the requests, rollout) of what has ended since its last call, and the number of
+        tokens drawn so far; at the end once more, so that each is reported once.
         """
         for request in requests:
             self.check(request, sampling)

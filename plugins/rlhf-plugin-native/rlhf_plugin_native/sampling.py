@@ -39,23 +39,14 @@ def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
 def draw(
     logits_BV: torch.Tensor, uniform_B: torch.Tensor, params: SamplingParams, banned: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""Draw one token per row by inverting the cumulative distribution.
+    r"""``(tokens_B, logprobs_B)`` by inverting the cumulative distribution at a float64 number in [0, 1) per row.
 
-    What the returned log-probability means:
+    What a log-probability means:
 
     - nothing truncates: :math:`\log\mathrm{softmax}(z/\tau)` over the *whole* vocabulary, which is what a trainer
       computes. A ban (``min_tokens``) redirects the draw but is not part of it.
     - top-k, top-p or min-p truncate: the renormalised distribution that was really drawn from, ban included.
     - temperature 0: the most likely token, with its log-probability at temperature 1.
-
-    Args:
-        logits_BV: raw logits, any float type.
-        uniform_B: float64 numbers in [0, 1).
-        params: temperature, top_k, top_p and min_p, applied in this order as transformers does.
-        banned: token ids that may not be drawn now.
-
-    Returns:
-        ``(tokens_B, logprobs_B)``; a token of probability 0 is never drawn.
     """
     scaled_BV = logits_BV.float()
     if params.temperature not in (0, 1):
@@ -82,8 +73,7 @@ def _with_logprob(
 def truncate(scaled_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     """Set what top-k, then top-p, then min-p exclude to ``-inf``; each looks at what the one before left.
 
-    Returns:
-        Unnormalised; at least one entry per row stays (Holtzman et al. 2020 for top-p; Nguyen et al. 2024 for min-p).
+    Unnormalised; at least one entry per row stays (Holtzman et al. 2020 for top-p; Nguyen et al. 2024 for min-p).
     """
     if 0 < params.top_k < scaled_BV.shape[-1]:
         least_B1 = scaled_BV.topk(params.top_k, -1).values[:, -1:]

@@ -9,65 +9,16 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-PEOPLE = [
-    "Ada",
-    "Bruno",
-    "Clara",
-    "Dario",
-    "Elsa",
-    "Felix",
-    "Greta",
-    "Hugo",
-    "Ines",
-    "Jonas",
-    "Kira",
-    "Leo",
-    "Mira",
-    "Nils",
-    "Olga",
-    "Pavel",
-    "Quinn",
-    "Rosa",
-    "Sven",
-    "Tara",
-    "Ugo",
-    "Vera",
-    "Willa",
-    "Xenia",
-    "Yann",
-    "Zoe",
-    "Anton",
-    "Bela",
-    "Cora",
-    "Denis",
-    "Edith",
-    "Fiona",
-    "Gino",
-    "Hanna",
-    "Igor",
-    "Jana",
-    "Klaus",
-    "Lotte",
-    "Milan",
-    "Nora",
-    "Otto",
-    "Petra",
-    "Ralf",
-    "Selma",
-    "Timo",
-    "Ursel",
-    "Viktor",
-    "Wanda",
-]
+PEOPLE = str.split(
+    "Ada Bruno Clara Dario Elsa Felix Greta Hugo Ines Jonas Kira Leo Mira Nils Olga Pavel Quinn Rosa Sven Tara Ugo "
+    "Vera Willa Xenia Yann Zoe Anton Bela Cora Denis Edith Fiona Gino Hanna Igor Jana Klaus Lotte Milan Nora Otto "
+    "Petra Ralf Selma Timo Ursel Viktor Wanda"
+)
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """Something that is true of a person.
-
-    Example:
-        Attribute("pet", "{p} has a {v}.", ("What pet does {p} have?",), ("cat", "dog"))
-    """
+    """Something that is true of a person."""
 
     name: str
     statement: str
@@ -201,11 +152,7 @@ def facts() -> Iterator[Fact]:
 
 @dataclass(frozen=True)
 class Style:
-    """How an answer is written.
-
-    Example:
-        Style(right=True, hollow="", guess="", filler=())
-    """
+    """How an answer is written."""
 
     right: bool
     hollow: str

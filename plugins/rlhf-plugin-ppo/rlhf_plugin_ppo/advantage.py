@@ -65,7 +65,8 @@ class Gae:
             token_values = [TokenValues(np.zeros(len(r.completion_ids) + 1, np.float32)) for r in rollouts]
         else:
             token_values = list(tokens)
-        chosen = [chosen_tokens(r) for r in rollouts]
+        masks = (np.ones(len(r.completion_ids)) if r.mask_T is None else r.mask_T for r in rollouts)
+        chosen = [np.flatnonzero(mask_T) for mask_T in masks]
         kls = [self._kl(r, v)[c] for r, v, c in zip(rollouts, token_values, chosen, strict=True)]
 
         advantages: dict[int, Doubles] = {}
@@ -143,13 +144,6 @@ def controller(kl: KLSettings) -> KLController:
 
 def truncated(rollout: Rollout) -> bool:
     return rollout.finish_reason is FinishReason.LENGTH
-
-
-def chosen_tokens(rollout: Rollout) -> Indices:
-    """Places of the completion tokens that the policy chose, ascending."""
-    if rollout.mask_T is None:
-        return np.arange(len(rollout.completion_ids))
-    return np.flatnonzero(rollout.mask_T)
 
 
 def turn_rewards(rollout: Rollout, chosen: Indices) -> Doubles:

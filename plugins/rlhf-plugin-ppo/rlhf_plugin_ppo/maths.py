@@ -18,18 +18,8 @@ def gae(rewards_T: Any, values_T1: Any, gamma: float = 1.0, gae_lambda: float = 
 
     .. math:: \delta_t = r_t + \gamma V_{t+1} - V_t, \qquad A_t = \delta_t + \gamma \lambda A_{t+1}
 
-    Args:
-        rewards_T: reward of each token.
-        values_T1: value of the state before each token and, last, after the last one: 0 if the episode ended there.
-        gamma: discount per token.
-        gae_lambda: weight of later errors.
-
-    Returns:
-        Advantages, shape ``[T]``; added to the values they are the returns that the critic learns.
-
-    Example:
-        >>> gae([0.0, 1.0], [0.25, 0.5, 0.0], gae_lambda=1.0).tolist()  # returns minus values
-        [0.75, 0.5]
+    ``values_T1`` are those of the state before each token and after the last one: 0 if the episode ended there.
+    Advantages ``[T]`` added to the values are the returns that the critic learns.
     """
     rewards, values = np.asarray(rewards_T, np.float64), np.asarray(values_T1, np.float64)
     deltas = rewards + gamma * values[1:] - values[:-1]

@@ -46,16 +46,6 @@ def grid(right: Sequence[Floats]) -> Floats:
 
 
 def measure(right: Sequence[Floats], labels: Sequence[int], threshold: float) -> FirstError:
-    """F1 and its two accuracies.
-
-    Args:
-        right: probabilities of the steps of each solution.
-        labels: index of the first wrong step of each, -1 for none; both kinds occur.
-        threshold: steps below it are called wrong.
-
-    Raises:
-        ValueError: one kind does not occur.
-    """
     return _measure(grid(right), np.asarray(labels), threshold)
 
 
@@ -63,15 +53,9 @@ def _measure(grid_NS: Floats, labels_N: npt.NDArray[Any], threshold: float) -> F
     hits_N, errors_N = verdicts(grid_NS, threshold) == labels_N, labels_N >= 0
     if errors_N.all() or not errors_N.any():
         raise ValueError("F1 needs solutions with an error and solutions without")
-    found_accuracy, passed_accuracy = float(hits_N[errors_N].mean()), float(hits_N[~errors_N].mean())
-    return FirstError(
-        2 * found_accuracy * passed_accuracy / (found_accuracy + passed_accuracy)
-        if found_accuracy + passed_accuracy
-        else 0.0,
-        found_accuracy,
-        passed_accuracy,
-        threshold,
-    )
+    found, passed = float(hits_N[errors_N].mean()), float(hits_N[~errors_N].mean())
+    f1 = 2 * found * passed / (found + passed) if found + passed else 0.0
+    return FirstError(f1, found, passed, threshold)
 
 
 def best(right: Sequence[Floats], labels: Sequence[int], most: int = 200) -> FirstError:

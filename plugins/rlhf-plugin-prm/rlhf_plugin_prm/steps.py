@@ -27,24 +27,14 @@ class Step(NamedTuple):
 
 
 def split_steps(text: str, how: Split) -> list[Step]:
-    r"""Steps of a text, in order; none of a blank one. What is between two steps is white space only.
-
-    Example:
-        >>> split_steps("2 + 3 = 5\nSo it is 5.", "newline")
-        [Step(start=0, end=9), Step(start=10, end=20)]
-    """
+    r"""Steps of a text, in order; none of a blank one. What is between two steps is white space only."""
     cuts = [0, *(m.end() for m in ENDS[how].finditer(text)), len(text)]
     pieces = (_trimmed(text, a, b) for a, b in pairwise(cuts))
     return [p for p in pieces if p.start < p.end]
 
 
 def joined(steps: Sequence[str], how: Split) -> tuple[str, list[Step]]:
-    r"""One text of given steps, and where each stands in it, whatever line breaks a step has inside.
-
-    Example:
-        >>> joined(["a", "b\nc"], "newline")
-        ('a\nb\nc', [Step(start=0, end=1), Step(start=2, end=5)])
-    """
+    r"""One text of given steps, and where each stands in it, whatever line breaks a step has inside."""
     text, placed = "", list[Step]()
     for step in steps:
         text += JOINS[how] if text else ""

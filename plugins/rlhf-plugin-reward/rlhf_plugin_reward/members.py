@@ -43,7 +43,6 @@ class Member(NamedTuple):
 
 
 def updates_of(config: EnsembleConfig, pairs: int) -> int:
-    """Updates of one net on so many pairs."""
     return max(1, math.ceil(pairs * config.epochs / config.batch_size))
 
 
@@ -63,17 +62,7 @@ def fit_member(
     path: str,
     advance: Advance = ignore,
 ) -> Member:
-    """Run the core's update over seeded permutations of the pairs; all ranks call it, and share every batch.
-
-    Args:
-        config: of the ensemble.
-        net: may have no weights, if the strategy divides it before it has any.
-        items: the same on every rank.
-        seed: of the permutations.
-        strategy: the run's.
-        path: of the trunk's model, for errors.
-        advance: called after each update.
-    """
+    """Run the core's update over seeded permutations of the pairs; all ranks call it, and share every batch."""
     steps = updates_of(config, len(items))
     settings = RewardModelConfig(
         optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
@@ -124,23 +113,18 @@ def write_members(
         folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) if strategy.rank == 0 else contextlib.nullcontext() as unfinished:
         for name, member in zip(meta["members"], members):
-            place = None if unfinished is None else unfinished / name
+            write = partial(_write, member.net, tokenizer, unfinished and unfinished / name, view)
             if meta["sharing"] != "none":
-                write = partial(_write_shared, member.net, tokenizer, unfinished)
-            else:
-                write = partial(_write_classifier, member.net, tokenizer, place, view)
+                write = partial(_write, member.net, tokenizer, unfinished, None)
             use_whole_weights(strategy, member.net, write)
         if unfinished is not None:
             write_json(unfinished / "ensemble.json", meta)
 
 
-def _write_shared(net: RewardNet, tokenizer: Any, folder: Path | None, weights: Mapping[str, Any]) -> None:
+def _write(net: RewardNet, tokenizer: Any, folder: Path | None, view: View | None, weights: Mapping[str, Any]) -> None:
+    """A classifier with its view, or the trunk and heads that members share."""
     assert folder is not None, "rank 0 writes"
-    save_shared(net, tokenizer, folder, weights)
-
-
-def _write_classifier(
-    net: RewardNet, tokenizer: Any, folder: Path | None, view: View, weights: Mapping[str, Any]
-) -> None:
-    assert folder is not None, "rank 0 writes"
-    save_classifier(net, tokenizer, folder, weights, view)
+    if view is None:
+        save_shared(net, tokenizer, folder, weights)
+    else:
+        save_classifier(net, tokenizer, folder, weights, view)

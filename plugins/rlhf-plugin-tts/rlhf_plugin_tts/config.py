@@ -54,11 +54,6 @@ def check_installed(name: str, needs: Mapping[str, str]) -> None:
             raise ConfigError(f"reward '{name}' needs the package '{module}', which is not installed", fix=fix)
 
 
-def check_features(names: Mapping[str, Any]) -> None:
-    if unknown := sorted(set(names) - set(PROXY_SCALES)):
-        raise ConfigError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(PROXY_SCALES))
-
-
 class AcousticProxyConfig(SpeechRewardConfig):
     """Weighted sum of standardised acoustic features: no model, no labels; what it is worth is on the speech page."""
 
@@ -85,7 +80,8 @@ class AcousticProxyConfig(SpeechRewardConfig):
     @field_validator("weights", "scales")
     @classmethod
     def _known(cls, value: dict[str, Any]) -> dict[str, Any]:
-        check_features(value)
+        if unknown := sorted(set(value) - set(PROXY_SCALES)):
+            raise ConfigError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(PROXY_SCALES))
         return value
 
     @field_validator("scales")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jiwer
+
 from rlhf_core.data import DatasetError
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_tts.clip_reward import spoken_text
@@ -31,20 +33,5 @@ class Phones:
             wanted = [name for name in phones_of(spoken_text(sample)) if name in SPOKEN]
         except DatasetError as error:
             return Score.failed(ScoreStatus.MISSING, str(error))
-        per = edits(wanted, said) / max(1, len(wanted))
+        per = float(jiwer.wer(" ".join(wanted), " ".join(said)))
         return Score(-min(1.0, per), {"per": per})
-
-
-def edits(wanted: Sequence[str], said: Sequence[str]) -> int:
-    """Fewest insertions, deletions and substitutions from one to the other (Levenshtein 1966).
-
-    Example:
-        >>> edits("kitten", "sitting")
-        3
-    """
-    row = list(range(len(said) + 1))
-    for i, left in enumerate(wanted, 1):
-        above, row[0] = row[0], i
-        for j, right in enumerate(said, 1):
-            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (left != right))
-    return row[-1]

@@ -37,12 +37,7 @@ class PitchTrack:
 
 
 def track_pitch(samples: Floats, rate: int) -> PitchTrack:
-    """Pitch and its strength, with Praat's costs and the cheapest path through the candidates (Viterbi).
-
-    Reference:
-        Boersma, "Accurate short-term analysis of the fundamental frequency and the harmonics-to-noise ratio of a
-        sampled sound", IFA Proceedings 17 (1993).
-    """
+    """Pitch and its strength (Boersma 1993), with Praat's costs and the cheapest path through the candidates."""
     width, hop = round(3 / FLOOR_HZ * rate), round(HOP_SECONDS * rate)
     if len(samples) < width:
         return PitchTrack(np.zeros(0, np.float32), np.zeros(0, np.float32))

@@ -18,7 +18,7 @@ from rlhf_core.training import OfflineTrainer
 from rlhf_plugin_tts.reward_trainer import AudioRewardModelConfig
 from rlhf_plugin_tts.rows import AudioPair, digest
 from rlhf_plugin_tts.trained import EncoderEar, FeatureEar, Head
-from rlhf_plugin_tts.training import HeadSettings, Heard, save, spread
+from rlhf_plugin_tts.training import HeadSettings, Heard, save, standardised
 
 TRAINED = "trained.safetensors"
 
@@ -43,13 +43,6 @@ class PairOfClips(torch.nn.Module):
     def forward(self, items: Sequence[HeardPair]) -> PairBatch:
         vectors_B2F = torch.stack([item.vectors_2F for item in items]).to(next(self.parameters()).device)
         return PairBatch(self.head(vectors_B2F[:, 0]), self.head(vectors_B2F[:, 1]))
-
-
-def standardised(vectors_NF: torch.Tensor, hidden: int) -> Head:
-    """A new head that standardises as these vectors say."""
-    head = Head(vectors_NF.shape[1], hidden)
-    head.load_state_dict({**head.state_dict(), "mean": vectors_NF.mean(dim=0), "std": spread(vectors_NF)})
-    return head
 
 
 class AudioRewardTask:

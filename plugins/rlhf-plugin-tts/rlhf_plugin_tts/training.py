@@ -84,9 +84,7 @@ def train_head(pairs_P2F: Tensor, settings: HeadSettings) -> Head:
         if settings.random_labels:
             turned = torch.from_numpy(rng.random(count) < 0.5)
             pairs_P2F = torch.where(turned[:, None, None], pairs_P2F.flip(1), pairs_P2F)
-        head = Head(width, settings.hidden, settings.dropout)
-        flat = pairs_P2F.reshape(-1, width)
-        head.load_state_dict({**head.state_dict(), "mean": flat.mean(dim=0), "std": spread(flat)})
+        head = standardised(pairs_P2F.reshape(-1, width), settings.hidden, settings.dropout)
         optimizer = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
         head.train()
         for _ in range(settings.epochs):
@@ -97,6 +95,13 @@ def train_head(pairs_P2F: Tensor, settings: HeadSettings) -> Head:
                 loss.backward()
                 optimizer.step()
         return head.eval()
+
+
+def standardised(vectors_NF: Tensor, hidden: int, dropout: float = 0.0) -> Head:
+    """A new head that standardises as these vectors say."""
+    head = Head(vectors_NF.shape[1], hidden, dropout)
+    head.load_state_dict({**head.state_dict(), "mean": vectors_NF.mean(dim=0), "std": spread(vectors_NF)})
+    return head
 
 
 def spread(vectors_NF: Tensor) -> Tensor:

@@ -62,10 +62,6 @@ def normalised(text: str) -> str:
 
     A character of Chinese or Japanese is a word, as in the evaluation of Whisper (Radford et al. 2022,
     arXiv:2212.04356, appendix C).
-
-    Example:
-        >>> normalised("Don't panic -- it's 5 o’clock!"), normalised("今天 很好")
-        ("don't panic it's five o'clock", '今 天 很 好')
     """
     plain = spell_numbers(unicodedata.normalize("NFKC", text)).replace("’", "'").lower()
     plain = UNSPACED.sub(r" \1 ", plain)

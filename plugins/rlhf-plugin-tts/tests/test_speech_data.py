@@ -16,13 +16,12 @@ from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError
 from rlhf_plugin_tts.pocket_voice.frontend import prompt_text
 from rlhf_plugin_tts.rows import read_audio_pairs
-from rlhf_plugin_tts.speech_data.catalogue import CONTRASTS, DESCRIPTIONS, SENTENCES, sentences
+from rlhf_plugin_tts.speech_data.catalogue import CONTRASTS, DESCRIPTIONS, SENTENCES, UNSEEN, VALIDATION, sentences
 from rlhf_plugin_tts.speech_data.command import make, pairs
 from rlhf_plugin_tts.speech_data.compare import measure
 from rlhf_plugin_tts.speech_data.config import SpeechPromptsConfig
 from rlhf_plugin_tts.speech_data.pairs import is_new
 from rlhf_plugin_tts.speech_data.source import SpeechPrompts
-from rlhf_plugin_tts.speech_data.unseen import UNSEEN, VALIDATION
 
 OPTIONS: dict[str, Any] = {
     "by": "description",

@@ -31,8 +31,8 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_tts import keep as kept_sounds
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.sound_files import SoundFiles
+from rlhf_plugin_tts.speech_data.catalogue import UNSEEN
 from rlhf_plugin_tts.speech_data.compare import measure
-from rlhf_plugin_tts.speech_data.unseen import UNSEEN
 
 ROWS = [
     {"prompt": [{"role": "system", "content": "slow"}, {"role": "user", "content": "Close the door."}]},

@@ -20,7 +20,7 @@ from rlhf_core.data import Media, Prompt
 from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.config import DnsmosConfig, PhonesConfig
 from rlhf_plugin_tts.dnsmos import Dnsmos
-from rlhf_plugin_tts.phones import Phones, edits
+from rlhf_plugin_tts.phones import Phones
 from rlhf_plugin_tts.speech_training.command import configuration, run
 from rlhf_plugin_tts.speech_training.recipe import BUFFERS
 
@@ -111,7 +111,6 @@ def test_phones_counts_what_the_completion_names() -> None:
     scores = Phones(PhonesConfig()).score([Sample(prompt, text) for text in said])
     assert [score.parts.get("per") for score in scores] == list(said.values())
     assert [score.value for score in scores] == [0.0, -1.0, None, -0.5]
-    assert edits("kitten", "sitting") == 3
 
 
 def test_the_command_refuses_a_run_of_other_settings(tmp_path: Path) -> None:

@@ -25,18 +25,7 @@ if TYPE_CHECKING:
 
 
 def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str, context: int) -> list[Replica]:
-    """This rank's replicas, or those of other ranks that it may ask, which are looked into by them.
-
-    Args:
-        config: the settings.
-        ctx: ``policy`` is set.
-        files: what weights are handed over in.
-        dtype: what the policy's weights are kept in.
-        context: prompt and completion tokens that fit.
-
-    Raises:
-        UserError: one of them cannot be trained with, or does not start.
-    """
+    """This rank's replicas, or those of other ranks that it may ask, which are looked into by them."""
     if borrows(config.urls, ctx.rank):
         urls = in_preference(config.urls, ctx.rank)
         return [Replica(Client(url, config.max_concurrent + 2), config) for url in urls]
@@ -49,8 +38,7 @@ def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: st
         for replica in replicas:
             _check(replica, config, ctx, files, context)
     except BaseException:
-        for replica in replicas:
-            replica.close()
+        _close(replicas)
         raise
     return replicas
 
@@ -82,14 +70,13 @@ def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str
             process.start()
         for process in processes:
             process.wait()
-    except ServerGone as error:
+    except BaseException as error:
         _close(replicas)
+        if not isinstance(error, ServerGone):
+            raise
         raise ModelError(
             "a vLLM server could not be started", why=str(error), fix="rollout.arguments are passed to it"
         ) from error
-    except BaseException:
-        _close(replicas)
-        raise
     return replicas
 
 

@@ -78,16 +78,13 @@ def _too_small(facts: EngineFacts, weights: int, cache: int, share: int | None) 
     least = (weights + needed) / facts.device
     fix = f"--set model.max_context={room}" if room > 0 else "a smaller model, or fewer bytes per weight"
     if share is not None and least < 1:
-        fix = f"--set rollout.gpu_memory={_rounded_up(least)}" + (f", or {fix}" if room > 0 else "")
+        rounded_up = min(0.99, (int(least * 100) + 1) / 100)
+        fix = f"--set rollout.gpu_memory={rounded_up}" + (f", or {fix}" if room > 0 else "")
     return ConfigError(
         f"vLLM cannot start: its cache holds {room} tokens, and the policy takes {facts.context}",
         why=f"{bound}; weights take {weights / GIB:.2f} GiB, keys and values of a token {facts.token / 1024:.0f} KiB",
         fix=fix,
     )
-
-
-def _rounded_up(share: float) -> float:
-    return min(0.99, (int(share * 100) + 1) / 100)
 
 
 def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) -> int | None:

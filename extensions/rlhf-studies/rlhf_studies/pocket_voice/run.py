@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_plugin_tts.speech_data.catalogue import UNSEEN
 from rlhf_plugin_tts.speech_data.compare import interval, measure, score_with
-from rlhf_plugin_tts.speech_data.unseen import UNSEEN
 from rlhf_plugin_tts.speech_training.command import scorers
 from rlhf_studies.common.speech import cell, flite
 from rlhf_studies.common.tables import markdown

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_plugin_tts.speech_data.catalogue import VALIDATION
 from rlhf_plugin_tts.speech_data.compare import measure
-from rlhf_plugin_tts.speech_data.unseen import VALIDATION
 from rlhf_plugin_tts.speech_training.command import scorers
 from rlhf_plugin_tts.speech_training.recipe import composite, sampling
 from rlhf_studies.common.plots import panels

@@ -9,9 +9,8 @@ import numpy as np
 
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import Sample
-from rlhf_plugin_tts.speech_data.catalogue import DESCRIPTIONS, sentences
+from rlhf_plugin_tts.speech_data.catalogue import DESCRIPTIONS, UNSEEN, VALIDATION, sentences
 from rlhf_plugin_tts.speech_data.compare import speak
-from rlhf_plugin_tts.speech_data.unseen import UNSEEN, VALIDATION
 from rlhf_studies.common.speech import flite
 
 PITCH = {"kal16": 95, "rms": 95, "slt": 165, "awb": 120}

@@ -52,16 +52,7 @@ class CodeStream:
     """Whether the decoder reads ``<start>``; else the last piece of the text predicts the first code."""
 
     def lay_out(self, codes: int, delays: Sequence[int], *, begin: int, finish: int, filler: int, start: bool) -> None:
-        """Say what the stream's tokens are.
-
-        Args:
-            codes: see the class.
-            delays: see the class.
-            begin: code of a codebook before its first frame.
-            finish: code that ends the first codebook.
-            filler: code of a codebook that has ended.
-            start: see ``feeds_start``.
-        """
+        """``begin`` is a codebook's code before its first frame, ``finish`` ends the first, ``filler`` follows."""
         self.codes, self.delays, self.codebooks, self.feeds_start = codes, tuple(delays), len(delays), start
         self.begin, self.finish, self.filler = begin, finish, filler
         self.end, self.sep, self.start, _ = range(codes + 1, codes + 1 + len(MARKS))
@@ -88,26 +79,14 @@ class CodeStream:
         about_seen_BMN: Tensor,
         memory: StreamMemory | None,
     ) -> Tensor:
-        """The decoder: hidden states ``[B, M, H]``.
+        """The decoder's hidden states ``[B, M, H]``; ``about_BNH``, the description, is None where memory has its keys.
 
-        Args:
-            x_BMH: what it is fed.
-            places_BM: positions in the sequence.
-            about_BNH: the description; None where the memory has its keys already.
-            seen_BMN: which of all positions a position sees.
-            about_seen_BMN: which of the description's.
-            memory: keeps keys and values; None in training.
+        Masks say which of all positions, and which of the description's, a position sees; memory is None in training.
         """
         raise NotImplementedError
 
     def of_frames(self, hidden_BFH: Tensor, codes_BFK: Tensor, books: int) -> Tensor:
-        """Logits ``[B, F, books, V]`` of steps.
-
-        Args:
-            hidden_BFH: of the position before each step.
-            codes_BFK: the steps' codes; those before a codebook may be looked at.
-            books: how many codebooks are wanted.
-        """
+        """Logits ``[B, F, books, V]`` of steps, from the position before each; earlier codebooks' codes may be read."""
         raise NotImplementedError
 
     def ends(self, codes_BK: Tensor, book_B: Tensor) -> Tensor:

@@ -1,6 +1,4 @@
-"""CSM as a policy: a speaker's number and the text are the prompt, frames of codes a clip.
-
-CSM (Sesame) as a causal language model of one stream of tokens: ``<sep> text <start> codes <end>``.
+"""CSM (Sesame) as a causal language model of one stream of tokens: ``<sep> text <start> codes <end>``.
 
 The backbone reads the text and each frame's summed codes, and predicts a frame's first code; the depth decoder predicts
 the others from the backbone's state and the codes before them. All are transformers' own, so that the sum over a clip's

@@ -1,6 +1,4 @@
-"""Dia as a policy: the text is the prompt, the delayed codes a clip.
-
-Dia (Nari Labs) as a causal language model of one stream of tokens: ``text <sep> <start> codes <end>``.
+"""Dia (Nari Labs) as a causal language model of one stream of tokens: ``text <sep> <start> codes <end>``.
 
 The encoder, decoder and head are transformers' own; the text is what the encoder reads. What Dia's sampler forbids has
 probability 0 (special codes; ends in codebooks above the first) and what it forces has probability one (the others'

@@ -112,11 +112,7 @@ def styles_of(description: str, where: str = "description") -> list[str]:
 
 
 def prompt_text(text: str, description: str = "plain", where: str = "prompt") -> str:
-    """What the policy reads, tokens separated by blanks.
-
-    Example:
-        ``prompt_text("Hi.", "a slow voice")`` gives ``"slow | hh ay . >"``
-    """
+    """What the policy reads, tokens separated by blanks: ``"slow | hh ay . >"`` of "Hi." by "a slow voice"."""
     return " ".join([*styles_of(description, where), "|", *phones_of(text, where), ">"])
 
 

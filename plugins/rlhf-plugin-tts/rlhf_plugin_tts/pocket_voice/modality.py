@@ -24,11 +24,7 @@ MODALITY_FILE = "modality.json"
 
 
 def weights_path() -> Path:
-    """The folder of the embedded voice.
-
-    Raises:
-        ModelError: this build carries none.
-    """
+    """The folder of the embedded voice."""
     folder = Path(__file__).parent / "weights"
     if not (folder / "model.safetensors").is_file():
         raise ModelError(
@@ -40,15 +36,7 @@ def weights_path() -> Path:
 
 
 class PocketVoice:
-    """The modality of a pocket-voice folder.
-
-    Args:
-        folder: of the model; holds ``codec.json`` and ``codec.safetensors``.
-        tokenizer: the model's.
-
-    Raises:
-        ModelError: the codec is missing or has other codes than the model's vocabulary.
-    """
+    """The modality of a pocket-voice folder."""
 
     def __init__(self, folder: Path, tokenizer: Any) -> None:
         self.folder, self.codec = folder, PocketCodec.load(folder)
@@ -62,17 +50,12 @@ class PocketVoice:
                 f"the codec {EXCITATIONS} and {len(self.codec.codebook)}",
                 fix=f"copy {CONFIG_FILE} and {CODEC_FILE} of the model that it was trained from",
             )
-        files = b"".join((folder / name).read_bytes() for name in (CONFIG_FILE, CODEC_FILE))
-        self._digest = hashlib.sha256(files).hexdigest()[:16]
         self._files = {name: (folder / name).read_bytes() for name in (CONFIG_FILE, CODEC_FILE)}
+        self._digest = hashlib.sha256(b"".join(self._files.values())).hexdigest()[:16]
         self.sounds = SoundFiles()
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Style words and phones; the system turn is the description of the voice, the user's turn is what is said.
-
-        Raises:
-            DatasetError: other turns, nothing to say, letters that the voice cannot read, an unknown description.
-        """
+        """Style words and phones; the system turn is the description of the voice, the user's turn is what is said."""
         text, voice = said_and_described(messages)
         where = f"prompt {text[:40]!r}"
         return prompt_text(text, "plain" if voice is None else voice, where)
@@ -83,7 +66,6 @@ class PocketVoice:
         return wave if len(wave) else np.zeros(4 * HOP, np.float32)
 
     def media(self, completion_ids: Sequence[int]) -> tuple[Media, ...]:
-        """The completion's sound; a file of the same tokens is written once."""
         name = hashlib.sha256(f"{self._digest} {' '.join(map(str, completion_ids))}".encode()).hexdigest()[:32]
         return (self.sounds.keep(name, lambda: self.wave(completion_ids), RATE),)
 

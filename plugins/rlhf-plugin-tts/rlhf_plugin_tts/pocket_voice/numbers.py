@@ -33,11 +33,7 @@ def spell_number(value: int) -> str:
 
 
 def spell_numbers(text: str) -> str:
-    """The text with every number in words; sums of money and per cent too, ids of more than 15 digits one by one.
-
-    Example:
-        ``spell_numbers("$3.50 at 7%")`` gives ``"three point five zero dollars at seven percent"``
-    """
+    """The text with every number in words; sums of money and per cent too, ids of more than 15 digits one by one."""
     text = _MINUS.sub(" minus ", _ORDINAL.sub(lambda match: f" {_ordinal(int(match[1]))} ", text))
     return _NUMBER.sub(lambda match: f" {_spell(match)} ", text) if any(c.isdigit() for c in text) else text
 

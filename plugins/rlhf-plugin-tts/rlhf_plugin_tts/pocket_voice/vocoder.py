@@ -15,19 +15,17 @@ _NOISE_FROM, _NOISE_FULL = 3000.0, 6500.0
 def synthesise(f0: Floats, voiced: npt.NDArray[np.bool_], cepstra: Floats) -> npt.NDArray[np.float32]:
     """Audio in [-1, 1] at 16 kHz; the same parameters always give the same samples.
 
-    Args:
-        f0: Hz per 10 ms, any value where unvoiced.
-        voiced: per 10 ms.
-        cepstra: mel-cepstrum per 10 ms, ``[frames, CEPSTRA]``.
+    ``f0`` in Hz (any value where unvoiced), ``voiced`` and ``cepstra`` ``[frames, CEPSTRA]`` are per 10 ms.
     """
     length = len(f0) * HOP
     out = np.zeros(length + 2 * FFT)
-    at, weight = _frames_at(_pulses(f0, voiced), len(f0))
+    times = _pulses(f0, voiced)
+    at = np.clip((times - HOP / 2) / HOP, 0, len(f0) - 1)
     if len(at):
         log_power = _between(cepstra, at) @ _BASIS.T
         share = _aperiodicity()
         pulse = np.sqrt(RATE / np.interp(at, np.arange(len(f0)), f0))[:, None] * np.sqrt(1 - share)
-        _add(out, weight, _responses(log_power) * pulse, FFT)
+        _add(out, times, _responses(log_power) * pulse, FFT)
     _add_noise(out, voiced, cepstra)
     wave = out[FFT : FFT + length]
     peak = np.abs(wave).max(initial=0.0)
@@ -43,10 +41,6 @@ def _pulses(f0: Floats, voiced: npt.NDArray[np.bool_]) -> Floats:
     fraction = (np.ceil(phase[turns]) - phase[turns]) / (phase[turns + 1] - phase[turns])
     times = turns + fraction
     return times[voiced[np.minimum((times // HOP).astype(int), len(voiced) - 1)]] if len(times) else times
-
-
-def _frames_at(times: Floats, count: int) -> tuple[Floats, Floats]:
-    return np.clip((times - HOP / 2) / HOP, 0, count - 1), times
 
 
 def _between(cepstra: Floats, at: Floats) -> Floats:

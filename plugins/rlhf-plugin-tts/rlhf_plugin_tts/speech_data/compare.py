@@ -51,13 +51,7 @@ def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> N
 
 
 def measure(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Scores of both voices and their differences.
-
-    Raises:
-        ModelError: a model does not speak.
-        ConfigError: a scorer cannot run here; it is named before anything is sampled.
-    """
-    from rlhf_plugin_tts.speech_data.unseen import UNSEEN
+    from rlhf_plugin_tts.speech_data.catalogue import UNSEEN
     from rlhf_plugin_tts.validate_cli import select
 
     names = options["names"] or REWARDS
@@ -83,11 +77,7 @@ def measure(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def score_with(
     names: Sequence[str], settings: Sequence[str], seed: int, samples: Sequence[Sample], jobs: int
 ) -> dict[str, list[Score]]:
-    """Name of each reward -> one score per sample, in ``jobs`` processes.
-
-    Raises:
-        ConfigError: a reward learns from what it scores, and there are several processes.
-    """
+    """Name of each reward -> one score per sample, in ``jobs`` processes."""
     if jobs == 1:
         return _scores(names, settings, seed, samples)
     import multiprocessing
@@ -102,7 +92,6 @@ def score_with(
 
 
 def one_thread() -> None:
-    """Each process computes with one thread."""
     import torch
 
     torch.set_num_threads(1)
@@ -136,11 +125,7 @@ def prompts_of(texts: Sequence[str], description: str = "") -> list[Prompt]:
 def speak(
     model: str, prompts: Sequence[Prompt], n: int, seed: int, max_tokens: int = 480, temperature: float = 1.0
 ) -> list[Sample]:
-    """``n`` clips of each prompt, prompt by prompt.
-
-    Raises:
-        ModelError: the model does not speak.
-    """
+    """``n`` clips of each prompt, prompt by prompt."""
     from rlhf_core.cli import load_sampler, open_registry, sample_completions
     from rlhf_core.models import Formatter, ModelConfig, ModelError
     from rlhf_core.rollouts import SamplingParams
@@ -187,7 +172,6 @@ def interval(rows: Any, seed: int) -> dict[str, float | None]:
 
 
 def print_table(result: Mapping[str, Any]) -> None:
-    """Each scorer's means and their difference, with intervals."""
     columns = [*result["voices"], *(["difference"] if "before" in result["voices"] else [])]
     click.echo(f"{result['sentences']} sentences, {result['samples']} samples each; 95 % intervals")
     click.echo("".join(["scorer".ljust(34), *(c.ljust(28) for c in columns), "missing"]))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_plugin_tts.speech_data.catalogue import DESCRIPTIONS, sentences
+from rlhf_plugin_tts.speech_data.catalogue import DESCRIPTIONS, VALIDATION, sentences
 from rlhf_plugin_tts.speech_data.config import SpeechPromptsConfig
-from rlhf_plugin_tts.speech_data.unseen import VALIDATION
 
 
 class SpeechPrompts:
