@@ -13,8 +13,7 @@ from rlhf_core.data import Prompt, PromptGroup
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.generation import check_episode
 from rlhf_testing.config import built, check_config
-from rlhf_testing.purity import left_alone
-from rlhf_testing.report import require
+from rlhf_testing.report import left_alone, require
 from rlhf_testing.samples import make_context
 
 SAMPLING = SamplingParams(max_tokens=24)

@@ -9,8 +9,7 @@ from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.data import DatasetError, DatasetSettings
 from rlhf_core.data.settings import section_keys
 from rlhf_testing.config import built, check_config
-from rlhf_testing.purity import frozen
-from rlhf_testing.report import require
+from rlhf_testing.report import frozen, require
 from rlhf_testing.samples import make_context
 
 

@@ -12,10 +12,9 @@ import torch
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_testing.config import built, check_config
-from rlhf_testing.policies import policy_context
-from rlhf_testing.purity import left_alone
-from rlhf_testing.report import require
+from rlhf_testing.report import left_alone, require
 from rlhf_testing.rollout_weights import TOLERANCE, Asked, check_weights, logprob_gap, publish
+from rlhf_testing.samples import policy_context
 
 SAMPLING = SamplingParams(max_tokens=12, temperature=1.5)
 

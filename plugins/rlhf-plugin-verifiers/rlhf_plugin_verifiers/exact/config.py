@@ -36,7 +36,7 @@ class AnswerTagsConfig(VerifierConfig):
     """
 
     name: str = "answer_tags"
-    component: ClassVar[str] = "rlhf_plugin_verifiers.exact.answer_tags:answer_tags_verifier"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.exact.verifiers:answer_tags_verifier"
     mode: Literal["strict", "lenient"] = "strict"
     """``strict``: one pair of tags, at the end; ``lenient``: the last pair after the reasoning, wherever it stands."""
     ignore_case: bool = True

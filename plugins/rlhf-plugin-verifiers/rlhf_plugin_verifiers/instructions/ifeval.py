@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from rlhf_plugin_verifiers.instructions.language import in_language
+from rlhf_plugin_verifiers.instructions.lexicon import in_language
 from rlhf_plugin_verifiers.instructions.sentences import count_words, sentences, word_tokens
 
 OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
