@@ -43,7 +43,6 @@ class GradeReward:
         return number(answer, "grade", self.config.low, self.config.high)
 
     def as_score(self, verdict: Verdict[float]) -> Score:
-        """A grade on the scale from 0 to 1."""
         if verdict.value is None:
             return verdict.missing
         span = self.config.high - self.config.low
@@ -60,7 +59,6 @@ def response_of(sample: Sample) -> str:
 
 
 def close_judge(judge: Any) -> None:
-    """Close a judge that can be closed."""
     if callable(close := getattr(judge, "close", None)):
         close()
 

@@ -273,7 +273,6 @@ class PaidService(Generic[C]):
         return text.replace(self.secret.get_secret_value(), "***")[:400]
 
     def hint(self, text: str) -> str:
-        """What to change, for the refusals that have one cause."""
         if "temperature" in text:
             return "; set judge.send_temperature=false for this model"
         return f"; check {self.config.key_variable}" if "401" in text else ""

@@ -94,7 +94,6 @@ def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
 
 
 def question(match: Match, a: str, b: str, order: str, system: str, asking: Asking) -> JudgeRequest:
-    """The question in one order."""
     text = delimited(("response_a", a), ("response_b", b), conversation=match.prompt)
     return asking.request(f"{match.id}:{order}", text, system)
 

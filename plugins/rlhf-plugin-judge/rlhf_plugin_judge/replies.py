@@ -64,7 +64,6 @@ class ServiceReply(JudgeReply):
 
 
 def kept_row(reply: ServiceReply, model: str, at: float) -> dict[str, Any]:
-    """A reply as it is kept."""
     row: dict[str, Any] = {
         "text": reply.text,
         "model": model,

@@ -29,7 +29,6 @@ class Asking(Config):
     """Ask once more where the answer is not the JSON that was asked for."""
 
     def request(self, name: str, text: str, system: str) -> JudgeRequest:
-        """A question of one turn."""
         turns: tuple[Message, ...] = ({"role": "user", "content": text},)
         return JudgeRequest(name, turns, system, self.max_tokens, self.temperature, self.seed)
 

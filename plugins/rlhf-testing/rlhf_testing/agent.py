@@ -29,7 +29,6 @@ class FakeEngine:
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
     ) -> list[Rollout]:
-        """One rollout per request."""
         self.requests += requests
         self.calls.append((sampling, policy_version))
         return [self._one(r, sampling, policy_version) for r in requests]

@@ -43,7 +43,6 @@ def check_benchmark(config: ComponentConfig, ctx: BuildContext | None = None) ->
 
 
 def check_metrics(config: ComponentConfig, metrics: Any) -> None:
-    """Name -> finite number."""
     is_mapping = isinstance(metrics, Mapping) and bool(metrics)
     require(is_mapping, config, "evaluate() returns metrics by name", f"{type(metrics).__name__} {metrics!r:.80}")
     bad = {

@@ -57,7 +57,6 @@ def check_rows(config: ComponentConfig, returned: Any, split: str) -> list[dict[
 
 
 def check_ids(config: ComponentConfig, rows_by_split: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """No id twice, in a split or across splits."""
     seen: dict[Any, str] = {}
     for split, rows in rows_by_split.items():
         for number, row in enumerate(rows):

@@ -36,7 +36,6 @@ def gradients(loss: Loss, batch: PairBatch) -> torch.Tensor:
 
 
 def check_pair_loss(config: ComponentConfig, loss: Loss) -> None:
-    """All properties of a pair loss."""
     batch = make_pair_batch(torch.tensor([-2.0, -1.0, 0.3, 1.5, -0.5], dtype=torch.float64))
     check_output(config, loss, batch)
     check_pure(config, loss, batch)

@@ -63,7 +63,6 @@ def make_requests(tokenizer: Any) -> list[RolloutRequest]:
 
 
 def check_answers(config: ComponentConfig, requests: Sequence[RolloutRequest], rollouts: Sequence[Rollout]) -> None:
-    """Each request has its rollout."""
     got = [(r.prompt_id, r.group_index) if isinstance(r, Rollout) else type(r).__name__ for r in rollouts]
     wanted = [(r.prompt_id, r.group_index) for r in requests]
     require(got == wanted, config, "one Rollout per request, in order", f"{got} instead of {wanted}")

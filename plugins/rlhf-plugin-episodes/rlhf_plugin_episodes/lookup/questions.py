@@ -69,13 +69,11 @@ class Question:
 
 
 def find(world: World, attribute: str, person: str) -> Call:
-    """The search for one fact."""
     query = f"{attribute} of {person}"
     return Call("search", query, world.search(query))
 
 
 def compute(left: str, operation: str, right: str) -> Call:
-    """The calculator's part."""
     a, b = int(left), int(right)
     value = {"plus": a + b, "minus": a - b, "times": a * b}[operation]
     return Call("calculator", f"{left}{OPERATIONS[operation]}{right}", str(value))

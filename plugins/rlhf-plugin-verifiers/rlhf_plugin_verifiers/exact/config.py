@@ -131,7 +131,6 @@ class JsonSchemaConfig(VerifierConfig):
     """Share of the value given for JSON of any kind."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        """There must be a schema, and it must be one."""
         from rlhf_plugin_verifiers.exact.schema import why_unusable
 
         return why_unusable(self.definition if self.definition is not None else prompt.meta.get("schema"))

@@ -12,7 +12,6 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a list, as it is printed."""
     return tuple(text.split())
 
 
