@@ -23,8 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf_core.models.layers.matmul import use_matmul_backend
 from rlhf_plugin_episodes.lookup import weights_path
-from rlhf_plugin_episodes.lookup.demonstrations import TOOLS, conversation
-from rlhf_plugin_episodes.lookup.questions import CALLS, draw_question
+from rlhf_plugin_episodes.lookup.questions import CALLS, TOOLS, conversation, draw_question
 from rlhf_plugin_episodes.lookup.world import World, draw_facts, names_of
 from rlhf_studies.data_mixes.beginner import beginner
 from scripts.build_pocket import padded, save, train, write_record

@@ -144,8 +144,7 @@ def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder:
     from rlhf_core.runs.launch.run import plan_run, preflight
     from rlhf_core.runs.run_dir import RunDir
     from rlhf_plugin_preflight.memory.footprint import footprint
-    from rlhf_plugin_preflight.memory.placement import placement_of
-    from rlhf_plugin_preflight.memory.plan import plan_for
+    from rlhf_plugin_preflight.memory.plan import placement_of, plan_for
 
     registry, hooks = open_plugins()
     config = resolve_options(registry, (), settings, names)

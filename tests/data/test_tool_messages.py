@@ -19,7 +19,7 @@ from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Demonstration, Message, ToolCall, calls_of, message_text, tool_name
 from rlhf_core.types.rollouts import Prompt, Sample
 from rlhf_core.workers.codec import sample_from_json, sample_to_json
-from rlhf_plugin_episodes.row_forms import to_row
+from rlhf_plugin_episodes.cli import to_row
 from rlhf_plugin_judge.delimiters import delimited
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}

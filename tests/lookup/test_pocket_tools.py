@@ -14,7 +14,7 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.sources import resolve_model
 from rlhf_plugin_episodes.lookup import weights_path
 from rlhf_plugin_episodes.lookup.config import LookupDataConfig
-from rlhf_plugin_episodes.lookup.demonstrations import TOOLS
+from rlhf_plugin_episodes.lookup.questions import TOOLS
 from rlhf_plugin_episodes.lookup.source import LookupSource
 from rlhf_plugin_sft.task import all_answers
 

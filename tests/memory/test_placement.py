@@ -13,8 +13,7 @@ from rlhf_plugin_preflight.memory.backward import AFTER, FIRST, HEAD, LAST, OTHE
 from rlhf_plugin_preflight.memory.check import certain_bytes, most_certain
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
 from rlhf_plugin_preflight.memory.layouts import LAYOUTS
-from rlhf_plugin_preflight.memory.placement import placement_of
-from rlhf_plugin_preflight.memory.plan import Placement, fewest_ranks, plan_for
+from rlhf_plugin_preflight.memory.plan import Placement, fewest_ranks, placement_of, plan_for
 from rlhf_plugin_preflight.memory.sampling import Sampling
 from rlhf_plugin_preflight.memory.sizes import Row, Sizes
 from rlhf_plugin_preflight.memory.update import Update

@@ -25,11 +25,10 @@ from rlhf_plugin_datagen.principles import SEVEN
 from rlhf_plugin_evaluate import judging
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.delimiters import delimited
-from rlhf_plugin_judge.grading import GradeReward
+from rlhf_plugin_judge.grading import GradeReward, JudgeVerifier
 from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig, JudgeVerifierConfig
 from rlhf_plugin_judge.verdict import repair_request
-from rlhf_plugin_judge.verifier import JudgeVerifier
 from rlhf_plugin_rubric.config import RubricRewardConfig
 from rlhf_plugin_rubric.judge_reward import RubricReward
 from rlhf_plugin_rubric.rubric import load_rubric

@@ -26,9 +26,7 @@ ONE_CONVERSATION = ("zero_shot", "react", "plan_and_execute", "code_executor")
 @click.option("--task-seed", type=click.IntRange(0), default=17, show_default=True, help="Decides the tasks.")
 @click.option("--temperature", type=click.FloatRange(0), default=0.8, show_default=True, help="Plays differ by it.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same plays.")
-@click.option(
-    "--workers", type=click.IntRange(1), help="Tasks at a time; default 16 with a model of this process, else 4."
-)
+@click.option("--workers", type=click.IntRange(1), help="Tasks at a time; default 16 with backend native, else 4.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="backend.X=Y, agent_settings.X=Y. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show the tasks; nothing is played.")
 def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: Any) -> None:

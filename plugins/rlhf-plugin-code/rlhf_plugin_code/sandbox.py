@@ -23,8 +23,6 @@ from types import TracebackType
 from typing import Any
 
 from rlhf_core.config import ConfigError
-from rlhf_plugin_code.host import UNSAFE as UNSAFE
-from rlhf_plugin_code.host import describe, executable, installed_packages, interpreter
 from rlhf_plugin_code.request_files import Part, RequestFiles, encode, read
 from rlhf_plugin_code.results import Ended as Ended
 from rlhf_plugin_code.results import Limits as Limits
@@ -32,6 +30,41 @@ from rlhf_plugin_code.results import SandboxError as SandboxError
 from rlhf_plugin_code.results import Starved as Starved
 from rlhf_plugin_code.results import TestReport as TestReport
 from rlhf_plugin_code.results import check_memory, longest_s, report
+
+UNSAFE = "none: programs run with this user's rights"
+
+
+def executable() -> str:
+    """The interpreter itself, not the one of a virtual environment, which programs cannot read."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def interpreter() -> list[str]:
+    """What a program needs of this interpreter's prefix: its programs, shared libraries and standard library."""
+    paths = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib", vars={"platbase": sys.base_exec_prefix})]
+    for prefix in dict.fromkeys((sys.base_prefix, sys.base_exec_prefix)):
+        paths += [f"{prefix}/bin", *sorted(map(str, Path(prefix, "lib").glob("*.so*")))]
+    return [p for p in dict.fromkeys(paths) if os.path.exists(p)]
+
+
+def installed_packages() -> list[str]:
+    """Folders of installed packages: the base interpreter's, those of a virtual environment, and the system's."""
+    base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
+    prefixes = (None, base)
+    paths = [sysconfig.get_path(kind, vars=prefix) for kind in ("purelib", "platlib") for prefix in prefixes]
+    paths += [str(p) for p in Path("/usr/lib").glob("python3*/*-packages")]
+    return [*dict.fromkeys(paths)]
+
+
+def describe(name: str, ready: Mapping[str, Any]) -> str:
+    """How programs are isolated, in one line."""
+    if name == UNSAFE:
+        return UNSAFE
+    landlock = f"landlock {ready['landlock']}" if ready["landlock"] else "no landlock in this kernel"
+    proc = "" if ready["proc"] else ", no /proc (memory is watched per process only; who sleeps too long is an error)"
+    mounts = ", programs can list mounts" if ready["mounts"] and ready["proc"] else ""
+    return f"{name}, seccomp, {landlock}, resource limits{proc}{mounts}"
+
 
 BOOT = (
     "import sys; sys.path.insert(0, f'/proc/self/fd/{sys.argv[1]}'); from rlhf_plugin_code.inside.zygote import main; "

@@ -16,8 +16,8 @@ import pytest
 from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_code import results
 from rlhf_plugin_code.config import AssertsConfig
-from rlhf_plugin_code.inside.clock import OwnClock
 from rlhf_plugin_code.inside.tasks import Look, Task
+from rlhf_plugin_code.inside.waiting import OwnClock
 from rlhf_plugin_code.sandbox import Limits, Sandbox, SandboxError
 from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 

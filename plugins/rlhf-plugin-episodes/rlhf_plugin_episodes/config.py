@@ -102,7 +102,6 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
         return tuple(secret for tool in self.tools for secret in tool.secrets)
 
     def offered(self) -> Sequence[Tool]:
-        """The specification of each tool."""
         from rlhf_plugin_episodes.functions import specs_in
 
         return (*(tool.spec() for tool in self.tools), *(spec for file in self.files for spec in specs_in(file)))

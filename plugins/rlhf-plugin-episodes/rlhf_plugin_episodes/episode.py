@@ -66,7 +66,6 @@ class Episode:
 
     @property
     def prompt(self) -> Prompt:
-        """What was asked."""
         return self.group.prompt
 
     @property
@@ -89,7 +88,6 @@ class Episode:
         return min(self.budget - len(self._ids), self.context - len(self.read))
 
     def request(self, most: int | None) -> RolloutRequest:
-        """The next turn to sample."""
         seed = request_seed(self.seed, "turn", self.policy_turns) if self.policy_turns else self.seed
         limit = self.left if most is None else min(self.left, most)
         return RolloutRequest(self.prompt.id, self.read, self.index, seed, limit)

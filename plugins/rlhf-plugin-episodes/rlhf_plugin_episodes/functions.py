@@ -71,7 +71,6 @@ class FunctionTool:
 
 
 def load_functions(file: str) -> dict[str, FunctionTool]:
-    """Import a file of tools."""
     path = Path(file).expanduser()
     spec = importlib.util.spec_from_file_location(f"tools_of_{path.stem}", path)
     if spec is None or spec.loader is None:

@@ -96,6 +96,5 @@ def episode_key(version: int, prompt_id: str, index: int, seed: int) -> str:
 
 
 def digest(value: Any) -> str:
-    """Names the content of a request."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=list)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -21,7 +21,6 @@ class ToolsEnvironment:
 
     @classmethod
     def from_config(cls, config: ToolsEnvironmentConfig, ctx: BuildContext) -> ToolsEnvironment:
-        """Build every tool."""
         built = {str(tool.spec()["function"]["name"]): tool.build(ctx) for tool in config.tools}
         for file in config.files:
             built |= load_functions(file)

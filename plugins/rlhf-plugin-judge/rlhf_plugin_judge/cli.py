@@ -47,8 +47,7 @@ def agreement(
     """
     from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_core.config import parse_settings
-    from rlhf_plugin_judge.agreement import pair_agreement
-    from rlhf_plugin_judge.pairwise import matches_of, questions
+    from rlhf_plugin_judge.pairwise import matches_of, pair_agreement, questions
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 
     registry = open_registry()

@@ -53,7 +53,6 @@ class AnthropicConfig(PaidConfig):
 
     @property
     def takes_temperature(self) -> bool:
-        """Whether the temperature is sent."""
         if self.send_temperature is not None:
             return self.send_temperature
         return any(is_version(self.model, name) for name in TAKE_TEMPERATURE)

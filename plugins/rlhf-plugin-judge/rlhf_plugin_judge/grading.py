@@ -1,4 +1,4 @@
-"""Absolute grades: each completion on a scale, by itself."""
+"""One completion at a time: a grade on a scale, or a yes or no."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from rlhf_core.data import message_text
 from rlhf_core.rewards import JudgeRequest, Sample, Score
 from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.texts import read_completion
-from rlhf_plugin_judge.verdict import Verdict, ask_json, number
+from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json, number
 
 if TYPE_CHECKING:
+    from rlhf_core.config import BuildContext
     from rlhf_core.rewards import Judge
-    from rlhf_plugin_judge.rewards import JudgeRewardConfig
+    from rlhf_plugin_judge.rewards import JudgeRewardConfig, JudgeVerifierConfig
+
 
 SYSTEM = """You grade the response of an assistant. {criterion}
 Think in one or two sentences. Then write one JSON object and nothing after it:
@@ -29,28 +31,18 @@ class GradeReward:
         self.system = SYSTEM.format(criterion=config.criterion, low=config.low, high=config.high)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        asking = self.config.asking
         requests = [self.request(i, s) for i, s in enumerate(samples)]
-        return [self.as_score(v) for v in ask_json(self.judge, requests, self.parse, asking.repair)]
+        return [self.as_score(v) for v in ask_json(self.judge, requests, self.parse, self.config.asking.repair)]
 
     def request(self, at: int, sample: Sample) -> JudgeRequest:
-        asking = self.config.asking
         text = delimited(("response", response_of(sample)), conversation=sample.before)
-        return JudgeRequest(
-            f"{sample.prompt.id}#{at}",
-            ({"role": "user", "content": text},),
-            self.system,
-            asking.max_tokens,
-            asking.temperature,
-            asking.seed,
-        )
+        return self.config.asking.request(f"{sample.prompt.id}#{at}", text, self.system)
 
     def parse(self, answer: dict[str, Any]) -> float:
         """The grade; :class:`Unusable` if there is none on the scale."""
         return number(answer, "grade", self.config.low, self.config.high)
 
     def as_score(self, verdict: Verdict[float]) -> Score:
-        """A grade on the scale from 0 to 1."""
         if verdict.value is None:
             return verdict.missing
         span = self.config.high - self.config.low
@@ -67,6 +59,51 @@ def response_of(sample: Sample) -> str:
 
 
 def close_judge(judge: Any) -> None:
-    """Close a judge that can be closed."""
     if callable(close := getattr(judge, "close", None)):
         close()
+
+
+YES_OR_NO = """You check the response of an assistant. {criterion}
+Think in one or two sentences. Then write one JSON object and nothing after it:
+{{"why": "...", "verdict": true}}
+where "verdict" is true for yes and false for no."""
+COMPARE = "\nThe reference answer is right; a response that says the same in other words is right too."
+
+
+class JudgeVerifier:
+    """1.0 for yes, 0.0 for no; parts ``yes`` and ``repaired``."""
+
+    def __init__(self, config: JudgeVerifierConfig, judge: Judge) -> None:
+        self.config, self.judge = config, judge
+        self.system = YES_OR_NO.format(criterion=config.criterion)
+
+    @classmethod
+    def from_config(cls, config: JudgeVerifierConfig, ctx: BuildContext) -> JudgeVerifier:
+        return cls(config, config.judge.build(ctx))
+
+    def verify(self, sample: Sample) -> Score:
+        verdict = ask_json(self.judge, [self.request(sample)], yes, self.config.asking.repair)[0]
+        if verdict.value is None:
+            return verdict.missing
+        parts = {"yes": float(verdict.value), "repaired": float(verdict.repaired)}
+        return Score(float(verdict.value), parts, detail=verdict.why)
+
+    def request(self, sample: Sample) -> JudgeRequest:
+        answer = sample.prompt.answer
+        shown = answer is not None and self.config.reference != "never"
+        text = delimited(
+            *([("reference", str(answer))] if shown else []),
+            ("response", response_of(sample)),
+            conversation=sample.before,
+        )
+        return self.config.asking.request(sample.prompt.id, text, self.system + (COMPARE if shown else ""))
+
+    def close(self) -> None:
+        close_judge(self.judge)
+
+
+def yes(answer: dict[str, Any]) -> bool:
+    value = answer.get("verdict")
+    if not isinstance(value, bool):
+        raise Unusable('"verdict" must be true or false')
+    return value

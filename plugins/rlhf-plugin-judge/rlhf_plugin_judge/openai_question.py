@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Message, json_values, message_text
 from rlhf_core.rewards import JudgeRequest
-from rlhf_plugin_judge.answers import digest
 from rlhf_plugin_judge.prices import most, most_tokens
 from rlhf_plugin_judge.question import Question
-from rlhf_plugin_judge.replies import ToolRequest
-from rlhf_plugin_judge.texts import clean
-from rlhf_plugin_judge.tool_blocks import TOOLS_ADD
+from rlhf_plugin_judge.replies import ToolRequest, digest
+from rlhf_plugin_judge.texts import TOOLS_ADD, clean
 
 if TYPE_CHECKING:
     from rlhf_plugin_judge.openai_config import OpenAIConfig

@@ -17,12 +17,11 @@ from pydantic import SecretStr
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import cache_folder
 from rlhf_core.rewards import JudgeRequest, ScoreStatus
-from rlhf_plugin_judge.answers import Answers
 from rlhf_plugin_judge.background import Background, together
 from rlhf_plugin_judge.ledger import Budget, Ledger
 from rlhf_plugin_judge.paid_config import PaidConfig
 from rlhf_plugin_judge.prices import NANO, Tokens
-from rlhf_plugin_judge.replies import ServiceReply, failed, kept_reply, kept_row
+from rlhf_plugin_judge.replies import Answers, ServiceReply, failed, kept_reply, kept_row
 from rlhf_plugin_judge.retries import (
     GAVE_UP,
     is_a,
@@ -274,7 +273,6 @@ class PaidService(Generic[C]):
         return text.replace(self.secret.get_secret_value(), "***")[:400]
 
     def hint(self, text: str) -> str:
-        """What to change, for the refusals that have one cause."""
         if "temperature" in text:
             return "; set judge.send_temperature=false for this model"
         return f"; check {self.config.key_variable}" if "401" in text else ""

@@ -63,7 +63,6 @@ class PaidConfig(ComponentConfig):
 
     @property
     def key_variable(self) -> str:
-        """The environment variable that holds the key."""
         raise NotImplementedError
 
     @property

@@ -5,21 +5,25 @@ A judge that prefers whatever comes first is common (Zheng et al. 2023, "Judging
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Message, PreferencePair
-from rlhf_core.rewards import JudgeRequest, Sample, Score, ScoreStatus
+from rlhf_core.rewards import Judge, JudgeRequest, Sample, Score, ScoreStatus
+from rlhf_core.runs import wilson
 from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.grading import close_judge
+from rlhf_plugin_judge.rewards import Asking
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
 
 if TYPE_CHECKING:
     from rlhf_core.rewards import Judge
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
+
 
 SYSTEM = """You compare two responses of an assistant to the same conversation. {criterion}
 Neither their order nor their length says which is better.
@@ -90,16 +94,8 @@ def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
 
 
 def question(match: Match, a: str, b: str, order: str, system: str, asking: Asking) -> JudgeRequest:
-    """The question in one order."""
     text = delimited(("response_a", a), ("response_b", b), conversation=match.prompt)
-    return JudgeRequest(
-        f"{match.id}:{order}",
-        ({"role": "user", "content": text},),
-        system,
-        asking.max_tokens,
-        asking.temperature,
-        asking.seed,
-    )
+    return asking.request(f"{match.id}:{order}", text, system)
 
 
 def better(answer: dict[str, Any]) -> tuple[float, str]:
@@ -184,3 +180,29 @@ def in_words(row: Result) -> str:
     short = rival if len(rival) <= SHOWN else f"{rival[:SHOWN]}…"
     reasons = [f"as {place}: {why}" for place, why in (("A", row.as_a), ("B", row.as_b)) if why]
     return f'{verdict} against "{short}"' + (f": {'; '.join(reasons)}" if reasons else "")
+
+
+def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str, asking: Asking) -> dict[str, Any]:
+    """Ask about labelled pairs in both orders, and compare.
+
+    JSON values: ``accuracy`` (share of the ``judged`` that agree; a tie counts half) with its 95 % interval ``low`` to
+    ``high`` (Wilson 1927), NaN if nothing was judged; ``flipped`` (share of the judged in which the position decided),
+    ``ties`` (both orders called it even), ``missing`` (reason -> count), ``cost_usd``.
+    """
+    outcomes = compare(judge, matches_of(pairs), criterion, asking)
+    shares = [o.share for o in outcomes if o.share is not None]
+    accuracy = sum(shares) / len(shares) if shares else math.nan
+    low, high = wilson(accuracy, len(shares))
+    share = (lambda n: n / len(shares)) if shares else (lambda n: math.nan)
+    flipped = sum(o.flipped for o in outcomes)
+    return {
+        "count": len(pairs),
+        "judged": len(shares),
+        "accuracy": accuracy,
+        "low": low,
+        "high": high,
+        "flipped": share(flipped),
+        "ties": share(shares.count(0.5) - flipped),
+        "missing": dict(Counter(o.status.value for o in outcomes if o.share is None)),
+        "cost_usd": sum(o.cost_usd for o in outcomes),
+    }

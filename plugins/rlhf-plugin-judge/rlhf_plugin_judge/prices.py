@@ -91,5 +91,4 @@ def most(price: Price, texts: Iterable[str], max_tokens: int, share: float = 1.0
 
 
 def most_tokens(texts: Iterable[str]) -> int:
-    """At most so many tokens do the texts of one request have."""
     return sum(len(t.encode()) + MESSAGE_TOKENS for t in texts) + REQUEST_TOKENS

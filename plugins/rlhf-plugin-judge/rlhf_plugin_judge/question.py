@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import message_text
 from rlhf_core.rewards import JudgeRequest
-from rlhf_plugin_judge.answers import digest
 from rlhf_plugin_judge.prices import most, most_tokens
-from rlhf_plugin_judge.replies import ToolRequest
-from rlhf_plugin_judge.texts import clean
-from rlhf_plugin_judge.tool_blocks import TOOLS_ADD, definitions, turns_of
+from rlhf_plugin_judge.replies import ToolRequest, digest
+from rlhf_plugin_judge.texts import TOOLS_ADD, clean, definitions, turns_of
 
 if TYPE_CHECKING:
     from rlhf_plugin_judge.config import AnthropicConfig

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rlhf_core.config import BuildContext, ComponentConfig, Config, ConfigError, component
-from rlhf_core.data import Prompt
-from rlhf_core.rewards import VerifierConfig
+from rlhf_core.data import Message, Prompt
+from rlhf_core.rewards import JudgeRequest, VerifierConfig
 from rlhf_plugin_judge.config import AnthropicConfig
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ class Asking(Config):
     seed: int = Field(default=0, ge=0)
     repair: bool = True
     """Ask once more where the answer is not the JSON that was asked for."""
+
+    def request(self, name: str, text: str, system: str) -> JudgeRequest:
+        turns: tuple[Message, ...] = ({"role": "user", "content": text},)
+        return JudgeRequest(name, turns, system, self.max_tokens, self.temperature, self.seed)
 
 
 class JudgeRewardConfig(ComponentConfig):
@@ -80,7 +84,7 @@ class JudgeVerifierConfig(VerifierConfig):
     """A judge's yes or no, one completion at a time, in a worker process; 1.0 or 0.0."""
 
     name: str = "judge"
-    component: ClassVar[str] = "rlhf_plugin_judge.verifier:JudgeVerifier.from_config"
+    component: ClassVar[str] = "rlhf_plugin_judge.grading:JudgeVerifier.from_config"
     needs_answer: ClassVar[bool] = False
     judge: JudgeField = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
     criterion: str = "Is the response correct?"

@@ -189,7 +189,6 @@ class Handler(BaseHTTPRequestHandler):
         return self.path.endswith("/chat/completions")
 
     def new_message(self, body: dict[str, Any]) -> None:
-        """Answer, or do worse."""
         service = self.server.service
         service.bodies.append(body)
         if body.get("tools") and not service.tools:
@@ -266,7 +265,6 @@ class Handler(BaseHTTPRequestHandler):
             self.send(200, json.dumps(self.batch(parts[3])))
 
     def batch(self, name: str) -> dict[str, Any]:
-        """A batch as the API describes it."""
         row = self.server.service.batches[name]
         url = f"{self.server.url}/v1/messages/batches/{name}/results"
         return batch_of(name, len(row["requests"]), url if row["polls"] > self.server.service.polls else None)
@@ -341,7 +339,6 @@ class StandIn(ThreadingHTTPServer):
 
 
 def arguments(about: str | None) -> argparse.ArgumentParser:
-    """Options of a command that serves."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=SHARE", help=", ".join(FAULTS))

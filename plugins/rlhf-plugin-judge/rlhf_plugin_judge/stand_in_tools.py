@@ -21,7 +21,6 @@ class Wrote:
 
 
 def name_of(body: Mapping[str, Any]) -> str:
-    """A question's hash."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -89,7 +88,6 @@ def fault_of_chat(body: Body) -> str:
 
 
 def blocks_of(wrote: Wrote, number: int) -> list[dict[str, Any]]:
-    """As content blocks of a message."""
     text = [{"type": "text", "text": wrote.text}] if wrote.text else []
     calls = [
         {"type": "tool_use", "id": f"toolu_{number}_{i}", "name": name, "input": dict(arguments)}
@@ -99,7 +97,6 @@ def blocks_of(wrote: Wrote, number: int) -> list[dict[str, Any]]:
 
 
 def completion(body: Body, wrote: Wrote, number: int, usage: tuple[int, int]) -> dict[str, Any]:
-    """As a chat completion."""
     calls = [
         {
             "id": f"call_{number}_{i}",

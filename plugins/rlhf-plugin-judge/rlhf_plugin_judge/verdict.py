@@ -42,7 +42,6 @@ class Verdict(Generic[T]):
 
     @property
     def missing(self) -> Score:
-        """The score of what has no verdict."""
         return Score.failed(self.status, self.detail)
 
 

@@ -13,9 +13,8 @@ from rlhf_core.models import ModelConfig, load_policy
 from rlhf_core.models.save import save_model
 from rlhf_core.rewards import JudgeReply, Sample, ScoreStatus
 from rlhf_plugin_judge import texts
-from rlhf_plugin_judge.agreement import pair_agreement
 from rlhf_plugin_judge.config import AnthropicConfig, LocalConfig
-from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare, ring
+from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare, pair_agreement, ring
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig, JudgeVerifierConfig
 from rlhf_plugin_judge.verdict import Unusable, find_object, number
 from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig

@@ -82,7 +82,6 @@ def find_numbers(text: str) -> list[Fraction]:
 
 
 def numbers(text: str) -> list[Fraction]:
-    """Every number of a plain text, in order."""
     values = [_value(m) for m in _NUMBER.finditer(text) if len(m[0]) <= MAX_DIGITS]
     return [v for v in values if v is not None]
 
@@ -128,5 +127,4 @@ class NumericVerifier:
 
 
 def float_text(value: Fraction) -> str:
-    """Short decimal form."""
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.6g}"

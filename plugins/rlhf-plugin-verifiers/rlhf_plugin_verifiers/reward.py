@@ -109,7 +109,6 @@ def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Da
 
 
 def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
-    """Call :meth:`VerifierConfig.check_prompt` for every prompt."""
     check = getattr(verifier, "check_prompt", None)  # a verifier need not inherit VerifierConfig
     if check is None:
         return

@@ -65,7 +65,6 @@ class VerifierRewardConfig(ComponentConfig):
 
     @property
     def deadline_s(self) -> float:
-        """Seconds for one verdict."""
         needed_s = getattr(self.verifier, "busy_seconds", getattr(self.verifier, "seconds", 0.0))
         return max(DEADLINE_S, needed_s) if self.timeout_s is None else self.timeout_s
 

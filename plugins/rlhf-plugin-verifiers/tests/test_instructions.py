@@ -14,9 +14,8 @@ import pytest
 from rlhf_core.data import read_rows
 from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
-from rlhf_plugin_verifiers.instructions.registry import INSTRUCTIONS, checks
 from rlhf_plugin_verifiers.instructions.sentences import _candidates, sentences, word_tokens
-from rlhf_plugin_verifiers.instructions.verifier import judge
+from rlhf_plugin_verifiers.instructions.verifier import INSTRUCTIONS, checks, judge
 from rlhf_testing import check_verifier
 
 ABC26 = " ".join(f"{chr(65 + i)} word." for i in range(26))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.rewards import Sample, ScoreStatus
+from rlhf_plugin_verifiers.maths.answer import why_unusable
 from rlhf_plugin_verifiers.maths.config import (
     Gsm8kConfig,
     MathConfig,
@@ -18,7 +19,6 @@ from rlhf_plugin_verifiers.maths.config import (
     R1ZeroConfig,
 )
 from rlhf_plugin_verifiers.maths.equal import Rules
-from rlhf_plugin_verifiers.maths.gold import why_unusable
 from rlhf_plugin_verifiers.maths.gsm8k import read_number
 from rlhf_plugin_verifiers.maths.tags import question_only_reward_fn, r1_zero_reward_fn
 from rlhf_plugin_verifiers.maths.verifier import grade_math

@@ -21,9 +21,8 @@ from rlhf_testing.hooks import check_hooks
 from rlhf_testing.judge import check_judge
 from rlhf_testing.loss import check_loss
 from rlhf_testing.monitor import check_monitor
-from rlhf_testing.policies import policy_context
 from rlhf_testing.rollout import check_rollout
-from rlhf_testing.samples import make_context, make_rollouts, make_samples
+from rlhf_testing.samples import make_context, make_rollouts, make_samples, policy_context
 from rlhf_testing.scoring import check_reward, check_verifier
 from rlhf_testing.strategy import check_strategy
 from rlhf_testing.strategy_ranks import check_strategy_on_ranks

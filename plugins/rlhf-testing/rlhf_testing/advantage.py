@@ -14,8 +14,7 @@ from rlhf_core.losses import Advantages
 from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.rollouts import Rollout
 from rlhf_testing.config import built, check_config
-from rlhf_testing.purity import frozen, left_alone
-from rlhf_testing.report import require
+from rlhf_testing.report import frozen, left_alone, require
 from rlhf_testing.samples import make_context, make_rollouts
 
 GROUPS, SIZE = 4, 4

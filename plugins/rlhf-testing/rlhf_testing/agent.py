@@ -13,8 +13,7 @@ from rlhf_core.data import Prompt, PromptGroup
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.generation import check_episode
 from rlhf_testing.config import built, check_config
-from rlhf_testing.purity import left_alone
-from rlhf_testing.report import require
+from rlhf_testing.report import left_alone, require
 from rlhf_testing.samples import make_context
 
 SAMPLING = SamplingParams(max_tokens=24)
@@ -30,7 +29,6 @@ class FakeEngine:
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
     ) -> list[Rollout]:
-        """One rollout per request."""
         self.requests += requests
         self.calls.append((sampling, policy_version))
         return [self._one(r, sampling, policy_version) for r in requests]

@@ -9,8 +9,8 @@ from typing import Any
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_testing.agent import FakeEngine, check_seeds
 from rlhf_testing.config import built, check_config
-from rlhf_testing.policies import policy_context
 from rlhf_testing.report import require
+from rlhf_testing.samples import policy_context
 
 
 def check_benchmark(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
@@ -43,7 +43,6 @@ def check_benchmark(config: ComponentConfig, ctx: BuildContext | None = None) ->
 
 
 def check_metrics(config: ComponentConfig, metrics: Any) -> None:
-    """Name -> finite number."""
     is_mapping = isinstance(metrics, Mapping) and bool(metrics)
     require(is_mapping, config, "evaluate() returns metrics by name", f"{type(metrics).__name__} {metrics!r:.80}")
     bad = {

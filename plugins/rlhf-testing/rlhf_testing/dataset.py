@@ -9,8 +9,7 @@ from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.data import DatasetError, DatasetSettings
 from rlhf_core.data.settings import section_keys
 from rlhf_testing.config import built, check_config
-from rlhf_testing.purity import frozen
-from rlhf_testing.report import require
+from rlhf_testing.report import frozen, require
 from rlhf_testing.samples import make_context
 
 
@@ -58,7 +57,6 @@ def check_rows(config: ComponentConfig, returned: Any, split: str) -> list[dict[
 
 
 def check_ids(config: ComponentConfig, rows_by_split: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """No id twice, in a split or across splits."""
     seen: dict[Any, str] = {}
     for split, rows in rows_by_split.items():
         for number, row in enumerate(rows):

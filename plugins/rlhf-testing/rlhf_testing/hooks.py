@@ -14,8 +14,7 @@ from rlhf_core.hooks import StopRun
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.rewards import Score
 from rlhf_testing.config import light_import_problem
-from rlhf_testing.purity import frozen
-from rlhf_testing.report import require_of
+from rlhf_testing.report import frozen, require_of
 from rlhf_testing.samples import make_context, make_rollouts
 
 PLAN: Mapping[str, Any] = {

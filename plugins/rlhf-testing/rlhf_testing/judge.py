@@ -8,8 +8,7 @@ from typing import Any
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.rewards import JudgeReply, JudgeRequest
 from rlhf_testing.config import built, check_config
-from rlhf_testing.purity import left_alone
-from rlhf_testing.report import require
+from rlhf_testing.report import left_alone, require
 from rlhf_testing.samples import make_context
 
 ODD_TEXTS = ("Is 2 + 2 four? Answer yes or no.", "", "\x00\ud83d\ude00", "word " * 2000)

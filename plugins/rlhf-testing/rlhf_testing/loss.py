@@ -30,7 +30,7 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
     check_config(config, "loss")
     rule, seen = f"`consumes` is one of {', '.join(KINDS_OF_LOSS)}", repr(config.consumes)
     require(config.consumes in KINDS_OF_LOSS, config, rule, seen, 'consumes: ClassVar[str | None] = "token_advantages"')
-    from rlhf_testing.purity import left_alone
+    from rlhf_testing.report import left_alone
 
     loss = left_alone(config, built(config, "loss", ctx or make_context()), "a loss", "batch")
     if config.consumes == "pairs":
@@ -39,7 +39,7 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
         check_pair_loss(config, loss)
         return
     if config.consumes == "unpaired":
-        from rlhf_testing.unpaired_loss import check_unpaired_loss
+        from rlhf_testing.pair_loss import check_unpaired_loss
 
         check_unpaired_loss(config, loss)
         return

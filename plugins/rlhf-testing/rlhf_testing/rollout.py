@@ -12,10 +12,9 @@ import torch
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_testing.config import built, check_config
-from rlhf_testing.policies import policy_context
-from rlhf_testing.purity import left_alone
-from rlhf_testing.report import require
+from rlhf_testing.report import left_alone, require
 from rlhf_testing.rollout_weights import TOLERANCE, Asked, check_weights, logprob_gap, publish
+from rlhf_testing.samples import policy_context
 
 SAMPLING = SamplingParams(max_tokens=12, temperature=1.5)
 
@@ -64,7 +63,6 @@ def make_requests(tokenizer: Any) -> list[RolloutRequest]:
 
 
 def check_answers(config: ComponentConfig, requests: Sequence[RolloutRequest], rollouts: Sequence[Rollout]) -> None:
-    """Each request has its rollout."""
     got = [(r.prompt_id, r.group_index) if isinstance(r, Rollout) else type(r).__name__ for r in rollouts]
     wanted = [(r.prompt_id, r.group_index) for r in requests]
     require(got == wanted, config, "one Rollout per request, in order", f"{got} instead of {wanted}")

@@ -142,7 +142,6 @@ def update(config: ComponentConfig, engine: Any, model: torch.nn.Module, version
 
 
 def sampled(config: ComponentConfig, engine: Any, asked: Asked, version: int) -> list[Rollout]:
-    """Completions of a version, which say so."""
     rollouts = list(engine.generate(asked.requests, asked.sampling, version))
     answered = {r.policy_version for r in rollouts} | {span.version for r in rollouts for span in r.versions}
     rule = "a rollout has the policy version that was asked for"
@@ -237,7 +236,6 @@ def check_follows(config: ComponentConfig, engine: Any, model: torch.nn.Module, 
 
 
 def check_reports(config: ComponentConfig, engine: Any, asked: Asked) -> None:
-    """Progress adds up."""
     if "on_ended" not in inspect.signature(engine.generate).parameters:
         return
     ended: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,3 +94,20 @@ def make_rollout(prompt: int, index: int, length: int) -> Rollout:
         "x" * length,
         seed=prompt * 1000 + index,
     )
+
+
+@functools.cache
+def pocket_policy() -> Any:
+    """The built-in model, loaded once in a process."""
+    from rlhf_core.models import ModelConfig, load_policy
+
+    return load_policy(ModelConfig())
+
+
+def policy_context(**fields: Any) -> BuildContext:
+    """A context outside any run whose policy is the built-in model.
+
+    Example:
+        check_rollout(config, policy_context(seed=3))
+    """
+    return make_context(policy=pocket_policy(), **fields)

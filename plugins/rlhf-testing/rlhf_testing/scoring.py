@@ -9,8 +9,7 @@ from typing import Any
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.rewards import Sample, Score
 from rlhf_testing.config import built, check_config
-from rlhf_testing.purity import left_alone
-from rlhf_testing.report import require
+from rlhf_testing.report import left_alone, require
 from rlhf_testing.samples import make_context, make_samples
 
 TOLERANCE = 1e-5

@@ -149,7 +149,6 @@ def check_states(config: ComponentConfig, strategy: Any, prepared: torch.nn.Modu
 
 
 def check_release(config: ComponentConfig, strategy: Any) -> None:
-    """A module that is done with goes."""
     prepared = strategy.prepare(plain_module())
     module = weakref.ref(strategy.unwrap(prepared))
     strategy.release(prepared)

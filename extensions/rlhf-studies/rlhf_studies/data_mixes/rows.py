@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.config import UserError
-from rlhf_plugin_episodes.lookup.demonstrations import TOOLS, demonstration
-from rlhf_plugin_episodes.lookup.questions import CALLS
+from rlhf_plugin_episodes.lookup.questions import CALLS, TOOLS, demonstration
 from rlhf_plugin_episodes.lookup.source import draw_questions
 from rlhf_plugin_episodes.lookup.world import world
 from rlhf_plugin_pocket import candidate, gold_score, load_pairs, of_split

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhf_core.data import read_rows
-from rlhf_plugin_verifiers.instructions.registry import checks
-from rlhf_plugin_verifiers.instructions.verifier import judge
+from rlhf_plugin_verifiers.instructions.verifier import checks, judge
 from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.instruction_verdicts.config import InstructionVerdictsConfig

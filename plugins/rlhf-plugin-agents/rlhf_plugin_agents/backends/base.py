@@ -30,7 +30,6 @@ class ModelRequest:
 
     @property
     def digest(self) -> str:
-        """Of all that decides the reply."""
         parts = [self.messages, self.tools, self.role, self.seed, self.max_tokens, self.temperature]
         return hashlib.sha256(json.dumps(json_values(parts), sort_keys=True).encode()).hexdigest()[:16]
 

@@ -218,7 +218,6 @@ def _available(flight: Flight, date: str) -> bool:
 
 
 def _on(flight: Flight, date: str) -> dict[str, Any]:
-    """A flight as of a day."""
     return {**{k: v for k, v in flight.items() if k != "dates"}, **flight["dates"][date]}
 
 

@@ -86,7 +86,6 @@ def ending(store: Store) -> Any:
 
 
 def _other(row: Mapping[str, Any], domain: str) -> list[dict[str, Any]]:
-    """A change that no task wants."""
     if domain == "airline":
         return [{"name": "send_certificate", "arguments": {"user_id": row["user_id"], "amount": 1}}]
     address = {"address1": "1 Nowhere Road", "address2": "", "city": "Nowhere", "state": "TX", "country": "USA"}

@@ -74,7 +74,6 @@ def database(folder: Path, domain: str = "retail") -> dict[str, Any]:
 
 
 def open_store(folder: Path, domain: str) -> Store:
-    """A database of its own for one play."""
     return STORES[domain](database(folder, domain))
 
 

@@ -38,7 +38,6 @@ class Store:
 
     @property
     def digest(self) -> str:
-        """Of all rows that differ from what was given."""
         now = {place: _text(self.data[place[0]][place[1]]) for place in sorted(self._copied)}
         changed = [(*place, text) for place, text in now.items() if text != self._copied[place]]
         return hashlib.sha256(json.dumps(changed).encode()).hexdigest()

@@ -51,7 +51,6 @@ class ModelUserConfig(Config):
         return {**said, "backend": self.backend_config().facts()}
 
     def backend_config(self) -> BackendConfig:
-        """The settings of the backend."""
         from rlhf_plugin_agents.backends.config import backend_of
 
         if self.backend in ("scripted", "replay"):

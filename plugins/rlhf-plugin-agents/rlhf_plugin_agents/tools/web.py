@@ -33,7 +33,6 @@ class WebSearch:
         self.url = url or URLS[service]
 
     def call(self, query: str) -> str:
-        """The best pages, one a paragraph."""
         try:
             pages = self._pages(self._asked(query))
         except HTTPError as error:

@@ -106,7 +106,6 @@ def raised(error: BaseException) -> dict[str, Any]:
 
 
 def load(code: str, name: str) -> types.ModuleType:
-    """Run a program as the module ``name``, and return it."""
     module = types.ModuleType(name)
     sys.modules[name] = module
     exec(compile(code, f"{name}.py", "exec"), module.__dict__)

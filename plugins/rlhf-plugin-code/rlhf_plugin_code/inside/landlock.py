@@ -35,7 +35,6 @@ class _Beneath(ctypes.Structure):
 
 
 def all_rights(version: int) -> int:
-    """Every right over files that this version knows."""
     return FILE_RIGHTS.get(version, ALL_FILE_RIGHTS)
 
 

@@ -26,7 +26,6 @@ class TooDeep(ValueError):
 
 
 def describe(value: Any, opaque: Opaque, depth: int = 0) -> Any:
-    """JSON for a value."""
     if depth > MAX_DEPTH:
         raise TooDeep(f"nested more than {MAX_DEPTH} deep")
     kind = type(value)

@@ -103,7 +103,6 @@ class Arena:
         return won, reason(report)
 
     def _traces(self) -> str:
-        """What is different outside."""
         if self.victim.poll() is not None:
             return "killed the victim"
         if (

@@ -10,8 +10,7 @@ from pydantic import Field, field_validator
 from rlhf_core.config import ComponentConfig, ConfigError
 from rlhf_core.data import Tool
 from rlhf_plugin_episodes.config import EnvironmentConfig
-from rlhf_plugin_episodes.lookup.demonstrations import TOOLS
-from rlhf_plugin_episodes.lookup.questions import CALLS
+from rlhf_plugin_episodes.lookup.questions import CALLS, TOOLS
 
 
 class LookupConfig(EnvironmentConfig):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rlhf_plugin_episodes.lookup.world import NUMBERS, RELATIONS, World
+from rlhf_plugin_episodes.tool_spec import tool_spec
 
 CALLS = (2, 3, 4, 5, 6)
 OPERATIONS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*"}
@@ -68,13 +69,11 @@ class Question:
 
 
 def find(world: World, attribute: str, person: str) -> Call:
-    """The search for one fact."""
     query = f"{attribute} of {person}"
     return Call("search", query, world.search(query))
 
 
 def compute(left: str, operation: str, right: str) -> Call:
-    """The calculator's part."""
     a, b = int(left), int(right)
     value = {"plus": a + b, "minus": a - b, "times": a * b}[operation]
     return Call("calculator", f"{left}{OPERATIONS[operation]}{right}", str(value))
@@ -104,3 +103,26 @@ def answer_in(text: str) -> str | None:
     """The last number of an answer; None if there is none."""
     numbers = _NUMBER.findall(text)
     return numbers[-1] if numbers else None
+
+
+ARGUMENT = {"search": "query", "calculator": "expression"}
+TOOLS = (
+    tool_spec("search", "Finds one fact.", query={"type": "string", "description": "For example: age of Nelo Gusil"}),
+    tool_spec("calculator", "Evaluates an expression.", expression={"type": "string", "description": "Such as 41+17"}),
+)
+
+
+def demonstration(question: Question) -> list[dict[str, Any]]:
+    """The conversation that answers a question by its plan."""
+    return conversation(question.text, question.plan, f"The answer is {question.answer}.")
+
+
+def conversation(text: str, calls: Sequence[Call], answer: str) -> list[dict[str, Any]]:
+    """Turns in OpenAI's form, one call in each of the assistant's but the last."""
+    turns: list[dict[str, Any]] = [{"role": "user", "content": text}]
+    for number, call in enumerate(calls):
+        function = {"name": call.tool, "arguments": {ARGUMENT[call.tool]: call.argument}}
+        one = {"id": f"call{number:05d}", "type": "function", "function": function}
+        turns.append({"role": "assistant", "content": "", "tool_calls": [one]})
+        turns.append({"role": "tool", "content": call.result, "tool_call_id": one["id"], "name": call.tool})
+    return [*turns, {"role": "assistant", "content": answer}]

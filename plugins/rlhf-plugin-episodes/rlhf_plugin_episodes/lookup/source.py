@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_plugin_episodes.lookup.config import LookupDataConfig
-from rlhf_plugin_episodes.lookup.demonstrations import TOOLS, demonstration
-from rlhf_plugin_episodes.lookup.questions import Question, draw_question
+from rlhf_plugin_episodes.lookup.questions import TOOLS, Question, demonstration, draw_question
 from rlhf_plugin_episodes.lookup.world import Split, world
 
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 @click.option("--model", metavar="M", help="Whose tokenizer measures lengths; default: as in training.")
 @click.option("--reward", metavar="NAME", help="Reward, whose verifier is asked whether it can judge each row.")
 @click.option("--heldout", metavar="FILE", help="Rows to hold out instead of a share of FILE.")
-@click.option(
-    "--against", multiple=True, metavar="B", help="Benchmark, file, or BENCHMARK=FILE to look for. Repeatable."
-)
+@click.option("--against", multiple=True, metavar="B", help="Benchmark, file, or BENCHMARK=FILE; repeatable.")
 @click.option("--ngram", type=click.IntRange(3), default=13, show_default=True, help="Words in a row that count.")
 @click.option("--broken", type=click.IntRange(0), default=20, show_default=True, help="Most broken rows to show.")
 @click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file of the run. Repeatable.")

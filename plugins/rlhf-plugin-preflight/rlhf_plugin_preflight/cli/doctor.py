@@ -157,7 +157,6 @@ def _library(need: Requirement) -> Finding:
 
 
 def optional_libraries() -> Iterator[Finding]:
-    """What single features need."""
     from importlib import metadata
 
     for name, use in (("gguf", "reading .gguf models"), ("bitsandbytes", "8-bit optimizers")):

@@ -69,7 +69,7 @@ def plan(
     from rlhf_core.config import BuildContext
     from rlhf_plugin_preflight.cli.memory_table import print_plan
     from rlhf_plugin_preflight.memory.amounts import read_amount
-    from rlhf_plugin_preflight.memory.placement import asked_for
+    from rlhf_plugin_preflight.memory.plan import asked_for
     from rlhf_plugin_preflight.memory.report import make_report
 
     limit = None if device_memory is None else read_amount(device_memory)

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rlhf_plugin_preflight.datacheck.duplicates import Gram, grams, words
 from rlhf_plugin_preflight.datacheck.items import Item
-from rlhf_plugin_preflight.datacheck.ngrams import Gram, grams, words
 
 COMMON = 10
 """An n-gram that more of a benchmark's prompts share is a form of words, as in instructions, and is not counted."""

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+from unicodedata import normalize
 from zlib import crc32
 
 import numpy as np
 
 from rlhf_core.data.held_out import content_key
 from rlhf_plugin_preflight.datacheck.items import Item
-from rlhf_plugin_preflight.datacheck.ngrams import grams, words
+
+_WORD = re.compile(r"\w+")
+Gram = tuple[str, ...]
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words and numbers, without punctuation (as in Brown et al. 2020, appendix C)."""
+    return _WORD.findall(normalize("NFKC", text).lower())
+
+
+def grams(tokens: list[str], size: int) -> Iterator[Gram]:
+    """Every run of ``size`` words; the whole text where it is shorter, nothing of an empty one."""
+    if tokens and len(tokens) < size:
+        yield tuple(tokens)
+    for start in range(len(tokens) - size + 1):
+        yield tuple(tokens[start : start + size])
+
 
 SHINGLE = 5
 BANDS, ROWS_OF_BAND = 16, 4

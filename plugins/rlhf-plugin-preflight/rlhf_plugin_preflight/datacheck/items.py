@@ -110,7 +110,6 @@ def _judgeable(rows: Sequence[Prompt], split: str, where: Callable[[str], str], 
 
 
 def item_of(row: Prompt | PreferencePair | Demonstration | UnpairedPreference, where: str, split: str) -> Item:
-    """The texts of a row."""
     if isinstance(row, Prompt):
         return Item(where, split, row.messages, (), (), row.tools)
     texts, turns = zip(*replies(row))

@@ -56,7 +56,6 @@ def guarded(what: str, compare: Callable[[], Iterator[Comparison]]) -> Iterator[
 
 
 def failure(what: str, error: Exception) -> Comparison:
-    """A row for what could not be computed."""
     if isinstance(error, RlhfError):
         return Comparison(what, "failed", "; ".join(part for part in (error.what, error.why) if part))
     first = (str(error).splitlines() or [""])[0]

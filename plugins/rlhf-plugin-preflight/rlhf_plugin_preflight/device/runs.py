@@ -100,7 +100,6 @@ class _Run:
         self.folder, self.seconds = folder, seconds
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Of ``final/``, by name."""
         from safetensors.torch import load_file
 
         files = sorted((self.folder / "final").glob("*.safetensors"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlhf_core.config import ConfigError
 from rlhf_core.runs.launch.dry_run import readable
 from rlhf_plugin_preflight.memory.engine import RESERVED, SYNC, says_memory
-from rlhf_plugin_preflight.memory.placement import placement_of
+from rlhf_plugin_preflight.memory.plan import placement_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

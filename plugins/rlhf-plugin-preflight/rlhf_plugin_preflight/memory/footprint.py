@@ -16,7 +16,7 @@ from rlhf_core.models.slices import is_converted
 from rlhf_plugin_preflight.memory.amounts import device_memory
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
 from rlhf_plugin_preflight.memory.live import tensor_bytes
-from rlhf_plugin_preflight.memory.loading import lies_by_parts
+from rlhf_plugin_preflight.memory.phase import lies_by_parts
 from rlhf_plugin_preflight.memory.sampling import Sampling, rehearse_sampling
 from rlhf_plugin_preflight.memory.sizes import Sizes, sizes_of
 from rlhf_plugin_preflight.memory.unknown import Unknown, without_values

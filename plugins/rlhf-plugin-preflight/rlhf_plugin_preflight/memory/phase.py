@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rlhf_plugin_preflight.memory.engine import RESERVED
+
+if TYPE_CHECKING:
+    from rlhf_core.models import ModelConfig
+    from rlhf_plugin_preflight.memory.layouts import Shares
+
 
 Parts = dict[str, int]
 ON_DEVICE = ("sampler copy", "rewards", "gradients", "reduce buffer", *RESERVED)
@@ -50,3 +57,51 @@ def phase_of(
 
 def _whole(parts: Mapping[str, float]) -> Parts:
     return {name: round(size) for name, size in parts.items() if round(size)}
+
+
+Sizes = Mapping[str, float]
+
+
+def load_phase(
+    of: Shares, models: Sizes, held: Sizes, made: Sizes, trained: float, *, on_cpu: bool, by_parts: bool = True
+) -> Phase:
+    """The largest moment of loading.
+
+    Strategies that divide weights read parts of them: a rank holds what it keeps, in ZeRO's stage 3 with what is made
+    for the optimizer, which is there before a reference is read. Where weights cannot be read by parts, policy,
+    reference and critic are whole on each rank's device together; then policy and critic are divided, and the reference
+    is divided last. In stages 1 and 2 the trained weights are laid end to end in a new tensor while the old ones are
+    still there; on a GPU that happens in main memory where there is no room.
+
+    ``models``: bytes of policy, reference and critic, whole; ``held``: what a rank has of them and of everything else
+    once it is divided; ``made``: what is made with the optimizer and stays, moments apart; ``trained``: bytes of the
+    weights that are trained.
+    """
+    if of.gathers and not by_parts:
+        whole = {**held, **models, "root group": 0.0}
+        undivided = phase_of(whole, {}, {}, weights_away=False, state_away=False)
+        reference_whole = {**held, "reference": models["reference"]}
+        policy_divided = phase_of(
+            reference_whole, made, {}, weights_away=of.weights_on_host, state_away=of.moments_on_host
+        )
+        return max(undivided, policy_divided, key=lambda phase: phase.total)
+    laid_flat = {"weights laid end to end": trained} if of.stepped and on_cpu and not of.keeps_root else {}
+    kept = made if of.keeps_root else {}
+    return phase_of(held, kept, laid_flat, weights_away=of.weights_on_host, state_away=of.moments_on_host)
+
+
+def lies_by_parts(config: ModelConfig, text: Any) -> bool:
+    """Whether :func:`rlhf_core.models.load.load_policy` can leave a model's weights on disk, for ranks to read parts
+    of them; ``text`` is transformers' configuration of its decoder. What is not on this machine is taken to be a
+    folder of safetensors."""
+    from rlhf_core.models.layers.trunk_and_head import keys_and_values_only
+    from rlhf_core.models.modality import MODALITY_FILE
+    from rlhf_plugin_native.decode_step import make_cache
+    from rlhf_plugin_preflight.memory.weightless import describe
+
+    source = describe(config).source
+    if source.gguf or source.adapter is not None or (Path(source.place) / MODALITY_FILE).is_file():
+        return False
+    if getattr(text, "quantization_config", None) is not None:
+        return False
+    return keys_and_values_only(make_cache(text))

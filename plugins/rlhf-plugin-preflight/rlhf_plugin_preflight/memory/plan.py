@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import ConfigError, did_you_mean
 from rlhf_plugin_preflight.memory.engine import SYNC, EngineMemory
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
 from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Name, Shares, shares
-from rlhf_plugin_preflight.memory.loading import load_phase
-from rlhf_plugin_preflight.memory.phase import Phase, phase_of
+from rlhf_plugin_preflight.memory.phase import Phase, load_phase, phase_of
 from rlhf_plugin_preflight.memory.update_parts import in_update, whole_root_bytes
+
+if TYPE_CHECKING:
+    from rlhf_core.config import BuildContext
+
 
 PHASES = ("load", "rollout", "update", "checkpoint")
 BUCKET = 50_000_000
@@ -221,3 +224,30 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
             for name, phase in plan.phases.items()
         },
     }
+
+
+def placement_of(ctx: BuildContext) -> Placement:
+    """How the run's strategy shares the bytes out, if it is one of those that are planned; whole ranks if not."""
+    chosen = ctx.config.strategy
+    if ctx.world_size == 1 or chosen is None:
+        return Placement("single") if ctx.world_size == 1 else Placement("ddp", ctx.world_size)
+    size = getattr(chosen, "shard_size", None)
+    name = f"{chosen.name}_offload" if getattr(chosen, "offload", False) else "hsdp" if size else chosen.name
+    name = getattr(chosen, "planned_as", name)  # a strategy whose settings choose among several layouts
+    known = name if name in STRATEGIES and name != "single" else "ddp"
+    bucket = getattr(chosen, "bucket", BUCKET)
+    return Placement(cast("Name", known), ctx.world_size, size or ctx.world_size, bucket=bucket)
+
+
+def asked_for(
+    ctx: BuildContext, strategy: str | None, ranks: int, ranks_per_node: int | None, tensor: int, pipeline: int
+) -> Placement:
+    """A layout that somebody asks about; what is left out is the run's own. ``tensor`` ranks share every layer,
+    ``pipeline`` is the number of groups of layers."""
+    own = placement_of(ctx)
+    name = strategy or (own.strategy if ctx.world_size > 1 else "single" if ranks == 1 else "ddp")
+    if name not in STRATEGIES:
+        near = did_you_mean(name, STRATEGIES, limit=1)
+        raise ConfigError(f"there is no strategy '{name}' to plan for", why=near, fix=f"one of {', '.join(STRATEGIES)}")
+    per_node = ranks_per_node or (own.ranks_per_node if name == own.strategy == "hsdp" else Placement.ranks_per_node)
+    return Placement(name, ranks, per_node, tensor, pipeline)

@@ -55,7 +55,6 @@ def is_shape(path: str) -> bool:
 
 
 def shape_config(path: str) -> Any:
-    """transformers' configuration of a shape."""
     shape = SHAPES[path] if path in SHAPES else _spelled(path.removeprefix(PREFIX))
     return _config(shape)
 

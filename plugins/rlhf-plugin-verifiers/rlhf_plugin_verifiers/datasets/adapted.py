@@ -25,7 +25,6 @@ class Adapted:
         self._questions: dict[tuple[str, int], str] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
-        """Converted rows of a split."""
         return [self._row(row, split, n) for n, row in enumerate(self.source.rows(split))]
 
     def where(self, split: str, number: int) -> str:

@@ -36,7 +36,7 @@ class AnswerTagsConfig(VerifierConfig):
     """
 
     name: str = "answer_tags"
-    component: ClassVar[str] = "rlhf_plugin_verifiers.exact.answer_tags:answer_tags_verifier"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.exact.verifiers:answer_tags_verifier"
     mode: Literal["strict", "lenient"] = "strict"
     """``strict``: one pair of tags, at the end; ``lenient``: the last pair after the reasoning, wherever it stands."""
     ignore_case: bool = True
@@ -131,7 +131,6 @@ class JsonSchemaConfig(VerifierConfig):
     """Share of the value given for JSON of any kind."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        """There must be a schema, and it must be one."""
         from rlhf_plugin_verifiers.exact.schema import why_unusable
 
         return why_unusable(self.definition if self.definition is not None else prompt.meta.get("schema"))

@@ -58,7 +58,6 @@ def increment(text: str, *, small_n: float) -> bool:
 
 
 def keyword(text: str, *, word: str, N: float) -> bool:
-    """The N-th sentence holds the keyword."""
     all_sentences = sentences(text)
     return (
         len(all_sentences) >= N
@@ -114,7 +113,6 @@ def options(text: str, *, options: str) -> bool:
 
 
 def newline(text: str) -> bool:
-    """Each word on a line of its own."""
     text = bare(text).strip()
     return sum(map(bool, text.split("\n"))) == len(text.split())
 
@@ -178,7 +176,6 @@ def output_template(text: str) -> bool:
 
 
 def no_whitespace(text: str) -> bool:
-    """No whitespace anywhere."""
     return not any(map(str.isspace, text))
 
 

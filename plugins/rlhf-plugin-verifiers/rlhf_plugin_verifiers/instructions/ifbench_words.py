@@ -28,7 +28,6 @@ def word_count_range(text: str, *, min_words: float, max_words: float) -> bool:
 
 
 def unique_word_count(text: str, *, N: float) -> bool:
-    """At least N different words."""
     return len({w.strip(MARKS) for w in text.lower().split()}) >= N
 
 
@@ -38,7 +37,6 @@ def conjunctions(text: str, *, small_n: float) -> bool:
 
 
 def person_names(text: str, *, N: float) -> bool:
-    """At least N of the listed names."""
     return sum(re.search(rf"\b{name}\b", text) is not None for name in NAMES) >= N
 
 
@@ -48,7 +46,6 @@ def numbers(text: str, *, N: float) -> bool:
 
 
 def pronouns(text: str, *, N: float) -> bool:
-    """At least N pronouns."""
     return sum(w in PRONOUNS for w in word_tokens(text.replace("/", " ").lower())) >= N
 
 
@@ -73,7 +70,6 @@ def keywords_multiple(text: str, *, keyword1: str, keyword2: str, keyword3: str,
 
 
 def stop_words(text: str, *, percentage: float) -> bool:
-    """At most so many percent of the words are stop words."""
     words = re.findall(r"\w+", text.lower())
     return bool(words) and 100 * sum(w in STOP_WORDS for w in words) / len(words) <= percentage
 
@@ -132,7 +128,6 @@ def odd_even_syllables(text: str) -> bool:
 
 
 def start_verb(text: str) -> bool:
-    """The first word is a verb."""
     tokens = word_tokens(text)
     return bool(tokens) and is_verb(tokens[0])
 

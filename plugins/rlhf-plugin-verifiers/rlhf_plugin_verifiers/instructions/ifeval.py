@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from rlhf_plugin_verifiers.instructions.language import in_language
+from rlhf_plugin_verifiers.instructions.lexicon import in_language
 from rlhf_plugin_verifiers.instructions.sentences import count_words, sentences, word_tokens
 
 OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
@@ -46,7 +46,6 @@ def response_language(text: str, *, language: str) -> bool:
 
 
 def number_sentences(text: str, *, num_sentences: int, relation: str) -> bool:
-    """So many sentences."""
     return _holds(len(sentences(text)), relation, num_sentences)
 
 
@@ -59,7 +58,6 @@ def number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
 
 
 def number_words(text: str, *, num_words: int, relation: str) -> bool:
-    """So many words."""
     return _holds(count_words(text), relation, num_words)
 
 
@@ -154,7 +152,6 @@ def end_checker(text: str, *, end_phrase: str) -> bool:
 
 
 def capital_word_frequency(text: str, *, capital_frequency: int, capital_relation: str) -> bool:
-    """So many words in capitals."""
     return _holds(sum(w.isupper() for w in word_tokens(text)), capital_relation, capital_frequency)
 
 
@@ -169,7 +166,6 @@ def english_lowercase(text: str) -> bool:
 
 
 def no_comma(text: str) -> bool:
-    """No comma anywhere."""
     return "," not in text
 
 

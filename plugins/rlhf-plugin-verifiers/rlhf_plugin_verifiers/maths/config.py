@@ -20,7 +20,7 @@ class MathsConfig(VerifierConfig):
 
     def check_prompt(self, prompt: Prompt) -> str | None:
         """A reference answer must parse."""
-        from rlhf_plugin_verifiers.maths.gold import why_unusable
+        from rlhf_plugin_verifiers.maths.answer import why_unusable
 
         return None if prompt.answer is None else why_unusable(prompt.answer)
 

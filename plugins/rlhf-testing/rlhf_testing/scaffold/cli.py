@@ -21,7 +21,12 @@ NEW = (
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Where to put the package; default here.")
 @click.option("--into", type=click.Path(path_type=Path), help="Folder of a package to add it to, instead of a new one.")
 def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
-    """Write a plugin package that works from the first minute, or add a component to one."""
+    """Write a plugin package that works from the first minute, or add a component to one.
+
+    \b
+    rlhf plugins new my-loss --kind loss
+    rlhf plugins new my-judge --kind judge --into ./acme
+    """
     from importlib import metadata
 
     from rlhf_core.config import ConfigError

@@ -132,7 +132,6 @@ def _name(requirement: str) -> str:
 
 
 def project_name(data: Mapping[str, Any]) -> Any:
-    """What the distribution is called."""
     return get(data, ("project", "name")) or get(data, ("tool", "poetry", "name"))
 
 

@@ -62,7 +62,6 @@ def check_kind(kind: str) -> None:
 
 
 def kinds() -> tuple[str, ...]:
-    """Kinds that have templates."""
     return tuple(sorted(d.name for d in templates().iterdir() if d.is_dir() and d.name != "common"))
 
 
@@ -100,7 +99,6 @@ def needs(kind: str) -> list[str]:
 
 
 def files(folder: Traversable) -> Iterator[Traversable]:
-    """Template files, sorted."""
     return (f for f in sorted(folder.iterdir(), key=lambda f: f.name) if f.name.endswith(ENDING))
 
 
@@ -112,7 +110,6 @@ def place(file: str, names: Names) -> str:
 
 
 def substitutions(names: Names, kind: str) -> dict[str, str]:
-    """Values of the templates' ``$words``."""
     base = {
         "distribution": names.distribution,
         "module": names.module,
