@@ -12,7 +12,6 @@ Up to the advantages everything is plain Python and numpy.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -178,18 +177,14 @@ class RolloutTrainer:
         return self.session.finish({**self._summary(after), **self.more_summary(step, after)})
 
     def _summary(self, after: Evaluation | None) -> dict[str, Any]:
-        """Everything ``summary.json`` promises; values that carry time are only in ``seconds`` and ``time``."""
-        session, before = self.session, self.before
-        reason = session.stop_reason()
-        steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
+        """What ``summary.json`` says of an on-policy run."""
+        before = self.before
+        steps = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
         return {
-            "status": "stopped" if reason is not None else "completed",
-            "stop_reason": reason,
             "algo": self.config.name,
             "steps": len(steps),
             "updates": self.parts.learner.version,
             "seed": self.ctx.seed,
-            "seconds": round(time.monotonic() - session.started, 3),
             "tokens_generated": int(sum(r["tokens_generated"] for r in steps)),
             **_first_and_last(steps, "reward/mean", "reward"),
             **_first_and_last(steps, "completion_length/mean", "completion_length"),
@@ -197,7 +192,6 @@ class RolloutTrainer:
             "entropy_last": _last(steps, "entropy"),
             "evaluation_before": dict(before.metrics) if before else None,
             "evaluation_after": dict(after.metrics) if after else None,
-            "final_model": "final",
             "reports": dict(self.ctx.report),
             **before_and_after(self.parts.evaluator.groups, before, after),
         }

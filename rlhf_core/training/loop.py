@@ -203,18 +203,13 @@ class _StepsOfCaller:
     def finish(self, step: int) -> Mapping[str, Any]:
         after = self.evaluate(step)
         self.session.checkpoints.write_final(self.policy.model, partial(self.write, merge=True))
-        reason = self.session.stop_reason()
         return self.session.finish(
             {
-                "status": "completed" if reason is None else "stopped",
-                "stop_reason": reason,
                 "algo": self.settings.name,
                 "steps": step,
                 "seed": self.ctx.seed,
-                "seconds": round(time.monotonic() - self.session.started, 3),
                 "evaluation_before": self.before,
                 "evaluation_after": after,
-                "final_model": "final",
                 "reports": dict(self.ctx.report),
             }
         )
