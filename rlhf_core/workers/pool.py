@@ -105,7 +105,7 @@ def _stop(workers: Sequence[WorkerProcess], threads: ThreadPoolExecutor) -> None
 START_TIMEOUT_S = 300.0
 
 
-class RewardWorkers:
+class RewardWorkers(VerifierPool):
     """Calls a reward in processes that are killed when late; what was lost has status ``timeout`` or ``error``.
 
     Each worker builds the reward anew, with a context that has no run, policy or data.
@@ -122,15 +122,9 @@ class RewardWorkers:
             "memory_mb": None,
             "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
         }
-        self.pool = VerifierPool(spec, workers=workers, timeout_s=timeout_s, start_timeout_s=START_TIMEOUT_S)
+        super().__init__(spec, workers=workers, timeout_s=timeout_s, start_timeout_s=START_TIMEOUT_S)
 
-    def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One score per sample, in order."""
-        return self.pool.verify(samples)
-
-    def close(self) -> None:
-        """End the worker processes."""
-        self.pool.close()
+    score = VerifierPool.verify
 
 
 class OneByOne:
