@@ -113,7 +113,8 @@ def build_rollout_parts(
     """Build engine, rewards, loss and optimizer, and load the checkpoint's weights."""
     ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     session, strategy, model = ctx.session, ctx.strategy, inputs.policy.model
-    sampler = _sampler(config, ctx, inputs)
+    ahead = isinstance(config, OnlineTrainerConfig) and config.batches_ahead
+    sampler = SamplerPolicy(model) if ahead and not keeps_own_weights(ctx.config.rollout) else None
     weight_names = trained_names(model)
     engine_policy = inputs.policy if sampler is None else replace(inputs.policy, model=sampler.model)
     engine = build(ctx.with_(policy=engine_policy), "rollout")
@@ -124,8 +125,9 @@ def build_rollout_parts(
     weights = PolicyWeights(inputs.policy, critic, inputs.reference if config.kl.sync_every else None)
     if checkpoint is not None:
         weights.load(checkpoint)
-    if sampler is not None:
-        _read_sampler_weights(sampler, strategy.device)
+    if sampler is not None and has_no_weights(sampler.model):
+        read_weights(sampler.model, strategy.device)
+        sampler.model.to(strategy.device)  # adapters and buffers, which have values
     prepared, learner = _learner(config, ctx, inputs, trained)
     whole_weights = partial(strategy.gathered, prepared)
     evaluator = _evaluator(config, ctx, inputs, generator, rewards, weights_to_sample(engine, whole_weights))
@@ -193,18 +195,6 @@ def policy_terms(config: OnlineTrainerConfig) -> PolicyTerms:
         correction=config.correction,
         importance=config.importance,
     )
-
-
-def _sampler(config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs) -> SamplerPolicy | None:
-    """A copy of the policy that is sampled from while the policy learns, where that is asked for."""
-    ahead = isinstance(config, OnlineTrainerConfig) and config.batches_ahead
-    return SamplerPolicy(inputs.policy.model) if ahead and not keeps_own_weights(ctx.config.rollout) else None
-
-
-def _read_sampler_weights(sampler: SamplerPolicy, device: torch.device) -> None:
-    if has_no_weights(sampler.model):
-        read_weights(sampler.model, device)
-        sampler.model.to(device)  # adapters and buffers, which have values
 
 
 def _rewards(config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs) -> RewardManager:

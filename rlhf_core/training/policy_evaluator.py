@@ -81,13 +81,13 @@ def evaluate_on_rank_zero(
     strategy: Collectives, rows: Sequence[R], evaluate: Callable[[Sequence[R]], Evaluation]
 ) -> Evaluation:
     """What the rows of all ranks come to; texts and sounds, which rank 0 writes, stay with it."""
-    rank_zero = RankZero(strategy)
+    rank_zero, ranks = RankZero(strategy), strategy.world_size
     shards = rank_zero.gather(rows)
     with rank_zero.section() as section:
         if section.active:
-            evaluation = evaluate(interleave_ranks(shards))
-            others = replace(evaluation, texts=[], media=())
-            section.for_each([evaluation, *[others] * (strategy.world_size - 1)])
+            count = sum(map(len, shards))
+            evaluation = evaluate([shards[i % ranks][i // ranks] for i in range(count)])  # undoes rows[rank::ranks]
+            section.for_each([evaluation, *[replace(evaluation, texts=[], media=())] * (ranks - 1)])
     return section.received
 
 
@@ -251,8 +251,3 @@ def gold_metrics(rows: Sequence[Any], prefix: str) -> dict[str, float]:
     return {
         f"{prefix}/{name}": mean([float(g[name]) for g in golds]) for name in golds[0] if all(name in g for g in golds)
     }
-
-
-def interleave_ranks(shards: Sequence[Sequence[Any]]) -> list[Any]:
-    """Undo ``rows[rank::world_size]``."""
-    return [shards[i % len(shards)][i // len(shards)] for i in range(sum(len(s) for s in shards))]
