@@ -140,11 +140,8 @@ class RolloutTrainer:
         """Append the prompts of a step to ``trace.jsonl``; rank 0 has the completions, and writes.
 
         Args:
-            step: the step.
             stage: names the rows.
-            groups: the step's prompts.
             rollouts: group by group.
-            scores: one per rollout.
             advantages: a number, an array ``[T]`` or None per rollout.
             tokens: of completions by name, what the update saw of each token.
         """
