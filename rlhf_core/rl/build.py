@@ -146,9 +146,7 @@ def build_rollout_parts(
         learner=learner,
         reference=reference,
         evaluator=evaluator,
-        checkpoint=OnlineCheckpoint(
-            session.checkpoints, strategy, weights, learner, inputs.prompts, inputs.held, forward_check
-        ),
+        checkpoint=OnlineCheckpoint(session.checkpoints, weights, learner, inputs.prompts, inputs.held, forward_check),
         forward_check=forward_check,
         trained=trained,
     )

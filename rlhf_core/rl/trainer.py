@@ -124,7 +124,7 @@ class RolloutTrainer:
         self.parts.checkpoint.load_state_dict(state["online"])
         self.before = Evaluation.from_state(state["before"])
         self.load_state(state)
-        self.parts.checkpoint.restore_components(checkpoint)
+        self.session.checkpoints.restore(checkpoint)
         return checkpoint.step
 
     def trace_prompts(
@@ -161,7 +161,7 @@ class RolloutTrainer:
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is there."""
-        if self.parts.checkpoint.saved(step):
+        if self.session.checkpoints.saved(step):
             return
         rank_state = self.rank_state()  # first: afterwards nothing is being sampled
         before = self.before.state() if self.before else None

@@ -73,7 +73,7 @@ class RunSession:
 
         A trainer that gets one calls ``checkpoints.restore`` once everything is built.
         """
-        self.checkpoints.keep(keep)
+        self.checkpoints.keep = keep
         if self.main and not self.resuming and not self.dir.plan.exists():
             self.dir.create(self.plan, self.environment)
         if self.components.rows is not None:
