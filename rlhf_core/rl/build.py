@@ -23,7 +23,7 @@ from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.dynamic_collector import DynamicCollector
 from rlhf_core.rl.inputs import OnlineInputs
 from rlhf_core.rl.rollout_worker import RolloutWorker
-from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollector, RolloutSource
+from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollector
 from rlhf_core.rl.update import PolicyTerms, UpdateStep
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.training.forward_check import ForwardCheck, probe_forward_options
@@ -41,6 +41,9 @@ from rlhf_core.training.weight_sync import (
     weights_to_sample,
 )
 from rlhf_core.workers.pool import RewardWorkers
+
+RolloutSource = InlineSource | BufferedSource
+"""Gives each step its rollout batch."""
 
 
 @dataclass(frozen=True)
