@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_core.types.errors import DeadlineExceeded
 from rlhf_core.types.rollouts import Sample, Score
-from rlhf_core.workers.worker_handle import EXIT_GRACE_S, Recycling, WorkerProcess
+from rlhf_core.workers.worker_handle import EXIT_GRACE_S, WorkerProcess
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.component import ComponentConfig
@@ -40,8 +40,8 @@ class VerifierPool:
         recycle_above_mb: int | None = None,
     ) -> None:
         self.timeout_s, self.start_timeout_s = timeout_s, start_timeout_s
-        recycling = Recycling(recycle_after_calls, recycle_above_mb)
-        self.workers = [WorkerProcess(spec, start_timeout_s, recycling) for _ in range(workers)]
+        limits = (recycle_after_calls, recycle_above_mb)
+        self.workers = [WorkerProcess(spec, start_timeout_s, *limits) for _ in range(workers)]
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         # A worker dies with the *thread* that started it, so all are started by threads that live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"verifier-{self.workers[0].name}")
