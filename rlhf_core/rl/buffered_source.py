@@ -162,7 +162,7 @@ class RolloutBuffer:
 
 
 class BufferedSource:
-    """Decides what is sampled ahead, and which step learns from it; see :class:`RolloutSource`.
+    """Decides what is sampled ahead, and which step learns from it; see :class:`InlineSource`.
 
     The schedule moves at one point only, the beginning of a step: what has been read or become too stale leaves the
     buffer, and what there is room for is requested with the weights as they are then. With room for C batches beside
@@ -177,7 +177,7 @@ class BufferedSource:
         """Why nothing is sampled any more; all ranks know it."""
 
     def next_batch(self, step: int, version: int, timer: Timer) -> SourceBatch:
-        """See :meth:`RolloutSource.next_batch`."""
+        """See :meth:`InlineSource.next_batch`."""
         evicted_prompts = self._evict(step, version)
         self._request(step, version, timer)
         entry = self.buffer.read()
@@ -259,12 +259,12 @@ class BufferedSource:
             self._finished(entry)
 
     def release_memory(self) -> None:
-        """See :meth:`RolloutSource.release_memory`."""
+        """See :meth:`InlineSource.release_memory`."""
         if self.worker is None:
             self.weight_sync.release_memory()
 
     def sync_policy(self, version: int) -> None:
-        """See :meth:`RolloutSource.sync_policy`."""
+        """See :meth:`InlineSource.sync_policy`."""
         self.drain()
         sync_weights(self.weight_sync, version, self.session.strategy)
 
@@ -304,7 +304,7 @@ class BufferedSource:
         return {"last": self.buffer.last, "entries": entries, "returned": self.prompts.returned_names()}
 
     def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
-        """See :meth:`RolloutSource.load_state_dict`; other ranks than wrote the checkpoint divide each batch anew."""
+        """See :meth:`InlineSource.load_state_dict`; other ranks than wrote the checkpoint divide each batch anew."""
         prompts, comm = self.prompts.by_name(), self.session.strategy
 
         def find(source: str, prompt_id: str) -> Prompt:

@@ -23,7 +23,7 @@ from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.dynamic_collector import DynamicCollector
 from rlhf_core.rl.inputs import OnlineInputs
 from rlhf_core.rl.rollout_worker import RolloutWorker
-from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollector, RolloutSource
+from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollector
 from rlhf_core.rl.update import PolicyTerms, UpdateStep
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.training.forward_check import ForwardCheck, probe_forward_options
@@ -41,6 +41,9 @@ from rlhf_core.training.weight_sync import (
     weights_to_sample,
 )
 from rlhf_core.workers.pool import RewardWorkers
+
+RolloutSource = InlineSource | BufferedSource
+"""Gives each step its rollout batch."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ def build_rollout_parts(
     """Build engine, rewards, loss and optimizer, and load the checkpoint's weights."""
     ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     session, strategy, model = ctx.session, ctx.strategy, inputs.policy.model
-    sampler = _sampler(config, ctx, inputs)
+    ahead = isinstance(config, OnlineTrainerConfig) and config.batches_ahead
+    sampler = SamplerPolicy(model) if ahead and not keeps_own_weights(ctx.config.rollout) else None
     weight_names = trained_names(model)
     engine_policy = inputs.policy if sampler is None else replace(inputs.policy, model=sampler.model)
     engine = build(ctx.with_(policy=engine_policy), "rollout")
@@ -124,8 +128,9 @@ def build_rollout_parts(
     weights = PolicyWeights(inputs.policy, critic, inputs.reference if config.kl.sync_every else None)
     if checkpoint is not None:
         weights.load(checkpoint)
-    if sampler is not None:
-        _read_sampler_weights(sampler, strategy.device)
+    if sampler is not None and has_no_weights(sampler.model):
+        read_weights(sampler.model, strategy.device)
+        sampler.model.to(strategy.device)  # adapters and buffers, which have values
     prepared, learner = _learner(config, ctx, inputs, trained)
     whole_weights = partial(strategy.gathered, prepared)
     evaluator = _evaluator(config, ctx, inputs, generator, rewards, weights_to_sample(engine, whole_weights))
@@ -144,9 +149,7 @@ def build_rollout_parts(
         learner=learner,
         reference=reference,
         evaluator=evaluator,
-        checkpoint=OnlineCheckpoint(
-            session.checkpoints, strategy, weights, learner, inputs.prompts, inputs.held, forward_check
-        ),
+        checkpoint=OnlineCheckpoint(session.checkpoints, weights, learner, inputs.prompts, inputs.held, forward_check),
         forward_check=forward_check,
         trained=trained,
     )
@@ -193,18 +196,6 @@ def policy_terms(config: OnlineTrainerConfig) -> PolicyTerms:
         correction=config.correction,
         importance=config.importance,
     )
-
-
-def _sampler(config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs) -> SamplerPolicy | None:
-    """A copy of the policy that is sampled from while the policy learns, where that is asked for."""
-    ahead = isinstance(config, OnlineTrainerConfig) and config.batches_ahead
-    return SamplerPolicy(inputs.policy.model) if ahead and not keeps_own_weights(ctx.config.rollout) else None
-
-
-def _read_sampler_weights(sampler: SamplerPolicy, device: torch.device) -> None:
-    if has_no_weights(sampler.model):
-        read_weights(sampler.model, device)
-        sampler.model.to(device)  # adapters and buffers, which have values
 
 
 def _rewards(config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs) -> RewardManager:

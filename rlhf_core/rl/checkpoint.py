@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import load_whole
 from rlhf_core.models.tensor_files import save_named
-from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.checkpoint import Checkpoint, CheckpointManager, WriteModel
 from rlhf_core.training.forward import ForwardOptions
@@ -48,10 +48,6 @@ class PolicyWeights:
         if self.synced_reference is not None:
             self.synced_reference.load(checkpoint.path)
 
-    def write_policy(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """Write a checkpoint's weights (adapters, with LoRA) and tokenizer."""
-        self.policy.save(folder, weights)
-
     @property
     def beside(self) -> list[tuple[torch.nn.Module, WriteModel]]:
         """What else has weights, and what writes them into a checkpoint's folder: critic, and synced reference."""
@@ -63,10 +59,6 @@ class PolicyWeights:
             parts.append((reference.model, reference.save))
         return parts
 
-    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """Write the final model in plain Hugging Face form, adapters merged."""
-        self.policy.save(folder, weights, merge=True)
-
 
 class OnlineCheckpoint:
     """Saves and restores an on-policy run."""
@@ -74,29 +66,25 @@ class OnlineCheckpoint:
     def __init__(
         self,
         checkpoints: CheckpointManager,
-        strategy: Strategy,
         weights: PolicyWeights,
         learner: Learner,
         prompts: PromptLoader,
         held: Sequence[Prompt],
         forward_check: ForwardCheck | None = None,
     ) -> None:
-        self.checkpoints, self.strategy, self.weights, self.learner = checkpoints, strategy, weights, learner
+        self.checkpoints, self.weights, self.learner = checkpoints, weights, learner
         self.prompts, self.held, self.forward_check = prompts, held, forward_check
 
     def save(self, step: int, trainer_state: Mapping[str, Any], rank_state: Mapping[str, Any] | None = None) -> None:
         """Write the checkpoint of a step."""
         state = {"online": self.state_dict(), **trainer_state}
-        weights = self.weights
-        self.checkpoints.save(step, state, weights.policy.model, weights.write_policy, rank_state, weights.beside)
-
-    def saved(self, step: int) -> bool:
-        """True if this step's checkpoint is on disk."""
-        return self.checkpoints.saved(step)
+        policy = self.weights.policy
+        self.checkpoints.save(step, state, policy.model, policy.save, rank_state, self.weights.beside)
 
     def write_final(self) -> None:
-        """Write ``final/``."""
-        self.checkpoints.write_final(self.weights.policy.model, self.weights.write_final)
+        """Write ``final/`` in plain Hugging Face form, adapters merged."""
+        policy = self.weights.policy
+        self.checkpoints.write_final(policy.model, partial(policy.save, merge=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Optimizer, data position and forward options."""
@@ -120,7 +108,3 @@ class OnlineCheckpoint:
             self.forward_check.done = state["forward_checked"]
         self.learner.load_state_dict(state["learner"])
         self.prompts.order.load_state_dict(state["prompt_order"])
-
-    def restore_components(self, checkpoint: Checkpoint) -> None:
-        """Component states and random numbers; last of all, when everything is built and restored."""
-        self.checkpoints.restore(checkpoint)

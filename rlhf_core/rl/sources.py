@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.plugins.strategy_protocols import Collectives
@@ -151,38 +151,20 @@ class SourceBatch(NamedTuple):
     metrics: Mapping[str, float] = {}
 
 
-class RolloutSource(Protocol):
-    """Gives each step its rollout batch; raises ``EngineUnavailable`` on every rank if the engine of one is gone."""
-
-    def next_batch(self, step: int, version: int, timer: Timer) -> SourceBatch:
-        """The batch that this step learns from; all ranks call it together, first of all in a step."""
-        ...
-
-    def release_memory(self) -> None:
-        """Nothing is sampled until the next step: the engine may give memory back, unless it samples ahead."""
-        ...
-
-    def sync_policy(self, version: int) -> None:
-        """Let the engine have the policy as it is now, for an evaluation in this thread; all ranks call it together."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's prompts and batches that are still to be trained on."""
-        ...
-
-    def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with them."""
-        ...
-
-
 class InlineSource:
-    """Samples each batch when its step begins, from the policy as it then is."""
+    """Samples each batch when its step begins, from the policy as it then is.
+
+    Raises ``EngineUnavailable`` on every rank if the engine of one is gone.
+    """
 
     def __init__(self, collector: RolloutCollector, weight_sync: WeightSync, session: RunSession) -> None:
         self.collector, self.weight_sync, self.session = collector, weight_sync, session
 
     def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
-        """See :meth:`RolloutSource.next_batch`; ``number`` counts batches where several steps learn from one."""
+        """The batch that this step learns from; all ranks call it together, first of all in a step.
+
+        ``number`` counts batches where several steps learn from one.
+        """
         sync_weights(self.weight_sync, version, self.session.strategy)
         events = LiveEvents(self.session, step)
         try:
@@ -192,17 +174,17 @@ class InlineSource:
             raise
 
     def release_memory(self) -> None:
-        """See :meth:`RolloutSource.release_memory`."""
+        """Nothing is sampled until the next step: the engine may give memory back, unless it samples ahead."""
         self.weight_sync.release_memory()
 
     def sync_policy(self, version: int) -> None:
-        """See :meth:`RolloutSource.sync_policy`."""
+        """Let the engine have the policy as it is now, for an evaluation in this thread; all ranks call it together."""
         sync_weights(self.weight_sync, version, self.session.strategy)
 
     def state_dict(self) -> dict[str, Any]:
-        """See :meth:`RolloutSource.state_dict`."""
+        """This rank's prompts and batches that are still to be trained on."""
         return {"returned": self.collector.prompts.returned_names()}
 
     def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
-        """See :meth:`RolloutSource.load_state_dict`."""
+        """Go on with the states of all ranks that wrote the checkpoint."""
         self.collector.prompts.put_back_named(ranks[0]["returned"])

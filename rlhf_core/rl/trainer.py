@@ -12,7 +12,6 @@ Up to the advantages everything is plain Python and numpy.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -125,7 +124,7 @@ class RolloutTrainer:
         self.parts.checkpoint.load_state_dict(state["online"])
         self.before = Evaluation.from_state(state["before"])
         self.load_state(state)
-        self.parts.checkpoint.restore_components(checkpoint)
+        self.session.checkpoints.restore(checkpoint)
         return checkpoint.step
 
     def trace_prompts(
@@ -141,11 +140,8 @@ class RolloutTrainer:
         """Append the prompts of a step to ``trace.jsonl``; rank 0 has the completions, and writes.
 
         Args:
-            step: the step.
             stage: names the rows.
-            groups: the step's prompts.
             rollouts: group by group.
-            scores: one per rollout.
             advantages: a number, an array ``[T]`` or None per rollout.
             tokens: of completions by name, what the update saw of each token.
         """
@@ -165,7 +161,7 @@ class RolloutTrainer:
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is there."""
-        if self.parts.checkpoint.saved(step):
+        if self.session.checkpoints.saved(step):
             return
         rank_state = self.rank_state()  # first: afterwards nothing is being sampled
         before = self.before.state() if self.before else None
@@ -178,18 +174,14 @@ class RolloutTrainer:
         return self.session.finish({**self._summary(after), **self.more_summary(step, after)})
 
     def _summary(self, after: Evaluation | None) -> dict[str, Any]:
-        """Everything ``summary.json`` promises; values that carry time are only in ``seconds`` and ``time``."""
-        session, before = self.session, self.before
-        reason = session.stop_reason()
-        steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
+        """What ``summary.json`` says of an on-policy run."""
+        before = self.before
+        steps = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
         return {
-            "status": "stopped" if reason is not None else "completed",
-            "stop_reason": reason,
             "algo": self.config.name,
             "steps": len(steps),
             "updates": self.parts.learner.version,
             "seed": self.ctx.seed,
-            "seconds": round(time.monotonic() - session.started, 3),
             "tokens_generated": int(sum(r["tokens_generated"] for r in steps)),
             **_first_and_last(steps, "reward/mean", "reward"),
             **_first_and_last(steps, "completion_length/mean", "completion_length"),
@@ -197,7 +189,6 @@ class RolloutTrainer:
             "entropy_last": _last(steps, "entropy"),
             "evaluation_before": dict(before.metrics) if before else None,
             "evaluation_after": dict(after.metrics) if after else None,
-            "final_model": "final",
             "reports": dict(self.ctx.report),
             **before_and_after(self.parts.evaluator.groups, before, after),
         }

@@ -124,19 +124,15 @@ class Checkpoint(NamedTuple):
         return int(self.state["step"])
 
 
-class CheckpointManager:
+class CheckpointManager(CheckpointStore):
     """Saves what every rank has, restores it, and writes ``final/``."""
 
     def __init__(
         self, run_dir: RunDir, strategy: Strategy, hooks: hk.HookBus, components: ComponentSet, counts: Counter[str]
     ) -> None:
+        super().__init__(run_dir.checkpoints)
         self.dir, self.strategy, self.hooks = run_dir, strategy, hooks
         self.components, self.counts = components, counts
-        self._store = CheckpointStore(run_dir.checkpoints)
-
-    def keep(self, count: int) -> None:
-        """How many of the newest checkpoints stay on disk."""
-        self._store.keep = count
 
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, this rank's shard included; None if there is none.
@@ -147,11 +143,11 @@ class CheckpointManager:
         it, of which there may have been more or fewer.
         """
         with alone(self.strategy, "looking for the newest whole checkpoint"):
-            newest = self._store.newest_whole() if self.strategy.rank == 0 else None
+            newest = self.newest_whole() if self.strategy.rank == 0 else None
         step = self.strategy.gather_objects(newest)[0]
         if step is None:
             return None
-        path, state = self._store.read(step, self.strategy.rank)
+        path, state = self.read(step, self.strategy.rank)
         ranks = self.strategy.world_size
         by_process = (path / "shard-0.json").is_file() and not state.get("divisible")
         if by_process and (len(state["ranks"]) != ranks or not self.strategy.sharded):
@@ -167,7 +163,7 @@ class CheckpointManager:
 
     def saved(self, step: int) -> bool:
         """True if this step's checkpoint is on disk."""
-        return step in self._store.steps()
+        return step in self.steps()
 
     def save(
         self,
@@ -193,7 +189,7 @@ class CheckpointManager:
         ranks = RankZero(self.strategy).gather(this_rank)
         writes = self.strategy.rank == 0
         with alone(self.strategy, f"writing the checkpoint of step {step}"):
-            with self._store.writing(step) if writes else contextlib.nullcontext() as folder:
+            with self.writing(step) if writes else contextlib.nullcontext() as folder:
                 divisible = self.strategy.sharded and self._write_shard(self.strategy.gather_objects(folder)[0], state)
                 if self.strategy.sharded:
                     self.strategy.barrier(f"every rank writing its part of the checkpoint of step {step}")
@@ -211,7 +207,7 @@ class CheckpointManager:
                     }
                     save_tree(folder, "state", {**shared, **facts})
             if writes:
-                self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, self._store.path(step)))
+                self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, self.path(step)))
         self.strategy.barrier(f"rank 0 writing the checkpoint of step {step}")
 
     def _write_shard(self, folder: Path, state: dict[str, Any]) -> bool:

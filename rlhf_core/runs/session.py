@@ -73,7 +73,7 @@ class RunSession:
 
         A trainer that gets one calls ``checkpoints.restore`` once everything is built.
         """
-        self.checkpoints.keep(keep)
+        self.checkpoints.keep = keep
         if self.main and not self.resuming and not self.dir.plan.exists():
             self.dir.create(self.plan, self.environment)
         if self.components.rows is not None:
@@ -105,9 +105,14 @@ class RunSession:
             self.dir.append("samples", {"step": step, **row})
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Write ``summary.json`` and call the hooks."""
+        """Write ``summary.json``, how the run ended and how long it took included, and call the hooks."""
+        reason = self.stop_reason()
         full = {
+            "status": "completed" if reason is None else "stopped",
+            "stop_reason": reason,
             **summary,
+            "seconds": round(time.monotonic() - self.started, 3),
+            "final_model": "final",
             "dropped": dict(sorted(self.counts.items())),
             "hook_errors": dict(self.hooks.errors),
             **({"conditions": self.plan.to_json()["conditions"]} if self.plan.conditions else {}),

@@ -1,11 +1,7 @@
 """Trials of a run's model: on the first batch, do the optimised forwards compute what the plain one does?
 
-Each optimisation is tested against every model in the toolkit's own tests, but a user's model may be none of those
-(other attention code, a patched layer, another version of a library). A wrong gradient learns something, slowly and
-silently, so that it is compared once, on a few samples of the run's own first batch.
-
-A model with weights is tried when it is loaded (:func:`rlhf_core.models.load.check_causal`). One without can only be
-tried on shards, inside of a forward that all ranks make.
+A wrong gradient learns something, slowly and silently. A model with weights is also tried when it is loaded
+(:func:`rlhf_core.models.load.check_causal`); one without only on shards, inside of a forward that all ranks make.
 """
 
 from __future__ import annotations

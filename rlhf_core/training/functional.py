@@ -18,9 +18,8 @@ Sources: J. Schulman (2020), "Approximating KL divergence", http://joschu.net/bl
 The gradient column follows from :math:`E_\theta[f(r)\nabla\log\pi_\theta]`; ``tests/engine/test_kl_and_reductions.py``
 checks every entry against exact enumeration.
 
-So an estimator has two uses. As a *number* (monitoring, or k1 subtracted from the reward, where the policy
-gradient differentiates it) take :func:`kl_value`. As a *term of a loss* take :func:`kl_loss`, whose value is the
-estimator and whose gradient is that of KL(policy || reference) whichever estimator was chosen.
+As a number (monitoring, or k1 subtracted from the reward) take :func:`kl_value`; as a term of a loss :func:`kl_loss`,
+whose gradient is that of KL(policy || reference) whichever estimator gives its value.
 """
 
 from __future__ import annotations
@@ -52,11 +51,8 @@ def bounded_ratio(log_ratio: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Past the limit there is no gradient: the exponential would be infinite in float32 from 88 on, and 0 times infinity,
     wherever a clip or a mask takes the value away, is NaN.
 
-    Args:
-        log_ratio: any shape.
-
     Returns:
-        ``(ratio, held)``; the second is True where the limit was in force.
+        ``(ratio, held)`` of the same shape; the second is True where the limit was in force.
     """
     return log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), log_ratio.detach().abs() > LOG_LIMIT
 
@@ -110,12 +106,7 @@ def importance_weights(
 def effective_sample_size(mean_ratio: float, mean_square: float) -> float:
     r"""Share of the samples that weighted ones are worth (Kong 1992): :math:`(\sum r)^2 / (n \sum r^2)`.
 
-    Args:
-        mean_ratio: mean of the ratios.
-        mean_square: mean of their squares.
-
-    Returns:
-        1 for equal ratios, towards 1/n if one outweighs all others.
+    1 for equal ratios, towards 1/n if one outweighs all others.
     """
     return mean_ratio**2 / mean_square if mean_square > 0 else 0.0
 
@@ -177,16 +168,7 @@ def kl_loss(
 
 
 def masked_sum(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Sum of ``values`` where ``mask`` is True; masked places may hold anything, NaN included.
-
-    Args:
-        values_BT: any shape.
-        mask_BT: bool, the same shape.
-        dim: sum over this dimension only; None sums everything.
-
-    Returns:
-        A scalar, or ``values`` without ``dim``.
-    """
+    """Sum over ``dim`` (all of them) where ``mask_BT`` is True; masked places may hold anything, NaN included."""
     kept = torch.where(mask_BT.bool(), values_BT, values_BT.new_zeros(()))
     return kept.sum() if dim is None else kept.sum(dim)
 

@@ -43,16 +43,13 @@ class Learner:
 
     Args:
         module: prepared by the strategy; ``module(samples)`` returns the batch that the loss consumes.
-        loss: unreduced loss.
-        strategy: ranks, gradients, clipping.
-        settings: optimizer, reduction, micro-batch size.
+        loss: unreduced.
         total_updates: for the learning-rate schedule.
         critic_updates: the first of them, in which the policy gets no update; its schedule has the rest.
         critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
         critic_rate: its learning rate; None takes the optimizer's.
         micro_batcher: makes micro-batches; None takes ``settings.micro_batch_size`` samples each, in order.
-        optimizer: made with the module (:meth:`preparing`); None makes it here, which a strategy that has to make it
-            while sharding refuses.
+        optimizer: None makes it here, which a strategy that has to make it while sharding refuses (:meth:`preparing`).
     """
 
     def __init__(
@@ -94,13 +91,10 @@ class Learner:
     ) -> Learner:
         """Let the strategy prepare a module and make its optimizer; it may give weights to one that has none yet.
 
-        Args:
-            module: not prepared.
-            loss: see the class, as for the others.
-            path: of the model, as the user wrote it; one that gets its weights only now is then tried.
+        One that gets its weights only now is then tried with ``path``, which is the model's as the user wrote it.
 
         Raises:
-            ModelError: the model at ``path`` is an encoder.
+            ModelError: it is an encoder.
         """
         prepared, optimizer = prepare_to_learn(strategy, module, settings.optimizer, path=path)
         return cls(prepared, loss, strategy, settings, total_updates, optimizer=optimizer)
@@ -116,14 +110,10 @@ class Learner:
         """Make one optimizer update from this rank's samples.
 
         Args:
-            samples: what to run; those that cannot contribute a gradient may already be left out.
             totals: (tokens, sequences) of this rank counted *before* anything was left out; None counts ``samples``.
             critic_only: the policy gets no update, whatever its gradient (critic warm-up).
-            observe: called with each micro-batch: its samples, what the loss consumed, what it returned. One that reads
-                a value there makes the host wait for the device in every micro-batch; keep detached tensors instead.
-
-        Returns:
-            Metrics summed over micro-batches and ranks, then divided by their weights.
+            observe: called with each micro-batch. One that reads a value there makes the host wait for the device every
+                time; keep detached tensors instead.
 
         Raises:
             PluginError: the loss returned values that do not fit its batch.

@@ -126,24 +126,17 @@ def run_steps(
     step: MakeStep,
     evaluate: Evaluate | None = None,
 ) -> Mapping[str, Any]:
-    """Run steps 1 to ``steps``, or what is left of them when a run is resumed, and write the model to ``final/``.
+    """Run steps 1 to ``steps``, or what is left when a run is resumed; write ``final/`` and return the summary.
 
     Metrics of a step, times, checkpoints (every ``settings.checkpoint_every`` steps and at the last), Ctrl-C,
     ``StopRun`` and the summary are taken care of. All ranks call this together.
 
     Args:
-        ctx: of the run; its session and strategy are used.
-        settings: the trainer's.
         policy: loaded, not yet prepared by the strategy; its weights are those of the checkpoint when ``learner`` is
             called.
-        steps: of the whole run.
         learner: makes what updates the policy, usually a ``Learner``; its state is part of every checkpoint.
-        step: makes one step and returns its metrics.
         evaluate: held-out metrics before the first step, every ``settings.eval_every`` steps and at the end; names
             begin with ``eval/``. None evaluates nothing.
-
-    Returns:
-        What is in ``summary.json``.
 
     Raises:
         RunDirError: a checkpoint or the final model cannot be read or written.
@@ -203,18 +196,13 @@ class _StepsOfCaller:
     def finish(self, step: int) -> Mapping[str, Any]:
         after = self.evaluate(step)
         self.session.checkpoints.write_final(self.policy.model, partial(self.write, merge=True))
-        reason = self.session.stop_reason()
         return self.session.finish(
             {
-                "status": "completed" if reason is None else "stopped",
-                "stop_reason": reason,
                 "algo": self.settings.name,
                 "steps": step,
                 "seed": self.ctx.seed,
-                "seconds": round(time.monotonic() - self.session.started, 3),
                 "evaluation_before": self.before,
                 "evaluation_after": after,
-                "final_model": "final",
                 "reports": dict(self.ctx.report),
             }
         )
@@ -231,7 +219,6 @@ def load_trained_policy(ctx: BuildContext, *, whole: bool = False) -> LoadedMode
     :class:`~rlhf_core.training.offline.trainer.OfflineTrainer` tries the model.
 
     Args:
-        ctx: configuration and strategy.
         whole: every rank needs all weights before.
 
     Raises:

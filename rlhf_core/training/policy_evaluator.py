@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.order import by_source
@@ -24,6 +24,7 @@ from rlhf_core.types.rollouts import Media, Prompt, PromptGroup, Rollout, Sampli
 
 SAMPLES_KEPT = 8
 """Completions per evaluation in ``samples.jsonl``."""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,34 @@ class Evaluation:
         return cls(**fields)
 
 
-def for_each_rank(evaluation: Evaluation, ranks: Collectives) -> list[Evaluation]:
-    """What rank 0 sends to each: texts and sounds, which it writes, stay with it."""
-    return [evaluation, *[replace(evaluation, texts=[], media=())] * (ranks.world_size - 1)]
+def sample_share(
+    session: RunSession,
+    generator: RolloutGenerator,
+    groups: Sequence[PromptGroup],
+    sampling: SamplingParams,
+    version: int,
+    work: str,
+) -> tuple[list[Prompt], list[Rollout]]:
+    """This rank's share of some held-out prompts, and a completion of each; the same seeds every time."""
+    strategy = session.strategy
+    share = groups[strategy.rank :: strategy.world_size]
+    with engine_on_every_rank(strategy), session.work(work, len(share)) as on_ended:
+        rollouts = generator.sample(share, sampling, version, tag="eval", on_ended=on_ended) if share else []
+    return [g.prompt for g in share], rollouts
+
+
+def evaluate_on_rank_zero(
+    strategy: Collectives, rows: Sequence[R], evaluate: Callable[[Sequence[R]], Evaluation]
+) -> Evaluation:
+    """What the rows of all ranks come to; texts and sounds, which rank 0 writes, stay with it."""
+    rank_zero, ranks = RankZero(strategy), strategy.world_size
+    shards = rank_zero.gather(rows)
+    with rank_zero.section() as section:
+        if section.active:
+            count = sum(map(len, shards))
+            evaluation = evaluate([shards[i % ranks][i // ranks] for i in range(count)])  # undoes rows[rank::ranks]
+            section.for_each([evaluation, *[replace(evaluation, texts=[], media=())] * (ranks - 1)])
+    return section.received
 
 
 class PolicyEvaluator:
@@ -113,21 +139,11 @@ class PolicyEvaluator:
 
         Of a mixture, each source's scores are reported as well, under ``eval/LABEL/``.
         """
-        strategy = self.session.strategy
-        share = self.groups[:count][strategy.rank :: strategy.world_size]
-        with engine_on_every_rank(strategy), self.session.work("evaluation", len(share)) as on_ended:
-            rollouts = (
-                self.generator.sample(share, self.sampling, version, tag="eval", on_ended=on_ended) if share else []
-            )
-        prompts = [g.prompt for g in share]
+        groups, session = self.groups[:count], self.session
+        prompts, rollouts = sample_share(session, self.generator, groups, self.sampling, version, "evaluation")
         scores = self.rewards.score(prompts, rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)
-        rank_zero = RankZero(strategy)
-        shards = rank_zero.gather(list(zip(rollouts, scores, golds)))
-        with rank_zero.section() as section:
-            if section.active:
-                section.for_each(for_each_rank(self._result(interleave_ranks(shards)), strategy))
-        return section.received
+        return evaluate_on_rank_zero(session.strategy, list(zip(rollouts, scores, golds)), self._result)
 
     def _result(self, rows: Sequence[Any]) -> Evaluation:
         """What the (rollout, score, gold) rows of all prompts come to."""
@@ -235,8 +251,3 @@ def gold_metrics(rows: Sequence[Any], prefix: str) -> dict[str, float]:
     return {
         f"{prefix}/{name}": mean([float(g[name]) for g in golds]) for name in golds[0] if all(name in g for g in golds)
     }
-
-
-def interleave_ranks(shards: Sequence[Sequence[Any]]) -> list[Any]:
-    """Undo ``rows[rank::world_size]``."""
-    return [shards[i % len(shards)][i // len(shards)] for i in range(sum(len(s) for s in shards))]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_core.types.errors import DeadlineExceeded
 from rlhf_core.types.rollouts import Sample, Score
-from rlhf_core.workers.worker_handle import EXIT_GRACE_S, Recycling, WorkerProcess
+from rlhf_core.workers.worker_handle import EXIT_GRACE_S, WorkerProcess
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.component import ComponentConfig
@@ -40,8 +40,8 @@ class VerifierPool:
         recycle_above_mb: int | None = None,
     ) -> None:
         self.timeout_s, self.start_timeout_s = timeout_s, start_timeout_s
-        recycling = Recycling(recycle_after_calls, recycle_above_mb)
-        self.workers = [WorkerProcess(spec, start_timeout_s, recycling) for _ in range(workers)]
+        limits = (recycle_after_calls, recycle_above_mb)
+        self.workers = [WorkerProcess(spec, start_timeout_s, *limits) for _ in range(workers)]
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         # A worker dies with the *thread* that started it, so all are started by threads that live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"verifier-{self.workers[0].name}")
@@ -105,7 +105,7 @@ def _stop(workers: Sequence[WorkerProcess], threads: ThreadPoolExecutor) -> None
 START_TIMEOUT_S = 300.0
 
 
-class RewardWorkers:
+class RewardWorkers(VerifierPool):
     """Calls a reward in processes that are killed when late; what was lost has status ``timeout`` or ``error``.
 
     Each worker builds the reward anew, with a context that has no run, policy or data.
@@ -122,15 +122,9 @@ class RewardWorkers:
             "memory_mb": None,
             "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
         }
-        self.pool = VerifierPool(spec, workers=workers, timeout_s=timeout_s, start_timeout_s=START_TIMEOUT_S)
+        super().__init__(spec, workers=workers, timeout_s=timeout_s, start_timeout_s=START_TIMEOUT_S)
 
-    def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One score per sample, in order."""
-        return self.pool.verify(samples)
-
-    def close(self) -> None:
-        """End the worker processes."""
-        self.pool.close()
+    score = VerifierPool.verify
 
 
 class OneByOne:

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +31,6 @@ EXIT_GRACE_S = 5.0
 """A SIGKILLed process is gone within milliseconds; after this long an error says that it is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recycling:
-    """When a worker is replaced though it answers: libraries leak, and caches grow."""
-
-    after_calls: int | None = None
-    above_mb: int | None = None
-
-    def due(self, calls: int, pid: int) -> bool:
-        """Whether the process has done its share."""
-        if self.after_calls is not None and calls >= self.after_calls:
-            return True
-        return self.above_mb is not None and resident_mb(pid) > self.above_mb
-
-
 class WorkerProcess:
     """One verifier in one killable process. Used by one thread at a time.
 
@@ -56,8 +41,14 @@ class WorkerProcess:
     ``only_core``, ``disabled``, ``memory_mb``, ``secrets`` (see :func:`without_secrets`).
     """
 
-    def __init__(self, spec: Mapping[str, Any], start_timeout_s: float, recycling: Recycling | None = None) -> None:
-        self.recycling = recycling or Recycling()
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        start_timeout_s: float,
+        recycle_after_calls: int | None = None,
+        recycle_above_mb: int | None = None,
+    ) -> None:
+        self.recycle_after_calls, self.recycle_above_mb = recycle_after_calls, recycle_above_mb
         self.spec, self.start_timeout_s = dict(spec), start_timeout_s
         self.name = str(spec["component"]["name"])
         made_by = " ".join(str(spec["component"].get(k, "")) for k in ("distribution", "version")).strip()
@@ -166,7 +157,10 @@ class WorkerProcess:
         return score_from_json(reply["score"])
 
     def _recycle(self) -> None:
-        if self.process is not None and self.recycling.due(self._calls - self._fresh, self.pid):
+        """Replace a worker though it answers, where that is asked for: libraries leak, and caches grow."""
+        most, above_mb = self.recycle_after_calls, self.recycle_above_mb
+        made_enough = most is not None and self._calls - self._fresh >= most
+        if self.process is not None and (made_enough or (above_mb is not None and resident_mb(self.pid) > above_mb)):
             self.recycled += 1
             self.drop()
 

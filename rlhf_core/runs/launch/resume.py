@@ -111,7 +111,8 @@ def may_change(key: str) -> bool:
 
 def extended(plan: Plan, config: RunConfig, changes: Sequence[Change], run_dir: Path) -> Plan:
     """The plan with changed settings, and a record of what they were."""
-    newest = max((int(p.name.removeprefix("step-")) for p in _checkpoints(run_dir)), default=None)
+    saved = [path.name.removeprefix("step-") for path in (run_dir / "checkpoints").glob("step-*")]
+    newest = max((int(step) for step in saved if step.isdigit()), default=None)
     for key, old, new in changes:
         if key in LENGTHS and _steps(new) < _steps(old):
             made = "" if newest is None else f"; {newest} steps are made"
@@ -199,7 +200,3 @@ def _cut_batch(
 def _steps(value: float | None) -> float:
     """None sets no limit."""
     return math.inf if value is None else value
-
-
-def _checkpoints(run_dir: Path) -> list[Path]:
-    return [p for p in (run_dir / "checkpoints").glob("step-*") if p.name.removeprefix("step-").isdigit()]

@@ -15,7 +15,7 @@ import torch
 
 from rlhf_core.data.datasets import Datasets, admit
 from rlhf_core.data.order import interleave
-from rlhf_core.distributed.group import RankZero, engine_on_every_rank
+from rlhf_core.distributed.group import engine_on_every_rank
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
@@ -27,11 +27,11 @@ from rlhf_core.training.offline.config import PolicyTrainerConfig
 from rlhf_core.training.policy_evaluator import (
     Evaluation,
     before_and_after,
-    for_each_rank,
+    evaluate_on_rank_zero,
     gold_metrics,
     gold_rows,
-    interleave_ranks,
     sample_rows,
+    sample_share,
 )
 from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
 from rlhf_core.training.rollout_batch import TrainingSample
@@ -131,12 +131,7 @@ class PolicySamples:
             references = self._references_without_adapter(sampled.rollouts)
         if self.frozen is not None:
             references = self._references_on_shards(self.frozen, sampled.rollouts)
-        rank_zero = RankZero(self.strategy)
-        shards = rank_zero.gather(self._rows(sampled, references))
-        with rank_zero.section() as section:
-            if section.active:
-                section.for_each(for_each_rank(evaluation_of(interleave_ranks(shards)), self.strategy))
-        evaluation: Evaluation = section.received
+        evaluation = evaluate_on_rank_zero(self.strategy, self._rows(sampled, references), evaluation_of)
         self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
         self.before, self.after = (evaluation if step == 0 else self.before), evaluation
         self.session.samples(step, sample_rows(self.groups, evaluation))
@@ -144,14 +139,9 @@ class PolicySamples:
 
     def _sample(self, version: int) -> RankSamples:
         """This rank's completions, with their scores."""
-        share = self.groups[self.strategy.rank :: self.strategy.world_size]
-        prompts = [g.prompt for g in share]
-        work = self.session.work("sampling held-out prompts", len(share))
-        with engine_on_every_rank(self.strategy), work as on_ended:
-            rollouts = (
-                self.generator.sample(share, self.sampling, version, tag="eval", on_ended=on_ended) if share else []
-            )
-        scores = [None] * len(share) if self.rewards is None else self.rewards.score(prompts, rollouts)
+        work = "sampling held-out prompts"
+        prompts, rollouts = sample_share(self.session, self.generator, self.groups, self.sampling, version, work)
+        scores = [None] * len(prompts) if self.rewards is None else self.rewards.score(prompts, rollouts)
         return RankSamples(prompts, rollouts, scores)
 
     def _rows(self, sampled: RankSamples, references: References) -> list[SampledRow]:

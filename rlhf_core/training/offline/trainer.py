@@ -239,16 +239,12 @@ class OfflineTrainer:
         self.session.checkpoints.write_final(self.task.model, self.task.write_final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
         losses = [float(r["loss"]) for r in rows]
-        reason = self.session.stop_reason()
         return self.session.finish(
             {
-                "status": "stopped" if reason is not None else "completed",
-                "stop_reason": reason,
                 "algo": self.config.name,
                 "steps": len(rows),
                 "updates": self.learner.version,
                 "seed": self.ctx.seed,
-                "seconds": round(time.monotonic() - self.session.started, 3),
                 "train_examples": len(self.train_items),
                 "tokens_generated": 0,
                 "tokens_trained": int(sum(r["train/tokens"] for r in rows)),
@@ -256,7 +252,6 @@ class OfflineTrainer:
                 "loss_last": mean(losses[-5:]),
                 "evaluation_before": self.before,
                 "evaluation_after": after,
-                "final_model": "final",
                 "reports": dict(self.ctx.report),
                 **self.more_summary(),
             }
