@@ -108,7 +108,7 @@ class Client:
             "cwd": os.path.realpath(given["cwd"] or os.getcwd()),
             "session": bool(given["start_new_session"]),
             "group": given.get("process_group") == 0,
-            "heeds": given["preexec_fn"] is heed_ctrl_c,
+            "heeds": bool(given["preexec_fn"]) or signal.getsignal(signal.SIGINT) != signal.SIG_IGN,
         }
         files = [n if fd == -1 else fd for n, fd in enumerate((given["p2cread"], given["c2pwrite"], given["errwrite"]))]
         files += [] if given["close_fds"] else inheritable()
