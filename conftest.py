@@ -21,6 +21,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Nobody looks at the pages of hundreds of runs. The tests of the page itself switch it on.
 os.environ.setdefault("RLHF_REPORT", "0")
 
+# What `rlhf` sets for its libraries: set only by the first command that a test runs in this process, no later process
+# would have the environment of the fork server, and all of them would import torch anew.
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
 if sys.platform == "linux" and os.environ.get("RLHF_FORK_SERVER") != "0":
     install(Client(os.environ))
 

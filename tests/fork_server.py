@@ -11,11 +11,12 @@ from __future__ import annotations
 import array
 import ctypes
 import gc
-import importlib
+import importlib.util
 import inspect
 import json
 import os
 import runpy
+import signal
 import socket
 import struct
 import subprocess
@@ -32,7 +33,7 @@ LAUNCHERS = (
     "accelerate.commands.launch",
 )
 """Those that start processes themselves."""
-MODULES = (*LAUNCHERS, "rlhf_core.cli.rank_main", "scripts.bench._sharding_rank")
+MODULES = (*LAUNCHERS, "rlhf_core.cli.rank_main", "rlhf_testing.strategy_rank", "scripts.bench._sharding_rank")
 """Modules, besides those of tests, that are started as forks after ``python -m``."""
 IMPORTED = (
     "torch",
@@ -62,11 +63,17 @@ IMPORTED = (
     "rlhf_plugin_native.engine",
     "rlhf_plugin_verifiers.reward",
 )
-READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "CUDA_", "LD_", "DS_")
+READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "CUDA_", "LD_")
 READ_AT_IMPORT += ("TORCH_", "PYTHON", "ACCELERATE_", "HOME", "XDG_", "LC_", "LANG")
+if importlib.util.find_spec("deepspeed"):
+    READ_AT_IMPORT += ("DS_",)
 READ_WHEN_STARTED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 ROOT = Path(__file__).resolve().parents[1]
 PR_SET_CHILD_SUBREAPER = 36
+FILES = 64
+"""Most that a process is given."""
+ROOM = "-" * 20_000
+"""Of the server's arguments, and of its variables, for those of its forks."""
 REAL = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 PARAMETERS = list(inspect.signature(REAL).parameters)
 
@@ -83,10 +90,11 @@ class Client:
     def takes(self, given: Mapping[str, Any]) -> bool:
         """Whether a fork of the server is what Popen was asked to start."""
         args, env = given["args"], given["env"]
-        plain = not (given["shell"] or given["preexec_fn"] or given["pass_fds"] or given["executable"])
+        plain = not (given["shell"] or given["pass_fds"] or given["executable"])
+        plain = plain and given["preexec_fn"] in (None, heed_ctrl_c)
         if os.getpid() != self.owner or not plain or isinstance(args, (str, bytes, os.PathLike)):
             return False
-        if given.get("process_group", -1) not in (-1, None) or target([str(a) for a in args]) is None:
+        if given.get("process_group", -1) not in (-1, 0, None) or target([str(a) for a in args]) is None:
             return False
         env = dict(os.environ if env is None else env)
         names = {name for name in {*env, *self.environment} if name.startswith(READ_AT_IMPORT)}
@@ -99,16 +107,18 @@ class Client:
             "env": dict(os.environ if given["env"] is None else given["env"]),
             "cwd": os.path.realpath(given["cwd"] or os.getcwd()),
             "session": bool(given["start_new_session"]),
+            "group": given.get("process_group") == 0,
+            "heeds": bool(given["preexec_fn"]) or signal.getsignal(signal.SIGINT) != signal.SIG_IGN,
         }
-        files = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
+        files = [n if fd == -1 else fd for n, fd in enumerate((given["p2cread"], given["c2pwrite"], given["errwrite"]))]
+        files += [] if given["close_fds"] else inheritable()
         data = json.dumps(request).encode()
         with self.lock:
             channel = self.channel = self.channel or self._server()
             adopt(True)
             try:
                 channel.sendall(struct.pack("!I", len(data)))
-                rights = array.array("i", [n if fd == -1 else fd for n, fd in enumerate(files)])
-                channel.sendmsg([data[:1]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                channel.sendmsg([data[:1]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
                 channel.sendall(data[1:])
                 return struct.unpack("!i", read(channel, 4))[0]
             finally:
@@ -117,11 +127,23 @@ class Client:
     def _server(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
+            command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), ROOM]
+            env = {**self.environment, "RLHF_FORK_ROOM": ROOM}
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=self.environment, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL
+                command, cwd=ROOT, env=env, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL
             )
         return ours
+
+
+def heed_ctrl_c() -> None:
+    """For ``preexec_fn``: what a shell starts in the background ignores SIGINT, and so does what that starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def inheritable() -> list[int]:
+    """Open files, besides the first three, that a process inherits: locks."""
+    opened = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [fd for fd in opened if fd > 2 and Path(f"/proc/self/fd/{fd}").exists() and os.get_inheritable(fd)]
 
 
 def adopt(orphans: bool) -> None:
@@ -179,7 +201,7 @@ def serve(channel: socket.socket) -> dict[str, Any] | None:
     """Fork for each request until the channel is closed; returns the request in the fork, None in the server."""
     while header := read(channel, 4):
         (size,) = struct.unpack("!I", header)
-        first, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(3 * array.array("i").itemsize))
+        first, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(FILES * array.array("i").itemsize))
         request = json.loads(first + read(channel, size - 1))
         files = array.array("i", ancillary[0][2])
         between = os.fork()
@@ -187,6 +209,8 @@ def serve(channel: socket.socket) -> dict[str, Any] | None:
             middle = os.getpid()
             if os.fork():
                 os._exit(0)
+            if request["group"]:
+                os.setpgid(0, 0)
             while os.getppid() == middle:  # until the process that asked is the parent
                 os.sched_yield()
             channel.sendall(struct.pack("!i", os.getpid()))
@@ -203,16 +227,28 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     """Take over files, folder and environment of a new process."""
     if request["session"]:
         os.setsid()
-    for n, fd in enumerate(files):
+    for n, fd in enumerate(files[:3]):
         os.dup2(fd, n)
-    for fd in files:
         os.close(fd)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    if request["heeds"]:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    show(request)
     if "-u" in request["args"][1:2] or os.environ.get("PYTHONUNBUFFERED"):
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+
+
+def show(request: Mapping[str, Any]) -> None:
+    """Let /proc tell this process's arguments and variables, as far as there is room, and not the server's."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    places = [int(field) for field in fields[45:49]]
+    texts = request["args"], [f"{name}={value}" for name, value in request["env"].items()]
+    for start, end, words in zip(places[::2], places[1::2], texts):
+        data = "\0".join(words).encode()[: end - start - 1]
+        ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
 
 
 def server_of_a_launcher(environment: Mapping[str, str]) -> dict[str, Any] | None:
@@ -260,6 +296,7 @@ def run(request: dict[str, Any], libraries: Sequence[str], environment: Mapping[
 def main() -> None:
     """Import the libraries and serve."""
     environment = dict(os.environ)
+    environment.pop("RLHF_FORK_ROOM", None)
     before = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
     libraries = sys.path[1 + len(before) :]
     channel = socket.socket(fileno=int(sys.argv[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,28 @@ def sums() -> list[dict[str, str]]:
     return [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in (3, 5, 9) for b in (1, 2, 4, 8)]
 
 
+@pytest.fixture(autouse=True)
+def few_tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of lm_eval's own tasks those of GSM8K; the index of all thousands takes half a minute. Long tests have it."""
+    import lm_eval.tasks
+
+    from rlhf_eval.lm_harness.tasks import manager
+
+    make, own = lm_eval.tasks.TaskManager, Path(lm_eval.tasks.__file__).parent / "gsm8k"
+
+    def few(include_path: str | None) -> Any:
+        return make(include_path=[own, *filter(None, [include_path])], include_defaults=False)
+
+    if request.node.get_closest_marker("long") is None:
+        monkeypatch.setattr(lm_eval.tasks, "TaskManager", few)
+        manager.cache_clear()
+    yield
+    manager.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two tasks, one of which asks each prompt three times; reading lm_eval's index takes seconds."""
+    """A folder with two tasks, one of which asks each prompt three times."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "sums.yaml").write_text(SUMS)
     sampled = SUMS.replace("task: sums", "task: sums_thrice").replace("do_sample: false", "do_sample: true")
@@ -159,6 +178,13 @@ def test_filters_read_our_rows_as_lm_eval_reads_its_own() -> None:
     strict, flexible = agreement("gsm8k_cot", rows, {"strict-match": "strict", "flexible-extract": "lenient"})
     assert (strict.theirs, strict.ours, strict.only_theirs, strict.only_ours) == (1 / 3, 1 / 3, [], [])
     assert (flexible.theirs, flexible.only_theirs, flexible.only_ours) == (2 / 3, [], [])
+
+
+@pytest.mark.long  # of some tasks: below
+def test_the_index_is_lm_evals_own() -> None:
+    from rlhf_eval.lm_harness.tasks import manager
+
+    assert {"gsm8k_cot", "hellaswag", "ifeval", "mmlu"} <= set(manager(None).all_tasks)
 
 
 def test_what_a_task_does_not_take_is_refused(rlhf: Callable[..., Any]) -> None:

@@ -15,6 +15,8 @@ from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
 from rlhf_eval.harness import context
 
+from .conftest import gsm8k_rows
+
 
 class Scribe:
     """An engine that writes what it is told for each prompt."""
@@ -63,8 +65,8 @@ def test_mbpps_reference_solutions_pass_in_the_sandbox_and_a_stub_does_not(test_
 
 
 @pytest.mark.slow
-def test_gsm8k_tells_form_from_answer_in_every_style(test_data: Path) -> None:
-    path = test_data / "gsm8k" / "test.jsonl.gz"
+def test_gsm8k_tells_form_from_answer_in_every_style(test_data: Path, write: Callable[..., Path]) -> None:
+    path = write("test.jsonl", gsm8k_rows(test_data, 4))
     plain = rows("gsm8k", path, lambda p: f"It is {p.answer}", limit=4)
     assert {(r["category"], r["strict"], r["lenient"]) for r in plain} == {("answer only", 0.0, 1.0)}
     stop = FinishReason.STOP

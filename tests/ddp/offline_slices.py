@@ -75,7 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-COUNTED = ("sft", "dpo+lora", "reward_model", "reward_model+adapters", "reward_model+frozen")
+COUNTED = ("dpo+lora", "reward_model", "reward_model+adapters", "reward_model+frozen")
 """Whose bytes are counted, which takes as long again as the run."""
 RESUMED = (
     "fsdp/dpo",
@@ -116,11 +116,11 @@ class Held(TorchDispatchMode):
         self._storages.pop(key, None)
 
 
-def write_model(folder: Path) -> int:
-    """A small language model of many layers; returns the bytes of its weights."""
+def write_model(folder: Path, layers: int = LAYERS, size: int = 128) -> int:
+    """A small language model of many layers, with hidden states of this size; returns the bytes of its weights."""
     pocket = load_policy(ModelConfig(path="pocket"))
     config = copy.deepcopy(pocket.model.config)
-    config.num_hidden_layers, config.hidden_size, config.intermediate_size = LAYERS, 128, 512
+    config.num_hidden_layers, config.hidden_size, config.intermediate_size = layers, size, 4 * size
     config.num_attention_heads = config.num_key_value_heads = 4
     torch.manual_seed(0)
     model = type(pocket.model)(config)

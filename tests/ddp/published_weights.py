@@ -1,6 +1,6 @@
 """vLLM servers of two ranks that each hold a part of the policy: run by torchrun, rank 0 writes what was found.
 
-A deep model, so that a layer is little of it; servers are stand-ins in threads. Gathering the weights is an error.
+A layer is little of the model; servers are stand-ins in threads. Gathering the weights is an error.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def main(out: str, name: str) -> None:
     torch.set_num_threads(1)
     ranks, folder = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 100), Path(out).parent / "model"
     if ranks.rank == 0:
-        write_model(folder)
+        write_model(folder, layers=6, size=256)
     ranks.barrier("the model")
     strategy = strategy_of(name, ranks)
     with patch.object(type(strategy), "gathered", side_effect=AssertionError("the weights were gathered")):

@@ -20,6 +20,7 @@ RUN = {
     "strategy": "fsdp",
     "strategy.device": "cpu",
     "reward.workers": 1,
+    "dataset.limit": 32,
     "trainer.steps": 5,
     "trainer.checkpoint_every": 1,
     "trainer.rollout_batch_size": 16,
@@ -70,7 +71,7 @@ def test_killed_in_forward_backward_and_checkpoint_a_run_goes_on_as_if_undisturb
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_with_batches_in_flight_a_run_goes_on_as_if_undisturbed(tmp_path: Path, faults: Path) -> None:
-    words = [*BEGIN, "--set", "trainer.rollouts.max_staleness=1", "--set", "trainer.steps=4"]
+    words = [*BEGIN, "--set", "trainer.rollouts.max_staleness=1", "--set", "trainer.steps=3"]
     wanted = check_killed(tmp_path, faults, words, [(0, 3, "checkpoint")])
     assert wanted.at(3)["staleness/max"] == wanted.at(2)["buffer/batches"] == 1
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.runs.checkpoint import CheckpointStore
+from tests.fork_server import heed_ctrl_c
 from tests.waiting import wait_for
 
 RLHF = [sys.executable, "-m", "rlhf_core.cli.main"]
@@ -54,11 +55,6 @@ def ranks_of(run: Path) -> list[int]:
         if "rlhf_core.cli.rank_main" in words and str(run) in words and "rlhf_core.runs.launch.ranks" not in words:
             found.append(int(entry.parent.name))
     return found
-
-
-def heed_ctrl_c() -> None:
-    """A shell lets what it starts in the background ignore SIGINT, and everything started from there inherits it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "args",
     [
-        [*ONLINE, *LORA, "--set", "trainer.steps=2"],
+        [*ONLINE, *LORA, "--set", "trainer.steps=2", "--set", "reward.workers=1"],
         pytest.param(SFT, marks=pytest.mark.long),
     ],  # sft too: test_traffic.py
     ids=["grpo-lora", "sft"],

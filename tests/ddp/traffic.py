@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pluggy
 import torch
+from safetensors.torch import save_file
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.models.config import ModelConfig
@@ -231,7 +232,7 @@ def completions(strategy: Counted) -> dict[str, Any]:
 def main(out: str) -> None:
     """Every case on two ranks."""
     strategy = Counted(int(os.environ["WORLD_SIZE"]), "cpu", 60)
-    found: dict[str, Any] = {}
+    found, weights = dict[str, Any](), dict[str, torch.Tensor]()
     for case in CASES:
         strategy.received = strategy.exchanges = 0
         here = update(strategy, case)
@@ -243,11 +244,12 @@ def main(out: str) -> None:
                 "metrics": here["metrics"],
             }
         )
-        found[case] = {"ranks": rows, "weights": here["weights"].tolist()}
+        found[case], weights[case] = {"ranks": rows}, here["weights"]
     found["estimates"] = strategy.gather_objects(estimates(strategy))
     found["completions"] = strategy.gather_objects(completions(strategy))
     if strategy.rank == 0:
         Path(out).write_text(json.dumps(found))
+        save_file(weights, Path(out).with_suffix(".safetensors"))
     strategy.close()
 
 

@@ -23,6 +23,12 @@ ARGS = (
     "--dataset",
     "pocket/arithmetic",
     "--set",
+    "dataset.limit=32",
+    "--set",
+    "reward.workers=1",
+    "--set",
+    "trainer.epochs_per_rollout_batch=2",
+    "--set",
     "trainer.eval_samples=0",
     "--set",
     "trainer.rollout_batch_size=16",
@@ -96,7 +102,11 @@ def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: P
     words = [
         *ARGS,
         "--set",
-        "trainer.steps=5",
+        "trainer.steps=4",
+        "--set",
+        "trainer.rollout_batch_size=8",
+        "--set",
+        "trainer.train_batch_size=4",
         "--set",
         "trainer.checkpoint_every=2",
         "--set",
@@ -114,7 +124,7 @@ def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: P
     process.communicate()
     assert not (cut / "summary.json").is_file(), "it was killed before its end"
     assert call("train", "--resume", cut).code == 0
-    assert gap(weights(tmp_path / "whole", 5), weights(cut, 5)) == 0
-    states = [load_file(str(run / "checkpoints/step-000005/state.safetensors")) for run in (tmp_path / "whole", cut)]
+    assert gap(weights(tmp_path / "whole", 4), weights(cut, 4)) == 0
+    states = [load_file(str(run / "checkpoints/step-000004/state.safetensors")) for run in (tmp_path / "whole", cut)]
     assert states[0].keys() == states[1].keys()
     assert all(states[0][k].equal(states[1][k]) for k in states[0])
