@@ -31,7 +31,7 @@ def test_a_rank_holds_its_share_and_a_bucket(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(out.read_text())
-    assert len(found) == 10
+    assert len(found) == 6
     for name, numbers in found.items():
         share, trained = numbers["weights"] / 2, numbers["trained"] / 2
         limit = share + numbers["largest"] + numbers["drawn"]
@@ -46,6 +46,7 @@ def test_a_rank_holds_its_share_and_a_bucket(tmp_path: Path) -> None:
     assert policy["planned"] == pytest.approx(policy["loading"], rel=0.01), "what rlhf memory plan says"
 
 
+@pytest.mark.long  # test_published_weights.py does the same with FSDP
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 @pytest.mark.skipif(
