@@ -13,7 +13,8 @@ from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import BuildContext, ConfigError, parse_settings
 from rlhf_core.data import read_jsonl, write_json
 from rlhf_eval.statistics import mcnemar, paired_difference
-from rlhf_plugin_agents.backends.config import BackendConfig, ReplayConfig, backend_of
+from rlhf_plugin_agents.backends.config import BackendConfig, ReplayConfig
+from rlhf_plugin_agents.backends.known import backend_of
 from rlhf_plugin_agents.folder import AgentFolder
 from rlhf_plugin_agents.harness import Job, Say, carry_out, prepare
 from rlhf_plugin_agents.page import write_page

@@ -77,7 +77,7 @@ def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[lis
 def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[Any], Any]:
     from rlhf_core.cli import context_of, open_registry
     from rlhf_core.config import ConfigError, parse_settings
-    from rlhf_plugin_agents.backends.config import backend_of
+    from rlhf_plugin_agents.backends.known import backend_of
     from rlhf_plugin_agents.harness import Job
     from rlhf_plugin_agents.suites.generated_config import AgentBenchGenerated
 

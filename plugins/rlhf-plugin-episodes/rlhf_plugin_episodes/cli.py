@@ -85,7 +85,6 @@ def demonstrations(dataset: str, out: Path, split: str, form: str, settings: tup
     """
     from rlhf_core.cli import context_of, open_registry
     from rlhf_core.config import ConfigError, parse_settings
-    from rlhf_plugin_episodes.cli import to_row
 
     if out.is_dir():
         raise ConfigError(f"'{out}' is a folder", fix="name a file in it")

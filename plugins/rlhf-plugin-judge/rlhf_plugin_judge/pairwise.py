@@ -16,12 +16,10 @@ from rlhf_core.rewards import Judge, JudgeRequest, Sample, Score, ScoreStatus
 from rlhf_core.runs import wilson
 from rlhf_plugin_judge.delimiters import delimited
 from rlhf_plugin_judge.grading import close_judge
-from rlhf_plugin_judge.rewards import Asking
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
 
 if TYPE_CHECKING:
-    from rlhf_core.rewards import Judge
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 
 

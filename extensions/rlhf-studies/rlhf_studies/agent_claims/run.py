@@ -11,7 +11,7 @@ from typing import Any
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import UserError
 from rlhf_core.data import read_jsonl
-from rlhf_plugin_agents.backends.config import backend_of
+from rlhf_plugin_agents.backends.known import backend_of
 from rlhf_plugin_agents.harness import Job, evaluate, prepare
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from rlhf_studies.agent_claims.claims import CLAIMS, NOT_HERE

@@ -116,22 +116,3 @@ def check_form(backend: Backend, form: str, agent: str) -> None:
             why="the model's chat template does not know them",
             fix="--set agent_settings.calls=text, or auto",
         )
-
-
-BACKENDS: dict[str, type[BackendConfig]] = {"scripted": ScriptedConfig, "replay": ReplayConfig, "native": NativeConfig}
-PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
-"""Name -> settings in ``backends.paid_config``."""
-
-
-def known_backend(name: str) -> type[BackendConfig]:
-    if name in PAID:
-        from rlhf_plugin_agents.backends import paid_config
-
-        return getattr(paid_config, PAID[name])
-    if name not in BACKENDS:
-        raise ConfigError(f"there is no backend '{name}'", fix=f"one of {', '.join((*BACKENDS, *PAID))}")
-    return BACKENDS[name]
-
-
-def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
-    return known_backend(name).from_settings({**settings, "name": name}, f"backend '{name}'")

@@ -51,7 +51,7 @@ class ModelUserConfig(Config):
         return {**said, "backend": self.backend_config().facts()}
 
     def backend_config(self) -> BackendConfig:
-        from rlhf_plugin_agents.backends.config import backend_of
+        from rlhf_plugin_agents.backends.known import backend_of
 
         if self.backend in ("scripted", "replay"):
             raise ConfigError(
