@@ -18,6 +18,7 @@ from rlhf_core.config.load import merge_settings, validate
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.plugins.hooks import HookBus, new_manager
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import EngineUnavailable, Rollout, RolloutRequest, SamplingParams
 from rlhf_core.runs.launch.process_end import hard_exit
 from rlhf_core.runs.launch.run import plan_run, run_plan
@@ -83,6 +84,18 @@ class AskingConfig(ComponentConfig):
         return {"asked": 1.0}
 
 
+class LettersConfig(ComponentConfig):
+    """A reward in which hardly two completions are alike."""
+
+    name: str = "letters"
+
+    def build(self, ctx: BuildContext) -> LettersConfig:
+        return self
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        return [Score(float(sum(map(ord, sample.completion)) % 7)) for sample in samples]
+
+
 class Case(NamedTuple):
     """A run."""
 
@@ -101,8 +114,8 @@ def grpo(kind: str = "Failing", **trainer: Any) -> dict[str, Any]:
     return {
         "trainer": {**base, **trainer},
         "rollout": {"name": "failing", "kind": kind},
-        "reward": {"name": "verifier", "workers": 1},
-        "dataset": {"name": "pocket", "subset": "arithmetic"},
+        "reward": {"name": "letters"},
+        "dataset": {"name": "pocket", "subset": "arithmetic", "limit": 32},
     }
 
 
@@ -135,7 +148,7 @@ CASES = {
     ),
     "weights in flight": Case({"update": 3}, None, grpo("InFlight", **AHEAD)),
     "iterative_dpo": Case({"call": 2}, 2, iterative()),
-    "iterative_dpo, weight sync": Case({"update": 2}, 4, iterative("Updated")),
+    "iterative_dpo, weight sync": Case({"update": 3}, 4, iterative("Updated")),
     "iterative_dpo, evaluation": Case({"call": 3}, 2, iterative(eval_samples=4, eval_every=1)),
     "held-out samples": Case({"call": 2}, 2, sft()),
 }
@@ -169,6 +182,7 @@ def run(case: Case, folder: Path) -> None:
     """Train."""
     registry, bus = Registry(disabled=()), HookBus(new_manager())
     registry.add("rollout", "failing", f"{__name__}:FailingConfig", distribution="pytest")
+    registry.add("reward", "letters", f"{__name__}:LettersConfig", distribution="pytest")
     registry.add("benchmark", "asking", f"{__name__}:AskingConfig", distribution="pytest")
     config = validate(registry, merge_settings({"threads": 1, "strategy": {"timeout_s": DEADLINE_S}}, case.settings))
     run_plan(plan_run(registry, bus, config, 2), config, registry, bus, folder, resume=False)

@@ -75,7 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-COUNTED = ("dpo+lora", "reward_model", "reward_model+adapters", "reward_model+frozen")
+COUNTED = ("sft", "dpo+lora", "reward_model", "reward_model+adapters", "reward_model+frozen")
 """Whose bytes are counted, which takes as long again as the run."""
 RESUMED = (
     "fsdp/dpo",

@@ -18,7 +18,7 @@ KINDS = ("sft", "dpo", "reward_model", "ppo shared", "ppo separate")
 SHARES = (5, 7)
 """Of seven samples those of the first rank; the other has the rest."""
 EVERY = {trained + option: SHARES for trained, option in itertools.product(KINDS, ("", ", lora"))}
-BRIEF = {"sft": (7,), "dpo, lora": (5,), "reward_model": (5,), "ppo shared, lora": (7,), "ppo separate": (5,)}
+BRIEF = {"sft": (7,), "dpo, lora": (5,), "ppo shared, lora": (7,), "ppo separate": (5,)}
 
 
 def policy_gradient(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, torch.Tensor]:

@@ -24,9 +24,9 @@ def test_shards_equal_one_process(extent: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(out.read_text())
     every = extent == "all"
-    assert len(found["gradients"]) == (9 if every else 4)
+    assert len(found["gradients"]) == (9 if every else 3)
     assert max(found["gradients"].values()) < 1e-5
-    assert len(found["policies"]) == (20 if every else 5), (
+    assert len(found["policies"]) == (20 if every else 4), (
         "five kinds of training, with LoRA too, of five samples and two, and seven and none"
     )
     assert max(found["policies"].values()) < 1e-5, found["policies"]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "offline_slices.py"
-BRIEF = ("fsdp/sft", "fsdp/dpo", "fsdp/reward_model+frozen")
+BRIEF = ("fsdp/dpo", "fsdp/reward_model+frozen")
 OTHERS = (
-    *("fsdp/reward_model", "fsdp/reward_model+lora", "fsdp/prm+frozen", "fsdp/sft+lora", "fsdp/dpo+lora"),
+    *("fsdp/sft", "fsdp/reward_model", "fsdp/reward_model+lora", "fsdp/prm+frozen", "fsdp/sft+lora", "fsdp/dpo+lora"),
     *("fsdp/kto", "fsdp/reward_model+adapters", "fsdp/prm+adapters", "fsdp/rubric_model+adapters"),
 )
 RESUMED = {f"fsdp/{case}" for case in ("dpo", "reward_model", "reward_model+frozen")}

@@ -168,7 +168,7 @@ def test_two_processes_make_the_run_of_one(args: list[str], tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.long  # a killed run of ppo on two ranks: tests of rlhf-plugin-ppo
+@pytest.mark.long  # a killed rank under FSDP: test_killed_ranks.py
 @pytest.mark.parametrize("args", [[*ONLINE, *LORA, *DICE]], ids=["grpo-lora"])
 def test_resume(args: list[str], tmp_path: Path, hooked: Path) -> None:
     both = [*args, "--nproc", "2", "--set", "trainer.checkpoint_every=2"]

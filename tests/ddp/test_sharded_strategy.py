@@ -145,7 +145,7 @@ def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long  # both with fsdp: test_offline_slices.py; a strategy from outside: above
+@pytest.mark.long  # dpo with fsdp: test_offline_slices.py; a strategy from outside: above
 @pytest.mark.parametrize(
     ("algo", "strategy"),
     [("sft", "acme_sharded"), ("dpo", "fsdp")],

@@ -95,9 +95,8 @@ def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path, call: Call
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings", [(), pytest.param(("advantage.critic.kind=shared", "model.lora.r=4"), marks=pytest.mark.long)]
-)
+@pytest.mark.long  # cut back: tests/resume/test_resume_matrix.py[ppo-1]; killed: test_kill_and_resume.py[killed-grpo]
+@pytest.mark.parametrize("settings", [(), ("advantage.critic.kind=shared", "model.lora.r=4")])
 def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: Path, call: Callable[..., Any]) -> None:
     words = [
         *ARGS,

@@ -86,7 +86,8 @@ def test_the_loss_is_the_weighted_squared_error() -> None:
 
 @pytest.mark.slow
 def test_it_learns_the_grades_and_scores_every_criterion(command: Command, tmp_path: Path, graded: Any) -> None:
-    code, err = train(command, tmp_path, graded(400), "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=2")
+    settings = ("trainer.optimizer.learning_rate=1e-3", "trainer.epochs=2", "trainer.batch_size=16")
+    code, err = train(command, tmp_path, graded(200), *settings)
     assert code == 0, err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     before, after = (summary[f"evaluation_{when}"]["eval/unexplained"] for when in ("before", "after"))
