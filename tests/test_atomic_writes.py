@@ -32,14 +32,14 @@ def writer(name: str, folder: Path, pause: float, times: int) -> subprocess.Pope
 
 
 def test_two_writers_of_one_place(tmp_path: Path) -> None:
-    writers = [writer(name, tmp_path, 0.0005, 150) for name in ("a", "b")]
+    writers = [writer(name, tmp_path, 0.0005, 60) for name in ("a", "b")]
     for process in writers:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
     assert sorted(os.listdir(tmp_path)) == ["model", "note"]
     texts = {(tmp_path / "model" / f"part{n}").read_text() for n in range(4)}
     assert len(texts) == 1, "one writer's folder, whole"
-    assert texts < {"a 149", "b 149"}, "the last one"
+    assert texts < {"a 59", "b 59"}, "the last one"
     assert len(set((tmp_path / "note").read_text().split())) == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
@@ -238,19 +239,26 @@ def schema(value: Any) -> Any:
 
 def schema_error(parameters: Any) -> str:
     """Why parameters are no JSON schema of an object; "" if they are."""
-    from jsonschema import SchemaError
-    from jsonschema.validators import validator_for
-
     if not isinstance(parameters, Mapping):
         return f"got {str(parameters)[:80]}"
     if parameters.get("type", "object") != "object":
         return f"type is {parameters['type']!r}"
     try:
-        validator_for(parameters, _validator()).check_schema(dict(parameters))
-    except SchemaError as error:
-        return f"{error.json_path}: {error.message}"[:SHOWN]
+        return _schema_error(json.dumps(parameters, default=repr))
     except RecursionError:
         return "it is nested too deeply"
+
+
+@functools.lru_cache(maxsize=1024)  # rows share their tools, and a check takes milliseconds
+def _schema_error(text: str) -> str:
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
+
+    parameters = json.loads(text)
+    try:
+        validator_for(parameters, _validator()).check_schema(parameters)
+    except SchemaError as error:
+        return f"{error.json_path}: {error.message}"[:SHOWN]
     return ""
 
 

@@ -63,9 +63,9 @@ class Formatter(TemplateWriter):
             ModelError: the chat template refuses the messages (roles out of order, no system turn allowed, ...), does
                 not begin the answer, or ignores tools; without a template, there are several turns, or tools.
         """
-        if isinstance(self.modality, OwnTokens):
-            return tuple(self.modality.prompt_ids(messages))
         if self.modality is not None:
+            if isinstance(self.modality, OwnTokens):
+                return tuple(self.modality.prompt_ids(messages))
             return tuple(self.text.encode(self.modality.prompt_text(messages)))
         if self.chat:
             self.check_template()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core.models.config import LoraSettings, ModelConfig
@@ -119,14 +119,11 @@ def test_gguf_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_hub_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code = (
-        "from rlhf_core.models.load import load_policy; from rlhf_core.models.config import ModelConfig\n"
-        "load_policy(ModelConfig(path='nobody/nothing'))"
-    )
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert "Hugging Face hub" in done.stderr
-    assert "'pocket' work without network" in done.stderr
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match="Hugging Face hub") as caught:
+        load_policy(ModelConfig(path="nobody/nothing"))
+    assert "'pocket' work without network" in str(caught.value)
 
 
 def test_modules_import_without_torch() -> None:
@@ -264,8 +261,6 @@ def test_weights_that_are_missing_are_no_random_ones_and_left_over_ones_are_name
 def test_without_a_network_the_hub_is_asked_once_and_local_copies_serve(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelError, match="the Hugging Face hub could not be reached"):

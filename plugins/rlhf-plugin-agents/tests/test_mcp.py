@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.tools.mcp_config import McpEnvironment, McpServer, McpToolConfig, ServerTools
 from tests.waiting import wait_for
 
-pytest.importorskip("mcp")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 SERVER = '''
 import os, sys, time
 from mcp.server.mcpserver import MCPServer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from rlhf_core.data import read_jsonl
 from rlhf_plugin_judge.stand_in import Service, StandIn
 
-pytestmark = pytest.mark.usefixtures("rule_judge")
-pytest.importorskip("anthropic")
+pytestmark = [
+    pytest.mark.usefixtures("rule_judge"),
+    pytest.mark.skipif(find_spec("anthropic") is None, reason="anthropic is not installed"),
+]
 
 
 def shorter(body: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ LABEL_TEMPERATURE = 0.5
 PAIRS = {"train": 4096, "heldout": 640}
 
 
+@functools.cache
 def _is_heldout(key: str) -> bool:
     return random.Random(f"split/{key}").random() < 0.2
 
@@ -62,6 +63,11 @@ def utility(fact: Fact, style: Style, text: str) -> float:
 
 def load_pairs(split: Split) -> list[Row]:
     """Preference pairs with the annotator's length bias and noise: id, prompt, chosen, rejected."""
+    return [dict(row) for row in _pairs(split)]
+
+
+@functools.cache
+def _pairs(split: Split) -> tuple[Row, ...]:
     rng, pool = random.Random(f"pairs/{split}"), of_split(split)
     rows: list[Row] = []
     while len(rows) < PAIRS[split]:
@@ -75,7 +81,7 @@ def load_pairs(split: Split) -> list[Row]:
         rows.append(
             {"id": f"{split}/pair-{len(rows):06d}", "prompt": question, "chosen": chosen[1], "rejected": rejected[1]}
         )
-    return rows
+    return tuple(rows)
 
 
 def candidate(fact: Fact, rng: random.Random) -> tuple[Style, str]:

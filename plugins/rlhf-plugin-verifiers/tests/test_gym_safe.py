@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("reasoning_gym")
 
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_verifiers.gym.config import GymDataConfig, GymVerifierConfig
 from rlhf_plugin_verifiers.gym.source import GymSource, create, import_reasoning_gym
 from rlhf_plugin_verifiers.gym.verifier import is_arithmetic, may_be_scored
+
+pytestmark = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="reasoning_gym is not installed")
 
 
 def score(task: str, answer: str | None = None, **settings: Any) -> Score:

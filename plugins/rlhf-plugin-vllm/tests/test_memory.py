@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 from pathlib import Path
@@ -25,7 +26,7 @@ _spec.loader.exec_module(_servers)
 environment = _servers.environment
 GIB = 1 << 30
 SPACE = "rollout.environment.VLLM_CPU_KVCACHE_SPACE"
-SMALL = ("trainer.rollout_batch_size=8", "trainer.micro_batch_size=4", "trainer.eval_samples=0")
+SMALL = ("dataset.limit=64", "trainer.rollout_batch_size=8", "trainer.micro_batch_size=4", "trainer.eval_samples=0")
 
 
 def sets(*settings: str) -> list[str]:
@@ -42,6 +43,7 @@ def facts(**changes: Any) -> EngineFacts:
     return EngineFacts(**{**values, **changes})
 
 
+@functools.cache
 def plan(*settings: str, ranks: int = 1, strategy: str = "single", card: str = "") -> dict[str, Any]:
     words = ["memory", "plan", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
     words += ["--model", "pocket", "--ranks", str(ranks), "--strategy", strategy, "--json"]

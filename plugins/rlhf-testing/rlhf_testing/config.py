@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 import pickle
 import subprocess
@@ -20,6 +21,26 @@ from rlhf_core.plugins.registry import METHODS, PROTOCOLS
 from rlhf_testing.report import require
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "peft")
+IMPORTER = """
+import importlib, json, os, sys, traceback
+import rlhf_core.plugins.component
+
+replies = os.fdopen(os.dup(1), "w", buffering=1)
+os.dup2(2, 1)  # what a module prints is no reply
+for module in map(str.strip, sys.stdin):
+    if os.fork() == 0:
+        problem = ""
+        try:
+            importlib.import_module(module)
+        except BaseException:
+            problem = f"{module} cannot be imported on its own: {traceback.format_exc()[-800:]}"
+        if heavy := [name for name in sys.argv[1:] if name in sys.modules]:
+            problem = problem or f"{module} imports {' '.join(heavy)}"
+        print(json.dumps(problem), file=replies)
+        os._exit(0)
+    if code := os.waitstatus_to_exitcode(os.wait()[1]):
+        print(json.dumps(f"importing {module} ended its process with {code}"), file=replies)
+"""
 
 
 def check_config(config: ComponentConfig, kind: str = "") -> None:
@@ -125,23 +146,26 @@ def check_light_import(config: ComponentConfig) -> None:
 
 def light_import_problem(module: str) -> str:
     """What keeps a module from being imported on its own without a heavy library; "" if nothing does."""
-    out = _imported_alone(module, os.pathsep.join(p for p in sys.path if p))
-    if out.returncode:
-        return f"{module} cannot be imported on its own: {out.stderr[-800:]}"
-    return f"{module} imports {out.stdout.strip()}" if out.stdout.strip() else ""
+    return _imported_alone(module, os.pathsep.join(p for p in sys.path if p))
 
 
-@functools.cache  # a module's components, and a component's settings, share one interpreter
-def _imported_alone(module: str, path: str) -> subprocess.CompletedProcess[str]:
-    """Import a module in a fresh interpreter, which prints what heavy libraries came with it."""
-    code = (
-        f"import sys, importlib\nimportlib.import_module({module!r})\n"
-        f"print(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
-    )
+@functools.cache  # a module's components, and a component's settings, share one answer
+def _imported_alone(module: str, path: str) -> str:
+    importer = _importer(path)
+    assert importer.stdin is not None
+    assert importer.stdout is not None
+    importer.stdin.write(f"{module}\n")
+    importer.stdin.flush()
+    reply = importer.stdout.readline()
+    return json.loads(reply) if reply else "the process that imports has ended"
+
+
+@functools.cache
+def _importer(path: str) -> subprocess.Popen[str]:
+    """A process that has imported what every Config needs, and forks for each module that it is asked to import."""
     env = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=120
-    )
+    command = [sys.executable, "-c", IMPORTER, *HEAVY]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
 
 def built(config: ComponentConfig, kind: str, ctx: BuildContext) -> Any:
