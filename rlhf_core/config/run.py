@@ -31,7 +31,8 @@ def resolved(run: Any) -> Literal["fp32", "bf16"]:
 
 def cuda_has_bfloat16() -> bool:
     """Whether there is a CUDA device with instructions for bfloat16; torch is not imported where it was built without
-    CUDA."""
+    CUDA.
+    """
     try:
         if version("torch").endswith("+cpu"):
             return False
@@ -98,9 +99,8 @@ class RunConfig(Config):
         return bool(getattr(trainer, "sample_prompts", 0) and getattr(trainer, "track_kl", False))
 
     def with_precision(self) -> Self:
-        """The run with ``auto`` replaced: bfloat16 on a CUDA device that computes in it, where weights are float32.
-
-        A resumed run keeps what its plan says, wherever it goes on.
+        """The run with ``auto`` replaced: bfloat16 on a CUDA device that computes in it, where weights are float32. A
+        resumed run keeps what its plan says, wherever it goes on.
         """
         if getattr(self.trainer, "precision", None) != "auto":
             return self
