@@ -24,9 +24,7 @@ GROUP = "rlhf.key_hints"
 
 
 def keys_in(sentence: str) -> list[str]:
-    """Settings that a hint names. Example: ``trainer.kl.coefficient`` in ``TRL's beta is
-    trainer.kl.coefficient here``
-    """
+    """Settings that a hint names, such as the first in ``trainer.kl.coefficient is our beta here``."""
     return re.findall(r"\bis ([a-z_0-9.]+) here\b", sentence)
 
 

@@ -117,9 +117,7 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
 
 
 def _of_environment(registry: Registry, trainer: Any, user: Mapping[str, Any]) -> dict[str, Any]:
-    """Agent, reward and other ``companions`` of the user's environment; an unknown one is refused later. Of the
-    companions' trainer settings those count that the algorithm has.
-    """
+    """Agent, reward and other ``companions`` of the user's environment; an unknown one is refused later."""
     chosen = as_mapping("environment", user.get("environment"))
     name = plain(chosen.get("name")) if isinstance(chosen, Mapping) else None
     if name is None:
@@ -205,9 +203,7 @@ def _recipe_of(registry: Registry, options: Mapping[str, Any]) -> Mapping[str, A
 
 
 def near_components(registry: Registry, owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a component of distribution ``owner`` brings along. A component's name that several distributions
-    claim means the one of ``owner``, as :meth:`~rlhf_core.plugins.registry.Registry.near` says.
-    """
+    """Settings that a component of ``owner`` brings along, names as :meth:`Registry.near` has them."""
     return {key: _near(registry, owner, key, value) for key, value in settings.items()}
 
 

@@ -123,9 +123,7 @@ def read_demonstration(reader: RowReader, record: RawRow) -> Side:
 
 
 def read_prompt(reader: RowReader, record: RawRow) -> tuple[tuple[Message, ...], bool]:
-    """(conversation up to the policy's turn, whether a final answer was cut off). Rows of preference data serve as
-    prompts too: the turns that both sides share.
-    """
+    """(conversation up to the policy's turn, whether a final answer was cut off); of a pair the shared turns."""
     if reader.find(record, *PROMPT_COLUMNS) is None and reader.find(record, "chosen"):
         return _side(reader, record, reader.need(record, "chosen"))[0] or reader.prompt(record), False
     turns = reader.prompt(record)

@@ -34,8 +34,8 @@ def admit(
     max_dropped_fraction: float,
     setting: str = "trainer.sampling.max_tokens",
 ) -> tuple[list[Prompt], Counter[str]]:
-    """The prompts of at most ``limit`` tokens that leave room for the completion, and counts by reason of the others.
-    ``setting`` is where ``max_tokens`` was set, for the message.
+    """The prompts of at most ``limit`` tokens that leave room for ``max_tokens``, and counts of the others by
+    reason.
     """
     if context - max_tokens < 1:
         raise DatasetError(
@@ -135,9 +135,7 @@ class Datasets:
         return dict(self._keys[split])
 
     def seen_in_training(self, model: str, ids: Collection[str]) -> tuple[int, str]:
-        """How many of these rows a model (a path such as ``runs/sft/final``) was trained on by the runs that it comes
-        from, and a warning; (0, "") if none.
-        """
+        """How many of these rows the runs that a model comes from trained on, and a warning; (0, "") if none."""
         keys = {**self._keys["train"], **self._keys["heldout"]}
         return trained_on(model, {keys[i] for i in ids})
 
@@ -176,9 +174,7 @@ class Datasets:
         return self._collect("pairs", split, self._pair)
 
     def unpaired(self, split: str) -> list[UnpairedPreference]:
-        """Single responses, each desirable or not: rows with ``label``, and both sides of preference pairs. Errors as
-        of :meth:`pairs`.
-        """
+        """Single responses, each desirable or not: rows with ``label``, and both sides of pairs; as :meth:`pairs`."""
         return self._collect("pairs", split, self._unpaired, "unpaired")
 
     def demonstrations(self, split: str) -> list[Demonstration]:

@@ -26,9 +26,7 @@ def content_key(turns: Sequence[Message]) -> str:
 
 
 def row_key(reader: RowReader, row: RawRow, question: str | None = None) -> str:
-    """:func:`content_key` of a row's prompt, the same for prompts, pairs, demonstrations and conversations of it. A row
-    without a prompt has none (""); it stays in training, whose reader says what is wrong with it.
-    """
+    """:func:`content_key` of a row's prompt, in whatever form the row has it; "" for a row without a prompt."""
     if question is not None:
         return content_key([{"role": "user", "content": question}])
     try:

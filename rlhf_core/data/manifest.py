@@ -43,9 +43,7 @@ def write_manifests(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> list[str] | None:
-    """What differs from the manifest, a sentence for each file; None if the folder has no manifest. Sizes are compared
-    first, so that a file that was cut short costs no hashing.
-    """
+    """What differs from the manifest, a sentence for each file, sizes first; None if there is no manifest."""
     if not (folder / MANIFEST).is_file():
         return None
     try:

@@ -180,9 +180,7 @@ class RowReader:
         return match[1].strip()
 
     def rest(self, record: RawRow, *used: str) -> tuple[dict[str, Any], list[str]]:
-        """(further columns as JSON values under our names, names of columns that JSON cannot carry); besides
-        :data:`KNOWN_COLUMNS`, ``used`` columns are not further ones.
-        """
+        """(further columns, besides ``used`` ones, as JSON values, names of columns that JSON cannot carry)."""
         ours = {theirs: name for name, theirs in self.columns.items()}
         tools = self.tool_column(record)
         skip = {self.columns.get(c, c) for c in (*KNOWN_COLUMNS, *used, *([tools] if tools else []))}
@@ -194,9 +192,7 @@ class RowReader:
 
 
 def _inside(row: Row, name: str) -> Any:
-    """A column's value; a name with dots (``reward_model.ground_truth``) that is no column leads into columns that hold
-    mappings.
-    """
+    """A column's value; a name with dots that is no column leads into columns that hold mappings."""
     if name in row or "." not in name:
         return row.get(name)
     value: Any = row

@@ -99,9 +99,7 @@ class Source:
         return is_held_out(f"id {row_id}" if own_id else self.key(record), fraction)
 
     def key(self, record: RawRow) -> str:
-        """Hash of what a row asks; see :func:`rlhf_core.data.held_out.content_key`. A component whose prompts have a
-        template around them says what they ask: ``question(split, number)``.
-        """
+        """Hash of what a row asks; without the template around it where the component has ``question()``."""
         question = getattr(self.component, "question", None)
         with component_errors(self.component_label, "question()"):
             question_text = str(question(record.split, record.number)) if callable(question) else None

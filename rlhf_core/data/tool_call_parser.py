@@ -57,9 +57,7 @@ def parse_turn(
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
-    """(What stands between ``<think>`` and ``</think>`` at the beginning, the rest). The opening tag may stand in the
-    prompt; reasoning that never ends is all there is.
-    """
+    """(What stands before ``</think>`` at the beginning, the rest); reasoning that never ends is all there is."""
     if match := THOUGHT.match(text):
         return match[1].strip(), text[match.end() :].lstrip("\n")
     if match := UNFINISHED.match(text):

@@ -1,6 +1,4 @@
-"""Loads a policy: a hub id, a folder in Hugging Face form, a ``.gguf`` file, or ``pocket``. Importing this costs
-nothing.
-"""
+"""Loads a policy: a hub id, a folder in Hugging Face form, a ``.gguf`` file, or ``pocket``; light to import."""
 
 from __future__ import annotations
 
@@ -226,9 +224,7 @@ def load_options(config: ModelConfig, source: Source) -> dict[str, Any]:
 
 
 def context_length(model: Any, config: ModelConfig) -> int:
-    """Tokens that fit: the model's own limit, or ``config.max_context`` if that is lower. Where rotary frequencies
-    change with the length beyond some length, that is the limit.
-    """
+    """Tokens that fit: the model's limit, ``config.max_context``, or where rotary frequencies begin to change."""
     from rlhf_core.models.layers.trunk_and_head import length_limit, rope_type
 
     text = model.config.get_text_config()

@@ -43,9 +43,7 @@ def is_run(folder: Path) -> bool:
 
 
 def planned_model(place: Path) -> Mapping[str, Any]:
-    """The ``model`` section of the plan of the run that a folder (``final``, ``final/adapter`` or a checkpoint) belongs
-    to; {} if to none, or if it cannot be read.
-    """
+    """The ``model`` section of the plan of the run that a folder lies in; {} if there is none that can be read."""
     run = next((folder for folder in place.expanduser().absolute().parents[:3] if is_run(folder)), None)
     try:
         return {} if run is None else json.loads((run / "plan.json").read_text())["config"]["model"]

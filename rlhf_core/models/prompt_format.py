@@ -167,9 +167,7 @@ class Formatter(TemplateWriter):
 
 
 def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
-    """What is suspicious about a chat template that closes turns with a token which ends no completion, as that of an
-    instruct sibling which published base models carry; "" if it does.
-    """
+    """What is suspicious about a template that closes turns with a token which ends no completion; "" if it does."""
     closing = formatter.closing if formatter.chat else ()
     if not closing or set(closing) & set(ends):
         return ""
@@ -183,9 +181,7 @@ def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Every token id that ends a completion: the generation config's (one or a list), and the tokenizer's EOS. Llama 3
-    Instruct has ``(128001, 128008, 128009)``.
-    """
+    """Every token id that ends a completion: the generation config's (one or a list), and the tokenizer's EOS."""
     ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids = getattr(model.config, "eos_token_id", None) if ids is None else ids
     listed = [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]

@@ -96,9 +96,7 @@ def save_model(
 
 
 def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
-    """Write the adapter of a peft model as peft does, its base named as the user named it. No tokenizer is beside it:
-    peft would resize the base model's embeddings to it.
-    """
+    """Write a peft model's adapter, its base named as the user did; a tokenizer beside it would resize the base's."""
     with _quiet():
         model.save_pretrained(folder, state_dict=adapter_weights(weights), save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # peft's own names the path that the base was loaded from
@@ -110,9 +108,7 @@ def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
 
 
 def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
-    """Weights of a peft model under their original names, adapters added: ``W + (alpha / r) B A``, each computed when
-    it is looked up.
-    """
+    """A peft model's weights by their original names, ``W + (alpha / r) B A``, computed when they are looked up."""
     modules = model.get_base_model().named_modules()
     layers = {f"{n}.weight": (n, m) for n, m in modules if hasattr(m, "get_delta_weight")}
 

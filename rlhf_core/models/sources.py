@@ -19,18 +19,14 @@ WAIT_S = 5.0
 
 
 def hub_reachable() -> bool:
-    """False where nothing answers, not even with an error, or ``HF_HUB_OFFLINE`` is set: libraries would ask the hub
-    six times for each of a model's files, 23 seconds a file.
-    """
+    """False where nothing answers or ``HF_HUB_OFFLINE`` is set: libraries would ask for 23 seconds a file."""
     from huggingface_hub import constants
 
     return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
 
 
 def local_copy(model: str, options: Mapping[str, Any]) -> Path:
-    """The folder of a hub model's files in the local cache, fetched first where they are not there; only
-    safetensors.
-    """
+    """The folder of a hub model's safetensors in the local cache, fetched first where they are not there."""
     from huggingface_hub import snapshot_download
 
     files = ["model.safetensors", "model-*.safetensors", "*.json", "*.py"]
@@ -229,9 +225,7 @@ EMBEDDED = ("pocket", "pocket-tools")
 
 
 def embedded_of(path: str, names: Collection[str] = EMBEDDED) -> str | None:
-    """The embedded model that a path names, or of which a local model has shape and vocabulary; None for others, and
-    for a path that cannot be read.
-    """
+    """The embedded model that a path names, or whose shape and vocabulary a local model has; None for others."""
     if path in names:
         return path
     return next((name for name in EMBEDDED if name in names and _is_made_of(path, name)), None)

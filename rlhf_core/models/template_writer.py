@@ -170,9 +170,7 @@ class TemplateWriter:
         self._left_out: set[str] = set()
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, add_generation_prompt: bool) -> str:
-        """A conversation as the chat template writes it; names of special tokens in messages are placeholders, which
-        ``text.guard`` makes and :meth:`encode_rest` encodes.
-        """
+        """A conversation as the template writes it; names of special tokens in messages are placeholders."""
         self._check_tools(messages, tools)
         template = template_text(self.tokenizer)
         given = [as_given(m, template) for m in with_names(messages)]

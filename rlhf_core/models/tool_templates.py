@@ -93,8 +93,8 @@ def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[
 
 
 def unwritten(tokenizer: Any, *, calls: bool) -> str:
-    """What the template leaves out: ``tools``, ``tool calls`` or ``results of tools``; "" if it writes them, or refuses
-    a turn of the probe, since then it says so itself. Without ``calls`` only tools are tried.
+    """What the template leaves out: ``tools``, ``tool calls`` or ``results of tools``; "" if nothing, or if it refuses
+    them.
     """
     try:
         if not calls:

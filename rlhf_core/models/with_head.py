@@ -231,9 +231,7 @@ class TransformerWithHead(torch.nn.Module):
         write_transformer(base, trunk_weights(self.trunk, self.state_dict() if weights is None else weights), folder)
 
     def save_trained(self, file: Path, weights: Mapping[str, Any]) -> None:
-        """Write what is being trained into one file, by parameter name; each of ``weights``, whole, is looked up when
-        it is written.
-        """
+        """Write what is being trained into one file, by name; each of ``weights`` is looked up when it is written."""
         names = {k for k, v in self.named_parameters() if v.requires_grad}
         save_named(weights, [k for k in weights if k in names], file)
 

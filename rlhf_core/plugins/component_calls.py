@@ -37,9 +37,7 @@ def set_label(component: object, label: str) -> None:
 
 
 def label_of(component: object, kind: str = "") -> str:
-    """Kind, name, distribution and version of a component that was built in this process; its class's name otherwise.
-    Example: ``reward 'judge' (acme-judge 1.2)``
-    """
+    """How a component that was built here is named, such as ``reward 'judge' (acme-judge 1.2)``; else by its class."""
     return getattr(component, "__dict__", {}).get(LABEL) or f"{kind} {type(component).__name__}".strip()
 
 
@@ -204,9 +202,7 @@ def time_limit(name: StageName, what: str) -> contextlib.AbstractContextManager[
 
 
 def position() -> tuple[str, float]:
-    """Where this process's run is, and for how many seconds; from any thread. Example: ``step 3, play() of agent
-    'single_turn' for 8 completions``
-    """
+    """Where this process's run is, and for how many seconds; from any thread."""
     watchdog = _watchdog
     if watchdog is None:
         return "no stage of a run", 0.0

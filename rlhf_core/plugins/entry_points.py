@@ -100,9 +100,7 @@ class Declared(NamedTuple):
 
 
 def scan() -> tuple[Declared, ...]:
-    """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once. The
-    metadata is read again when a folder of ``sys.path`` has changed, as it does when a package is installed.
-    """
+    """Every entry point, from metadata, which is read again when a folder of ``sys.path`` has changed; none twice."""
     return _scan(tuple((folder, _changed_at(folder)) for folder in sys.path))
 
 
@@ -169,9 +167,7 @@ def check_core_range(entry: Entry) -> None:
 
 
 def distribution_of(module: str, attribute: str) -> str:
-    """Name and version of the distribution whose entry point names ``module:attribute``, or else anything of the same
-    package; "" if none does.
-    """
+    """Name and version of the distribution that declares ``module:attribute``, or else its package; "" if none does."""
     package = module.partition(".")[0]
     near = ""
     for distribution, version, point in scan():

@@ -209,9 +209,7 @@ def plugin_label(plugin: str) -> str:
 def load_hooks(
     *, enabled: bool = True, disabled: Sequence[str] = (), strict: bool = False, reports: bool = True
 ) -> HookBus:
-    """Import hook plugins (group ``rlhf``); one that does not import or misspells a hook is a warning (an error if
-    ``strict``) and counted.
-    """
+    """Import hook plugins; one that cannot be used is counted and a warning, or an error if ``strict``."""
     bus = HookBus(new_manager(), strict, enabled, reports=reports)
     for dist, point in hook_points(disabled) if enabled else ():
         try:

@@ -28,9 +28,7 @@ class CheckedLoss:
         self.loss, self.label, self.terms = loss, label or label_of(loss, "loss"), tuple(terms)
 
     def __call__(self, batch: Any) -> LossOutput:
-        """The loss's answer, with the terms. In-place operations are seen by the count that torch keeps of them for
-        autograd: nothing is copied or compared.
-        """
+        """The loss's answer, with the terms; in-place operations are seen by torch's own count of them."""
         tensors = {name: tensor for name, tensor in _fields(batch).items() if isinstance(tensor, torch.Tensor)}
         before = {name: t._version for name, t in tensors.items() if not t.is_inference()}
         with component_errors(self.label, "__call__()"):

@@ -89,9 +89,7 @@ def _row(
 
 
 def dotted(path: Sequence[str]) -> str:
-    """A place in a validated configuration as a user writes it: a single data set's settings stand in its section.
-    Example: ``dataset.path`` for ``dataset.sources.0.source.path``
-    """
+    """A place as a user writes it: ``dataset.path`` for ``dataset.sources.0.source.path``."""
     words = list(path)
     if words[:3] == ["dataset", "sources", "0"]:
         words = ["dataset", *words[3:]]

@@ -21,9 +21,7 @@ SHARDED = "sharded"
 
 @dataclass(frozen=True)
 class Stored:
-    """Stands in a tree for a tensor whose parts lie in files of their own
-    (:mod:`rlhf_core.distributed.whole_weights`).
-    """
+    """Stands in a tree for a tensor whose parts lie in files of their own (``distributed.whole_weights``)."""
 
     name: str
     folder: Path | None = None

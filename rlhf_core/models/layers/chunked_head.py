@@ -225,9 +225,7 @@ def _logit_gradient(
     grad_logprobs_C: torch.Tensor,
     entropy_terms: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> torch.Tensor:
-    """Gradient with respect to the scaled logits, one new ``[C, V]`` tensor; ``entropy_terms`` are the gradient with
-    respect to the entropies, and the entropies.
-    """
+    """Gradient by the scaled logits, a new ``[C, V]`` tensor; ``entropy_terms``: gradient by entropies, entropies."""
     if entropy_terms is None:
         d_CV = p_CV * -grad_logprobs_C[:, None]
     else:

@@ -257,9 +257,7 @@ def pad_rows(rows: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tenso
 
 
 def row_places(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``(row_N, column_N)`` of the values of right-padded rows of these sizes, row after row; from the sizes on
-    the host, for the places of a mask a device would have to be waited for.
-    """
+    """``(row_N, column_N)`` of the values of right-padded rows of these sizes, without waiting for the device."""
     pairs = [(b, t) for b, size in enumerate(sizes) for t in range(size)]
     table = on_device(pairs, device).reshape(-1, 2)
     return table[:, 0], table[:, 1]
