@@ -1,7 +1,6 @@
-"""Hints for an unknown key: where a key of that name belongs, and what installed distributions say of it.
-
-Entry-point group ``rlhf.key_hints``: a function of the key, its value, the registry and the chosen components, which
-returns a sentence or "", for example ``TRL's beta is trainer.kl.coefficient here``.
+"""Hints for an unknown key: where a key of that name belongs, and what installed distributions say of it: the
+entry-point group ``rlhf.key_hints`` has functions of the key, its value, the registry and the chosen components, which
+return a sentence or "", for example ``TRL's beta is trainer.kl.coefficient here``.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -17,6 +16,7 @@ from rlhf_core.config.recipe import as_mapping, plain
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.settings import SourceSettings, source_options
 from rlhf_core.plugins.registry import KINDS, Registry
+from rlhf_core.plugins.validation import sections_of
 from rlhf_core.types.errors import UserError
 
 log = logging.getLogger("rlhf.plugins")
@@ -24,12 +24,7 @@ GROUP = "rlhf.key_hints"
 
 
 def keys_in(sentence: str) -> list[str]:
-    """Settings that a hint names.
-
-    Example:
-        >>> keys_in("TRL's beta is trainer.kl.coefficient here"), keys_in("TRL's use_peft is not needed")
-        (['trainer.kl.coefficient'], [])
-    """
+    """Settings that a hint names, such as the first in ``trainer.kl.coefficient is our beta here``."""
     return re.findall(r"\bis ([a-z_0-9.]+) here\b", sentence)
 
 
@@ -105,10 +100,5 @@ def _below(model: type[BaseModel], prefix: str) -> Iterator[str]:
         key = f"{prefix}.{name}" if prefix else name
         if name != "name":
             yield key
-        inner = [a for a in (field.annotation, *getattr(field.annotation, "__args__", ())) if _is_section(a)]
-        for section in inner[:1]:
+        for section in sections_of(field.annotation)[:1]:
             yield from _below(section, key)
-
-
-def _is_section(annotation: Any) -> TypeGuard[type[BaseModel]]:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -1,8 +1,4 @@
-"""The validated configuration of a run: class defaults < the algorithm's recipe < what the user says.
-
-The files of the user, the short options and ``--set`` are merged first; :mod:`rlhf_core.config.recipe` fills what they
-leave open, and the Config classes the rest.
-"""
+"""The validated configuration of a run: class defaults < the algorithm's recipe < what the user says."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from rlhf_core.config.hints import KeyHints
-from rlhf_core.config.recipe import algorithm_recipe, as_mapping, fill, label, plain
+from rlhf_core.config.recipe import algorithm_recipe, as_mapping, fill, label, nested, plain
 from rlhf_core.config.recipe import merge_settings as merge_settings
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.settings import spell_dataset
@@ -64,8 +60,10 @@ def resolve_labelled(
     user = merge_settings(user, label(parse_settings(settings), "--set"))
     check_micro_batches(plain(user))
     if base is not None and "name" not in (as_mapping("trainer", user.get("trainer")) or {}):
-        kept = {key: value for key, value in base.items() if key != "dataset" or not _names_sources(user.get(key))}
-        user = merge_settings(label(kept, "plan of the run"), user)
+        section = as_mapping("dataset", user.get("dataset"))
+        own_sources = isinstance(section, dict) and bool({"name", "sources"} & set(section))
+        planned = {key: value for key, value in base.items() if key != "dataset" or not own_sources}
+        user = merge_settings(label(planned, "plan of the run"), user)
     return _validate(registry, user)
 
 
@@ -104,12 +102,6 @@ def check_micro_batches(user: Mapping[str, Any]) -> None:
         )
 
 
-def _names_sources(dataset: Any) -> bool:
-    """Whether a dataset section names its own sources, rather than changing a setting."""
-    section = as_mapping("dataset", dataset)
-    return isinstance(section, dict) and bool({"name", "sources"} & set(section))
-
-
 def dataset_sugar(name: str) -> dict[str, Any]:
     """What ``--dataset NAME`` stands for."""
     return spell_dataset({"name": name})
@@ -128,11 +120,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read one YAML mapping.
-
-    Raises:
-        ConfigError: missing, not YAML (with line), a key that stands twice, or not a mapping.
-    """
+    """Read one YAML mapping; a key that stands twice is refused."""
     try:
         data = yaml.load(Path(path).read_text(), Loader=_Loader)
     except FileNotFoundError as error:
@@ -147,11 +135,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """Turn ``["a.b=1", "c=x"]`` into ``{"a": {"b": 1}, "c": "x"}``; values are YAML.
-
-    Raises:
-        ConfigError: an item without ``=``.
-    """
+    """Turn ``["a.b=1", "c=x"]`` into ``{"a": {"b": 1}, "c": "x"}``; values are YAML."""
     out: dict[str, Any] = {}
     for item in settings:
         key, sep, text = item.partition("=")
@@ -163,10 +147,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"--set '{item}': the value is not valid YAML", why=str(error)) from error
         if isinstance(value, str) and _is_float(value):
             value = float(value)  # YAML 1.1 reads 1e-5 as text
-        first, *rest = key.strip().split(".")
-        for part in reversed(rest):
-            value = {part: value}
-        out = merge_settings(out, {first: value})
+        out = merge_settings(out, nested(key.strip(), value))
     return out
 
 

@@ -14,11 +14,7 @@ from rlhf_core.plugins.component import ComponentConfig, Config
 
 
 class Row(NamedTuple):
-    """One value.
-
-    Example:
-        Row("trainer.steps", 14, "recipe of algorithm grpo for pocket")
-    """
+    """One value."""
 
     key: str
     value: Any

@@ -14,11 +14,7 @@ from rlhf_core.types.errors import UserError
 
 
 class Setting(NamedTuple):
-    """A value and where it was set.
-
-    Example:
-        Setting(1e-4, "--set")
-    """
+    """A value and where it was set."""
 
     value: Any
     origin: str
@@ -51,10 +47,9 @@ def merge_settings(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str
 
 
 def fill(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Give each key that ``data`` leaves open its default.
-
-    Unlike in :func:`merge_settings` a null is open, too, defaults for a component of another name are left out, and so
-    are those of a data set where ``data`` lists its sources.
+    """Give each key that ``data`` leaves open its default. Unlike in :func:`merge_settings` a null is open, too,
+    defaults for a component of another name are left out, and so are those of a data set where ``data`` lists its
+    sources.
     """
     filled = dict(data)
     for key, value in defaults.items():
@@ -69,6 +64,14 @@ def fill(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]
 def as_mapping(key: str, value: Any) -> Any:
     """``{"name": NAME}`` where a component or data set is given as a bare name; anything else as it is."""
     return {"name": value} if isinstance(plain(value), str) and key in SHORT_FIELDS else value
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """A setting by its dotted key. Example: ``{"a": {"b": 1}}`` for ``a.b``"""
+    first, *rest = key.split(".")
+    for part in reversed(rest):
+        value = {part: value}
+    return {first: value}
 
 
 def same_component(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> bool:
@@ -114,10 +117,7 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
 
 
 def _of_environment(registry: Registry, trainer: Any, user: Mapping[str, Any]) -> dict[str, Any]:
-    """Agent, reward and other ``companions`` of the user's environment; an unknown one is refused later.
-
-    Of the companions' trainer settings those count that the algorithm has.
-    """
+    """Agent, reward and other ``companions`` of the user's environment; an unknown one is refused later."""
     chosen = as_mapping("environment", user.get("environment"))
     name = plain(chosen.get("name")) if isinstance(chosen, Mapping) else None
     if name is None:
@@ -203,8 +203,7 @@ def _recipe_of(registry: Registry, options: Mapping[str, Any]) -> Mapping[str, A
 
 
 def near_components(registry: Registry, owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a component of distribution ``owner`` brings along. A component's name that several distributions
-    claim means the one of ``owner`` (see :meth:`~rlhf_core.plugins.registry.Registry.near`)."""
+    """Settings that a component of ``owner`` brings along, names as :meth:`Registry.near` has them."""
     return {key: _near(registry, owner, key, value) for key, value in settings.items()}
 
 

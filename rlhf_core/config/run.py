@@ -16,9 +16,7 @@ from rlhf_core.plugins.slots import component
 
 
 def precision_of(run: Any) -> Literal["fp32", "bf16"]:
-    """What a run's model computes in: what its trainer says, ``auto`` as on this machine; ``fp32`` of a trainer without
-    the setting.
-    """
+    """What a run's model computes in: its trainer's setting, ``auto`` resolved; ``fp32`` without one."""
     chosen: Any = getattr(run.trainer, "precision", "fp32")
     return resolved(run) if chosen == "auto" else chosen
 
@@ -30,8 +28,7 @@ def resolved(run: Any) -> Literal["fp32", "bf16"]:
 
 
 def cuda_has_bfloat16() -> bool:
-    """Whether there is a CUDA device with instructions for bfloat16; torch is not imported where it was built without
-    CUDA."""
+    """Whether a CUDA device has instructions for bfloat16; no torch is imported that was built without CUDA."""
     try:
         if version("torch").endswith("+cpu"):
             return False
@@ -98,9 +95,8 @@ class RunConfig(Config):
         return bool(getattr(trainer, "sample_prompts", 0) and getattr(trainer, "track_kl", False))
 
     def with_precision(self) -> Self:
-        """The run with ``auto`` replaced: bfloat16 on a CUDA device that computes in it, where weights are float32.
-
-        A resumed run keeps what its plan says, wherever it goes on.
+        """The run with ``auto`` replaced: bfloat16 on a CUDA device that computes in it, where weights are float32. A
+        resumed run keeps what its plan says, wherever it goes on.
         """
         if getattr(self.trainer, "precision", None) != "auto":
             return self

@@ -1,7 +1,7 @@
 """Files and folders that are either whole or absent: write aside, fsync, rename.
 
-What is written aside belongs to one process, so that two may write the same place at once: each writes a whole one,
-and the last rename wins. What a killed process left there, the next one that writes into the same folder removes.
+What is written aside belongs to one process: of two that write the same place, the last rename wins. What a killed
+process left there, the next one that writes into the same folder removes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:  # another user's
-        return True
+        pass
     return True
 
 

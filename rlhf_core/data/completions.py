@@ -33,13 +33,12 @@ class Completions(NamedTuple):
 def read_completions(file: str) -> Completions:
     """Read rows with a prompt and a completion; rows of one ``id`` are completions of one prompt.
 
-    Further columns go to the sample's prompt, and so does what a column ``meta`` holds. A column ``audio`` names the
-    completion's sound, relative to the file; ``completion`` may be missing then. Of an episode that `rlhf generate
-    --env` wrote, ``turns`` are the sample's trajectory, and ``score`` with ``status`` is its environment's.
+    Further columns, and what a column ``meta`` holds, go to the sample's prompt. ``audio`` names the completion's
+    sound, relative to the file; ``completion`` may be missing then. Of an episode that `rlhf generate --env` wrote,
+    ``turns`` are the sample's trajectory, and ``score`` with ``status`` is its environment's.
 
     Raises:
-        DatasetError: missing or empty file, a row without prompt or completion, or one id for two prompts (named with
-            its line).
+        DatasetError: missing or empty file, a row without prompt or completion, or one id for two prompts.
     """
     rows, positions = read_rows(file)
     reader = RowReader(Path(file).name, {}, mapped=False)
@@ -133,15 +132,10 @@ def _sample(reader: RowReader, record: RawRow) -> Sample:
 
 
 def turns_of(record: RawRow) -> tuple[Turn, ...]:
-    """The turns of an episode, as the trace and `rlhf generate --env` write them; none where a column ``turns`` holds
-    something else.
-    """
+    """The turns of an episode, as the trace and `rlhf generate --env` write them; none of any other ``turns``."""
     rows = record.row.get("turns")
-    if (
-        not isinstance(rows, Sequence)
-        or not rows
-        or not all(isinstance(row, Mapping) and "span" in row for row in rows)
-    ):
+    listed = isinstance(rows, Sequence) and rows
+    if not listed or not all(isinstance(row, Mapping) and "span" in row for row in rows):
         return ()
     try:
         return tuple(
@@ -165,10 +159,8 @@ def turns_of(record: RawRow) -> tuple[Turn, ...]:
 
 
 def environment_score(record: RawRow) -> Score | None:
-    """The environment's own score of an episode; None where the row has none.
-
-    It is in ``score``, or in ``value`` as `rlhf eval episodes` writes it: there the turns' scores are added, and
-    ``parts`` has the outcome without them.
+    """The environment's own score of an episode; None where the row has none. It is in ``score``, or in ``value`` as
+    `rlhf eval episodes` writes it, where ``parts`` has the outcome without the turns' scores.
     """
     row, status = record.row, record.row.get("status")
     if status not in set(ScoreStatus):
@@ -177,9 +169,9 @@ def environment_score(record: RawRow) -> Score | None:
     value, parts = row.get(column), row.get("parts")
     if column == "value" and isinstance(parts, Mapping):
         value = parts.get("outcome", value)
-    known_status = ScoreStatus(status)
+    known_status, detail = ScoreStatus(status), str(row.get("detail") or "")
     if known_status is not ScoreStatus.OK:
-        return Score.failed(known_status, str(row.get("detail") or ""))
+        return Score.failed(known_status, detail)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -189,4 +181,4 @@ def environment_score(record: RawRow) -> Score | None:
             why=f"status is 'ok', got {value!r:.80}",
             fix="write the environment's score there, or another status, such as missing",
         )
-    return Score(float(value), {}, known_status, str(row.get("detail") or ""))
+    return Score(float(value), {}, known_status, detail)

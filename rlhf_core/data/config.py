@@ -56,13 +56,10 @@ class HubConfig(ComponentConfig):
 
 
 BUILDERS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".txt": "text",
+    **{name: name for name in ("csv", "json", "parquet", "arrow")},
+    "tsv": "csv",
+    "jsonl": "json",
+    "txt": "text",
 }
 SAVED = ("dataset_dict.json", "state.json")
 """What ``save_to_disk`` leaves in its folder."""
@@ -91,7 +88,7 @@ class HubSource:
         try:
             if any((path / name).is_file() for name in SAVED):
                 return self._saved(path, split)
-            builder = BUILDERS.get(path.suffix.lower()) if path.is_file() else None
+            builder = BUILDERS.get(path.suffix.lower()[1:]) if path.is_file() else None
             if builder:
                 return datasets.load_dataset(builder, data_files={split: str(path)}, split=split)
             name = str(path) if path.exists() else self.config.path

@@ -22,7 +22,7 @@ from rlhf_core.types.messages import (
 
 def openai_row(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> dict[str, Any]:
     """A row that reads back as the same conversation: arguments as JSON text, ``content`` null beside calls alone."""
-    return {"messages": [_openai(m) for m in messages], **({"tools": [_plain(t) for t in tools]} if tools else {})}
+    return {"messages": [_openai(m) for m in messages], **({"tools": _plain(tools)} if tools else {})}
 
 
 def _openai(message: Message) -> dict[str, Any]:
@@ -54,11 +54,7 @@ def replies(row: PreferencePair | Demonstration | UnpairedPreference) -> tuple[R
 
 
 class Side(NamedTuple):
-    """A conversation up to its last answer, and the answer.
-
-    Example:
-        Side(({"role": "user", "content": "2 + 2?"},), "4")
-    """
+    """A conversation up to its last answer, and the answer."""
 
     prompt: tuple[Message, ...]
     text: str
@@ -127,10 +123,7 @@ def read_demonstration(reader: RowReader, record: RawRow) -> Side:
 
 
 def read_prompt(reader: RowReader, record: RawRow) -> tuple[tuple[Message, ...], bool]:
-    """(conversation up to the policy's turn, whether a final answer was cut off).
-
-    Rows of preference data serve as prompts too: the turns that both sides share.
-    """
+    """(conversation up to the policy's turn, whether a final answer was cut off); of a pair the shared turns."""
     if reader.find(record, *PROMPT_COLUMNS) is None and reader.find(record, "chosen"):
         return _side(reader, record, reader.need(record, "chosen"))[0] or reader.prompt(record), False
     turns = reader.prompt(record)
@@ -154,12 +147,7 @@ def _split(turns: tuple[Message, ...]) -> Side:
 
 
 def transcript(text: str) -> tuple[tuple[Message, ...], str]:
-    r"""Split ``"\n\nHuman: ...\n\nAssistant: ..."`` at its last turn.
-
-    Example:
-        >>> transcript("\n\nHuman: Hi\n\nAssistant: Hello")
-        (({'role': 'user', 'content': 'Hi'},), 'Hello')
-    """
+    r"""Split ``"\n\nHuman: ...\n\nAssistant: ..."`` at its last turn."""
     pieces = _TURN.split("\n\n" + text.lstrip())
     turns = tuple(
         {"role": "user" if speaker == "Human" else "assistant", "content": content.strip()}

@@ -29,10 +29,7 @@ def read_values(settings: CurriculumSettings) -> dict[str, float]:
     text = read_text(path, WHAT)
     pairs = _mapping(text, settings.key)
     if pairs is None:
-        file_rows = parse_json(text, path, WHAT)
-        pairs = [
-            _row(row, settings.key, f"{path}, {position}") for row, position in zip(file_rows.rows, file_rows.positions)
-        ]
+        pairs = [_row(row, settings.key, f"{path}, {place}") for row, place in zip(*parse_json(text, path, WHAT))]
     if not pairs:
         raise DatasetError(f"{WHAT} '{path}' is empty", fix="give it at least one id with its number")
     values: dict[str, float] = {}
@@ -85,9 +82,8 @@ def _row(row: Mapping[str, Any], key: str, where: str) -> tuple[str, Any]:
 def apply_curriculum(
     settings: CurriculumSettings, prompts: Sequence[Prompt], heldout: Sequence[Prompt], seed: int | None
 ) -> tuple[list[Prompt], Counter[str]]:
-    """The training prompts whose value lies in the band, in the configured order, and counts by reason of others.
-
-    Ids of the file that are those of held-out prompts match, but nothing is done with them.
+    """The training prompts whose value lies in the band, in the configured order, and counts by reason of others. Ids
+    of the file that are those of held-out prompts match, but nothing is done with them.
     """
     file_values = read_values(settings)
     values, unmatched = match(file_values, prompts, heldout, settings.path)
@@ -109,13 +105,8 @@ def apply_curriculum(
     valued = [p for p in prompts if p.id in values]
     in_band = [p for p in valued if low <= values[p.id] <= high]
     _check_left(prompts, in_band, values, settings)
-    counts = Counter(
-        {
-            "curriculum_ids_unmatched": len(unmatched),
-            "curriculum_prompts_unmatched": len(missing),
-            "curriculum_out_of_band": len(valued) - len(in_band),
-        }
-    )
+    counts = Counter(curriculum_ids_unmatched=len(unmatched), curriculum_prompts_unmatched=len(missing))
+    counts["curriculum_out_of_band"] = len(valued) - len(in_band)
     return _ordered(in_band, values, settings.order, seed), +counts
 
 
@@ -156,19 +147,20 @@ def _check_left(
     prompts: Sequence[Prompt], in_band: Sequence[Prompt], values: Mapping[str, float], settings: CurriculumSettings
 ) -> None:
     lost = sorted({p.source for p in prompts} - {p.source for p in in_band})
-    if lost:
-        source_values = [values[p.id] for p in prompts if p.source == lost[0] and p.id in values]
-        if not source_values:
-            raise DatasetError(
-                f"no prompt of source '{lost[0]}' is in '{settings.path}'",
-                why="a source without prompts would silently leave the mixture",
-                fix="add its ids to the file, or drop the source",
-            )
+    if not lost:
+        return
+    source_values = [values[p.id] for p in prompts if p.source == lost[0] and p.id in values]
+    if not source_values:
         raise DatasetError(
-            f"no prompt of source '{lost[0]}' has a value in the {WHAT}'s band",
-            why=f"its values run from {min(source_values):g} to {max(source_values):g}, the band is {settings.band}",
-            fix=f"widen dataset.{WHAT}.band, or drop the source",
+            f"no prompt of source '{lost[0]}' is in '{settings.path}'",
+            why="a source without prompts would silently leave the mixture",
+            fix="add its ids to the file, or drop the source",
         )
+    raise DatasetError(
+        f"no prompt of source '{lost[0]}' has a value in the {WHAT}'s band",
+        why=f"its values run from {min(source_values):g} to {max(source_values):g}, the band is {settings.band}",
+        fix=f"widen dataset.{WHAT}.band, or drop the source",
+    )
 
 
 def _ordered(in_band: list[Prompt], values: Mapping[str, float], order: str, seed: int | None) -> list[Prompt]:
@@ -218,10 +210,8 @@ class DifficultyOrder(PromptOrder):
 
 
 class DifficultyWalk(SourceWalk):
-    """One source: the first epoch in the usual order, then by running score.
-
-    After the first epoch a draw takes, of the prompts in the band, the one not drawn for longest. Every
-    ``1 / explore``-th draw takes one from outside instead. Where one side is empty the other is used.
+    """One source: the first epoch in the usual order, then of the prompts in the band the one not drawn for longest.
+    Every ``1 / explore``-th draw takes one from outside instead. Where one side is empty the other is used.
     """
 
     def __init__(

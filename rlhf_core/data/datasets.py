@@ -34,9 +34,8 @@ def admit(
     max_dropped_fraction: float,
     setting: str = "trainer.sampling.max_tokens",
 ) -> tuple[list[Prompt], Counter[str]]:
-    """The prompts of at most ``limit`` tokens that leave room for the completion, and counts by reason of the others.
-
-    ``setting`` is where ``max_tokens`` was set, for the message.
+    """The prompts of at most ``limit`` tokens that leave room for ``max_tokens``, and counts of the others by
+    reason.
     """
     if context - max_tokens < 1:
         raise DatasetError(
@@ -80,10 +79,6 @@ T = TypeVar("T", Prompt, PreferencePair, Demonstration, UnpairedPreference)
 
 class Datasets:
     """Prompts, pairs and demonstrations of a run.
-
-    Args:
-        settings: sources and what to do with them.
-        ctx: used to build the sources.
 
     Raises:
         DatasetError: two sources of one name, or a template or pattern that cannot work.
@@ -140,33 +135,21 @@ class Datasets:
         return dict(self._keys[split])
 
     def seen_in_training(self, model: str, ids: Collection[str]) -> tuple[int, str]:
-        """How many of these rows a model was trained on by the runs that it comes from, and a warning; (0, "") if none.
-
-        Args:
-            model: its path, such as ``runs/sft/final``.
-            ids: of rows that were read.
-        """
+        """How many of these rows the runs that a model comes from trained on, and a warning; (0, "") if none."""
         keys = {**self._keys["train"], **self._keys["heldout"]}
         return trained_on(model, {keys[i] for i in ids})
 
     def sizes(self, kind: str = "rows") -> dict[str, dict[str, int]]:
-        """Source -> number of rows to train on and held out, before any is dropped.
-
-        Raises:
-            DatasetError: missing, empty or malformed rows, with file and row.
-        """
+        """Source -> number of rows to train on and held out, before any is dropped."""
         counts, keys = Counter[str](), self._heldout_keys(kind)
         rows = {
             s.label: {split: len(s.records(kind, split, counts, keys)) for split in ("train", "heldout")}
             for s in self.sources
         }
         if self.heldout is not None:
-            rows[self.heldout.label] = {"train": 0, **rows.get(self.heldout.label, {}), "heldout": self._limited(kind)}
+            held_out = len(self.heldout.all_records(kind)[: self.settings.limit])
+            rows[self.heldout.label] = {"train": 0, **rows.get(self.heldout.label, {}), "heldout": held_out}
         return rows
-
-    def _limited(self, kind: str) -> int:
-        assert self.heldout is not None
-        return len(self.heldout.all_records(kind)[: self.settings.limit])
 
     def _heldout_keys(self, kind: str) -> Set[str] | None:
         """Keys of the rows of ``dataset.heldout``; None without."""
@@ -191,19 +174,11 @@ class Datasets:
         return self._collect("pairs", split, self._pair)
 
     def unpaired(self, split: str) -> list[UnpairedPreference]:
-        """Single responses, each desirable or not: rows with ``label``, and both sides of preference pairs.
-
-        Raises:
-            DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
-        """
+        """Single responses, each desirable or not: rows with ``label``, and both sides of pairs; as :meth:`pairs`."""
         return self._collect("pairs", split, self._unpaired, "unpaired")
 
     def demonstrations(self, split: str) -> list[Demonstration]:
-        """Supervised examples of a split; those without a completion are dropped.
-
-        Raises:
-            DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
-        """
+        """Supervised examples of a split; those without a completion are dropped. Errors as of :meth:`pairs`."""
         return self._collect("demonstrations", split, self._demonstration)
 
     def _collect(
@@ -244,13 +219,9 @@ class Datasets:
                 continue
             for item in result if isinstance(result, list) else [result]:
                 if item.id in items_by_id:
-                    refuse_row(
-                        DatasetError(
-                            f"id '{item.id}' occurs twice",
-                            where=f"{items_by_id[item.id][1]} and {record.where}",
-                            fix="ids must be unique: correct them, or map another column with dataset.columns",
-                        )
-                    )
+                    where = f"{items_by_id[item.id][1]} and {record.where}"
+                    fix = "ids must be unique: correct them, or map another column with dataset.columns"
+                    refuse_row(DatasetError(f"id '{item.id}' occurs twice", where=where, fix=fix))
                     continue
                 items_by_id[item.id] = (item, record.where)
                 self._positions[item.id] = record.where
@@ -288,10 +259,7 @@ class Datasets:
             self.counts["columns_not_json"] = max(self.counts["columns_not_json"], len(bad))
         conversation = source.conversation(turns)
         if message_text(conversation[-1]) != message_text(last):
-            meta = {
-                "prompt": message_text(last),
-                **meta,
-            }  # as the row has it: a verifier may need it
+            meta = {"prompt": message_text(last), **meta}  # as the row has it: a verifier may need it
         tools = source.reader.tools(record)
         return Prompt(source.name(record, split), conversation, answer, source.label, meta, tools=tools)
 
@@ -333,12 +301,8 @@ class Datasets:
     def check_lengths(
         self, sizes: Sequence[tuple[str, str, int]], room: int, why: str, fix: str, *, context: int | None = None
     ) -> None:
-        """Refuse examples of which too many are longer than ``room`` tokens; arguments as in `refuse_too_many`.
-
-        Where ``context``, that of the model, is what limits them, no setting makes room, and ``fix`` is not said.
-
-        Raises:
-            DatasetError: more than ``max_dropped_fraction`` of them, or all of one source.
+        """Refuse examples of which too many, or all of one source, are longer than ``room`` tokens; arguments as in
+        `refuse_too_many`. Where ``context``, that of the model, is what limits them, no setting makes room.
         """
         if context is not None and room >= context:
             fix = "shorten the examples, or take a model with a longer context"

@@ -25,8 +25,6 @@ def cache_folder() -> Path:
 
 
 Row = Mapping[str, Any]
-
-
 _broken: ContextVar[list[DatasetError] | None] = ContextVar("broken rows", default=None)
 
 
@@ -57,12 +55,7 @@ class FileRows(NamedTuple):
 
 
 def check_file(path: str, what: str = "dataset", setting: str = "--dataset") -> None:
-    """Refuse a missing file.
-
-    Args:
-        path: the file.
-        what: names its kind in the message.
-        setting: what to check then.
+    """Refuse a missing file; ``what`` names its kind, and ``setting`` what to check.
 
     Raises:
         DatasetError: names it, and near files in its folder.
@@ -124,9 +117,8 @@ def _array(text: str, path: str) -> FileRows:
         ) from error
     except NotJson as error:
         raise DatasetError(f"{path}: {error}", fix="name every key of an object once") from error
-    positions = [f"row {n}" for n in range(1, len(rows) + 1)]
-    whole = [(row, position) for row, position in zip(rows, positions) if _is_object(row, f"{path}, {position}")]
-    return FileRows([row for row, _ in whole], [position for _, position in whole])
+    numbered = [(row, f"row {n}") for n, row in enumerate(rows, 1) if _is_object(row, f"{path}, row {n}")]
+    return FileRows([row for row, _ in numbered], [position for _, position in numbered])
 
 
 def _lines(text: str, path: str) -> FileRows:
@@ -139,19 +131,13 @@ def _lines(text: str, path: str) -> FileRows:
         except NotJson as error:
             fix = "name every key of an object once: which of the values is meant?"
             refuse_row(DatasetError(f"{path}:{number}: {error}", fix=fix))
-            continue
         except json.JSONDecodeError as error:
-            refuse_row(
-                DatasetError(
-                    f"{path}:{number}: not valid JSON: {error.msg}",
-                    why=f"the line begins {line[:60]!r}",
-                    fix="correct or remove that line; each must be one whole object",
-                )
-            )
-            continue
-        if _is_object(row, f"{path}:{number}"):
-            file_rows.rows.append(row)
-            file_rows.positions.append(f"line {number}")
+            what, why = f"{path}:{number}: not valid JSON: {error.msg}", f"the line begins {line[:60]!r}"
+            refuse_row(DatasetError(what, why=why, fix="correct or remove that line; each must be one whole object"))
+        else:
+            if _is_object(row, f"{path}:{number}"):
+                file_rows.rows.append(row)
+                file_rows.positions.append(f"line {number}")
     return file_rows
 
 

@@ -19,26 +19,14 @@ from rlhf_core.types.rollouts import Message
 
 
 def content_key(turns: Sequence[Message]) -> str:
-    """Hash of what is asked (16 hex digits): roles and texts but for system turns; blanks and accents in one form.
-
-    Example:
-        >>> question = [{"role": "user", "content": "What is 2 + 3?"}]
-        >>> content_key(question) == content_key([{"role": "user", "content": "What is  2 + 3?\\n"}])
-        True
-    """
-    turn_texts = [
-        [turn["role"], " ".join(normalize("NFC", message_text(turn)).split())]
-        for turn in turns
-        if turn["role"] != "system"
-    ]
+    """Hash of what is asked (16 hex digits): roles and texts but for system turns; blanks and accents in one form."""
+    asked = [turn for turn in turns if turn["role"] != "system"]
+    turn_texts = [[turn["role"], " ".join(normalize("NFC", message_text(turn)).split())] for turn in asked]
     return hashlib.sha256(json.dumps(turn_texts).encode()).hexdigest()[:16]
 
 
 def row_key(reader: RowReader, row: RawRow, question: str | None = None) -> str:
-    """:func:`content_key` of a row's prompt, the same for prompts, pairs, demonstrations and conversations of it.
-
-    A row without a prompt has none (""); it stays in training, whose reader says what is wrong with it.
-    """
+    """:func:`content_key` of a row's prompt, in whatever form the row has it; "" for a row without a prompt."""
     if question is not None:
         return content_key([{"role": "user", "content": question}])
     try:
@@ -63,11 +51,7 @@ _PARENTS = 4
 
 @dataclass(frozen=True)
 class RunRows:
-    """Hashes of what a run's rows ask.
-
-    Example:
-        RunRows(Path("runs/sft-1"), frozenset({"9f86d081884c7d65"}), frozenset())
-    """
+    """Hashes of what a run's rows ask."""
 
     run: Path
     train: frozenset[str]

@@ -79,12 +79,7 @@ def json_values(value: Any) -> Any:
 
 
 class JsonlFile:
-    """One JSONL file, opened for appending.
-
-    Args:
-        path: the file; created if absent.
-        keep_bytes: cut the file to this length first (None keeps all of it).
-    """
+    """One JSONL file, opened for appending, created if absent; cut to ``keep_bytes`` first (None keeps all of it)."""
 
     def __init__(self, path: Path, keep_bytes: int | None = None) -> None:
         self.path = path

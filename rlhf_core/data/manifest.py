@@ -1,8 +1,6 @@
-"""What every file of a folder was when it was written: ``manifest.json``, checked before the folder is read.
-
-A damaged disk, a copy that was cut short or a single flipped bit would otherwise load without a word. Each folder's
-manifest lists its own files and the manifests of the folders below, so that a part (``checkpoints/step-000010/model``,
-one member of an ensemble) is checked on its own as well. Imports nothing heavy.
+"""What every file of a folder was when it was written: ``manifest.json``, checked before the folder is read, so that a
+damaged disk or a copy that was cut short does not load without a word. A manifest lists its folder's files and the
+manifests of the folders below, so that a part (a checkpoint's ``model``) is checked on its own as well.
 """
 
 from __future__ import annotations
@@ -45,10 +43,7 @@ def write_manifests(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> list[str] | None:
-    """What differs from the manifest, a sentence for each file; None if the folder has no manifest.
-
-    Sizes are compared first, so that a file that was cut short costs no hashing.
-    """
+    """What differs from the manifest, a sentence for each file, sizes first; None if there is no manifest."""
     if not (folder / MANIFEST).is_file():
         return None
     try:
@@ -120,13 +115,9 @@ def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:
 
 
 def _digests(files: Sequence[Path]) -> list[str]:
+    facts = [file.stat() for file in files]
     with ThreadPoolExecutor(THREADS) as threads:
-        return list(threads.map(_digest_now, files))
-
-
-def _digest_now(file: Path) -> str:
-    facts = file.stat()
-    return _digest(file, facts.st_size, facts.st_mtime_ns, facts.st_ino)
+        return list(threads.map(_digest, files, *zip(*((f.st_size, f.st_mtime_ns, f.st_ino) for f in facts))))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -90,10 +90,7 @@ def fingerprint(rows: Iterable[Any]) -> str:
     """Hash of everything that prompts, pairs or demonstrations hold, texts included, in order (16 hex digits)."""
     digest = hashlib.sha256()
     for row in rows:
-        columns = asdict(row)
-        for name in LATER:
-            if not columns.get(name):
-                columns.pop(name, None)
+        columns = {name: value for name, value in asdict(row).items() if value or name not in LATER}
         digest.update(json.dumps(columns, sort_keys=True, default=str).encode() + b"\n")
     return digest.hexdigest()[:16]
 
@@ -108,18 +105,16 @@ def check_fingerprint(what: str, then: str, now: str) -> None:
 
 
 class PromptOrder:
-    """Deterministic order over several sources.
-
-    Every source is walked in a fresh permutation per epoch, so a prompt returns only after all others of its
-    source. Sources interleave so that each keeps its weight's share of all prompts taken so far. One :meth:`take`
-    never returns a prompt twice: one that would is put off to the next.
+    """Deterministic order over several sources. Each is walked in a new permutation per epoch, so a prompt returns only
+    after all others of its source; each keeps its weight's share of all prompts taken so far. One :meth:`take` never
+    returns a prompt twice: it is put off to the next.
     """
 
     def __init__(
         self, prompts: Sequence[Prompt], weights: Mapping[str, float], seed: int, shuffle: bool = True
     ) -> None:
-        rows = by_source([prompt.source for prompt in prompts])
-        total = sum(weights[s] for s in dict.fromkeys(prompt.source for prompt in prompts))
+        sources = [prompt.source for prompt in prompts]
+        rows, total = by_source(sources), sum(weights[s] for s in dict.fromkeys(sources))
         self.share = {s: weights[s] / total for s in rows}
         self.walks = {
             s: self.walk(s, [prompts[n] for n in numbers], (seed, i) if shuffle else None)

@@ -25,11 +25,7 @@ KNOWN_COLUMNS = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row and its place in the file.
-
-    Example:
-        Record({"prompt": "Hi"}, 16, "prompts.jsonl, line 17")
-    """
+    """One row and its place in the file."""
 
     row: Row
     number: int
@@ -53,18 +49,14 @@ class RowReader:
     Args:
         label: the source's name, for messages.
         columns: our column -> the file's.
-        mapped: False if there is no setting that maps columns, as in the command line's own inputs.
+        mapped: False if no setting maps columns, as in the command line's own inputs.
     """
 
     def __init__(self, label: str, columns: Mapping[str, str], *, mapped: bool = True) -> None:
         self.label, self.columns, self.mapped = label, dict(columns), mapped
 
     def check_columns(self, records: Sequence[RawRow]) -> None:
-        """Refuse mapped columns that the first row lacks.
-
-        Raises:
-            DatasetError: names the column, what there is, and the nearest.
-        """
+        """Refuse mapped columns that the first row lacks."""
         for ours, theirs in self.columns.items():
             if records and not _has(records[0].row, theirs):
                 raise self.missing(theirs, records[0], f"dataset.columns maps '{ours}' to it; ")
@@ -98,16 +90,14 @@ class RowReader:
     def need(self, record: RawRow, *columns: str) -> Any:
         """Like :meth:`get`, but absence is an error that names the row."""
         value = self.get(record, *columns)
-        if value is None:
-            empty = next((name for c in columns if _has(record.row, name := self.columns.get(c, c))), None)
-            if empty is not None:
-                raise DatasetError(
-                    f"column '{empty}' of '{self.label}' is null in this row",
-                    where=record.where,
-                    fix="fill it, or remove the row",
-                )
-            raise self.missing(self.columns.get(columns[0], columns[0]), record)
-        return value
+        if value is not None:
+            return value
+        theirs = [self.columns.get(c, c) for c in columns]
+        empty = next((name for name in theirs if _has(record.row, name)), None)
+        if empty is None:
+            raise self.missing(theirs[0], record)
+        what = f"column '{empty}' of '{self.label}' is null in this row"
+        raise DatasetError(what, where=record.where, fix="fill it, or remove the row")
 
     def prompt(self, record: RawRow) -> tuple[Message, ...]:
         """A prompt given as text or as a list of turns, its system turn and its ``input`` included."""
@@ -135,11 +125,7 @@ class RowReader:
         return tuple({"role": role, "content": s} for r in rounds for role, s in zip(("user", "assistant"), r))
 
     def messages(self, turns: Any, record: RawRow) -> tuple[Message, ...]:
-        """Normalise OpenAI, ShareGPT, Anthropic and Hermes turns.
-
-        Raises:
-            DatasetError: a turn without a known role or without text; an empty list.
-        """
+        """Normalise OpenAI, ShareGPT, Anthropic and Hermes turns."""
         rows: Sequence[Any] = turns if isinstance(turns, (list, tuple)) else [turns]
         if len(rows) == 1 and isinstance(rows[0], (list, tuple)):  # BFCL: a list of rounds, of which there is one
             rows = rows[0]
@@ -152,9 +138,6 @@ class RowReader:
         """The tools that a row offers, in ``tools`` (or ``functions``), a list of schemas or one as JSON text.
 
         Such a column that holds something else (names, an empty list) is a further column, unless it is mapped.
-
-        Raises:
-            DatasetError: a tool has no name or schema, two have one name, or the text is no JSON.
         """
         column = self.tool_column(record)
         return () if column is None else read_tools(self.get(record, column), record.where)
@@ -172,11 +155,7 @@ class RowReader:
         return column if rows and (column in self.columns or all(isinstance(row, Mapping) for row in rows)) else None
 
     def answer(self, record: RawRow, pattern: str | None) -> str | None:
-        """Reference answer, cut out by ``pattern`` when given.
-
-        Raises:
-            DatasetError: the pattern does not match, or needs more than ``PATTERN_TIMEOUT_S`` for a row.
-        """
+        """Reference answer, cut out by ``pattern`` when given."""
         if pattern is None:
             value = self.get(record, "answer")
             return None if value is None else str(value)
@@ -201,12 +180,7 @@ class RowReader:
         return match[1].strip()
 
     def rest(self, record: RawRow, *used: str) -> tuple[dict[str, Any], list[str]]:
-        """(further columns as JSON values under our names, names of columns that JSON cannot carry).
-
-        Args:
-            record: the row.
-            used: columns that are no further ones either, besides :data:`KNOWN_COLUMNS`.
-        """
+        """(further columns, besides ``used`` ones, as JSON values, names of columns that JSON cannot carry)."""
         ours = {theirs: name for name, theirs in self.columns.items()}
         tools = self.tool_column(record)
         skip = {self.columns.get(c, c) for c in (*KNOWN_COLUMNS, *used, *([tools] if tools else []))}
@@ -218,12 +192,7 @@ class RowReader:
 
 
 def _inside(row: Row, name: str) -> Any:
-    """A column's value; a name with dots that is no column leads into columns that hold mappings.
-
-    Example:
-        >>> _inside({"reward_model": {"ground_truth": "72"}}, "reward_model.ground_truth")
-        '72'
-    """
+    """A column's value; a name with dots that is no column leads into columns that hold mappings."""
     if name in row or "." not in name:
         return row.get(name)
     value: Any = row

@@ -145,24 +145,12 @@ def source_options(dataset: Any) -> list[dict[str, Any]]:
 
 
 def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
-    """Expand the shorthands of ``--dataset``: ``pocket/...``, a file, or a hub id.
-
-    Example:
-        >>> spell_dataset({"name": "data/train.jsonl"})
-        {'name': 'jsonl', 'path': 'data/train.jsonl'}
-    """
+    """Expand the shorthands of ``--dataset``: ``pocket/...``, a file, or a hub id."""
     name = str(options.get("name", ""))
     if name.startswith("pocket/"):
         return {**options, "name": "pocket", "subset": name.split("/", 1)[1]}
-    for ending, kind in (
-        (".jsonl", "jsonl"),
-        (".jsonl.gz", "jsonl"),
-        (".json", "jsonl"),
-        (".json.gz", "jsonl"),
-        (".parquet", "parquet"),
-    ):
-        if name.endswith(ending):
-            return {**options, "name": kind, "path": name}
+    if name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")):
+        return {**options, "name": "parquet" if name.endswith(".parquet") else "jsonl", "path": name}
     if "/" in name and not is_qualified("dataset", name):
         return {**options, "name": "hub", "path": name}
     return options

@@ -43,16 +43,14 @@ class Source:
     def records(
         self, kind: str, split: str, counts: Counter[str], heldout_keys: Set[str] | None = None
     ) -> list[RawRow]:
-        """Rows of ``train`` or ``heldout``; set aside by ``heldout_by`` where the source has no held-out split.
-
-        Rows beyond ``dataset.limit``, and training rows that are held out elsewhere, are added to ``counts``. Rows of
+        """Rows of ``train`` or ``heldout``; set aside by ``heldout_by`` where the source has no held-out split. Rows
+        beyond ``dataset.limit``, and training rows that are held out elsewhere, are added to ``counts``. Rows of
         ``dataset.heldout`` (``heldout_keys``) take the place of this source's own.
         """
         if heldout_keys is not None:
             rows = [] if split == "heldout" else self._all(kind, "train")
             train_rows = [r for r in rows if self.key(r) not in heldout_keys]
-            if len(train_rows) < len(rows):
-                counts["train_rows_held_out"] += len(rows) - len(train_rows)
+            counts += Counter({"train_rows_held_out": len(rows) - len(train_rows)})
             rows = train_rows
         elif self._all(kind, "heldout"):
             rows = self._all(kind, split)
@@ -101,10 +99,7 @@ class Source:
         return is_held_out(f"id {row_id}" if own_id else self.key(record), fraction)
 
     def key(self, record: RawRow) -> str:
-        """Hash of what a row asks; see :func:`rlhf_core.data.held_out.content_key`.
-
-        A component whose prompts have a template around them says what they ask: ``question(split, number)``.
-        """
+        """Hash of what a row asks; without the template around it where the component has ``question()``."""
         question = getattr(self.component, "question", None)
         with component_errors(self.component_label, "question()"):
             question_text = str(question(record.split, record.number)) if callable(question) else None
@@ -120,8 +115,9 @@ class Source:
         return messages
 
     def name(self, record: RawRow, split: str) -> str:
-        """Unique id of a row: ``label/its own id``, or ``label/file/000017``, where the file is named by the label
-        already or there is none ``label/split/000017``."""
+        """Unique id of a row: ``label/its own id``, or ``label/file/000017``; ``label/split/000017`` where the label
+        names the file already or there is none.
+        """
         row_id = self.reader.get(record, "id")
         if row_id is not None:
             return f"{self.label}/{row_id}"

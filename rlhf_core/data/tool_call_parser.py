@@ -18,11 +18,7 @@ UNFINISHED = re.compile(r"\A\s*<think>(.*)\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """What the policy wrote in one turn.
-
-    Example:
-        AssistantTurn("I add them.", (ToolCall("add", {"a": 2, "b": 2}, id="call00000"),))
-    """
+    """What the policy wrote in one turn."""
 
     content: str
     calls: tuple[ToolCall, ...] = ()
@@ -61,10 +57,7 @@ def parse_turn(
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
-    """(What stands between ``<think>`` and ``</think>`` at the beginning, the rest).
-
-    The opening tag may stand in the prompt; reasoning that never ends is all there is.
-    """
+    """(What stands before ``</think>`` at the beginning, the rest); reasoning that never ends is all there is."""
     if match := THOUGHT.match(text):
         return match[1].strip(), text[match.end() :].lstrip("\n")
     if match := UNFINISHED.match(text):

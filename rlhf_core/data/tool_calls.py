@@ -90,8 +90,7 @@ class Hermes:
         at = 0
         while (start := text.find(self.OPEN, at)) >= 0:
             content.append(text[at:start])
-            body = start + len(self.OPEN)
-            call, at = self._call(text, body)
+            call, at = self._call(text, start + len(self.OPEN))
             calls.append(call)
         return ParsedToolCalls(joined([*content, text[at:]]), calls)
 
@@ -165,10 +164,7 @@ def joined(pieces: list[str]) -> str:
     return "\n".join(piece.strip() for piece in pieces if piece.strip())
 
 
-CORE: dict[str, ToolFormat] = {
-    "hermes": Hermes(),
-    "plain": Plain(),
-}
+CORE: dict[str, ToolFormat] = {"hermes": Hermes(), "plain": Plain()}
 """The core's formats, tried on a chat template in this order, after those of distributions."""
 
 

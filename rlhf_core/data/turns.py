@@ -11,36 +11,23 @@ from rlhf_core.data.tool_calls import CORE
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Message
 
-ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "system": "system",
-    "developer": "system",
-    "tool": "tool",
-    "observation": "tool",
-    "function": "tool",
-    "function_response": "tool",
-    "tool_response": "tool",
-    "function_call": "assistant",
-    "tool_call": "assistant",
-}
 CALL_ROLES = ("function_call", "tool_call")
 """ShareGPT's turns that are calls alone, as JSON."""
+ROLES = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bot", "model", *CALL_ROLES), "assistant"),
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("tool", "observation", "function", "function_response", "tool_response"), "tool"),
+}
 REASONING = ("reasoning", "reasoning_content", "thinking")
 MEDIA = ("images", "audio", "videos")
 _RESPONSE = re.compile(r"<tool_response>\s*(.*?)\s*(?:</tool_response>|\Z)", re.DOTALL)
 
 
 def read_turns(turns: Sequence[Any], where: str, *, tools: bool) -> tuple[Message, ...]:
-    """Turns in our form; each call has an id, and each result that of its call.
-
-    In a row with tools Hermes's ``<tool_call>`` and ``<tool_response>`` are calls and results, and its system turn,
-    which lists the tools, is left to the chat template.
+    """Turns in our form; each call has an id, and each result that of its call. In a row with tools Hermes's
+    ``<tool_call>`` and ``<tool_response>`` are calls and results, and its system turn, which lists the tools, is left
+    to the chat template.
     """
     read = [message for turn in turns for message in _read(turn, where)]
     if tools:

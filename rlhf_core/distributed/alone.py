@@ -1,7 +1,5 @@
-"""Work of rank 0 alone, such as benchmarks or the writing of a model: the others wait in no collective meanwhile.
-
-A collective has a deadline, which such work may exceed. So the others look into the launcher's store until rank 0 says
-that it is done; they give up when its process has ended or says nothing more.
+"""Work of rank 0 alone, such as benchmarks or the writing of a model. A collective has a deadline, which such work may
+exceed: the others look into the launcher's store until rank 0 says that it is done, has ended or says nothing more.
 """
 
 from __future__ import annotations
@@ -19,14 +17,8 @@ FIRST_LOOK_S, LONGEST_PAUSE_S = 0.001, 0.25
 
 
 def alone(strategy: Collectives, what: str) -> contextlib.AbstractContextManager[None]:
-    """Context of what rank 0 does without the others, which wait for it at the end; all ranks enter it.
-
-    Collectives of all ranks may be inside. Nothing waits with a strategy that is no
-    :class:`~rlhf_core.plugins.strategy_protocols.LoneWork`: the others then wait in the next collective.
-
-    Example:
-        with alone(strategy, "benchmarks"):
-            metrics = run_benchmarks() if strategy.rank == 0 else {}
+    """Context of what rank 0 does without the others, which wait for it at the end; all ranks enter it, and collectives
+    of all ranks may be inside. With a strategy that is no ``LoneWork`` the others wait in the next collective.
     """
     return strategy.alone(what) if isinstance(strategy, LoneWork) else contextlib.nullcontext()
 
@@ -53,9 +45,8 @@ def rank_0_alone(what: str, rank: int, peers: RankMonitor | None, timeout_s: flo
 
 def _awaited(work: int, what: str, rank: int, peers: RankMonitor, timeout_s: float) -> str:
     """What rank 0 says at the end: its error, or nothing."""
-    began, pause_s = time.monotonic(), FIRST_LOOK_S
-    answered = began
-    """When the store last answered."""
+    began = answered = time.monotonic()  # answered: when the store last did
+    pause_s = FIRST_LOOK_S
     while True:
         gone = peers.has_ended(0)  # before the look: it may say so and end
         error = None

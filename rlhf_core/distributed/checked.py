@@ -21,9 +21,7 @@ CONTEXTS = ("gathered", "accumulate")
 
 
 def checked_strategy(strategy: Any, label: str, world_size: int) -> Any:
-    """The same strategy; what its methods return is checked from now on, and what they raise is named after it. The
-    core's own are left as they are.
-    """
+    """The same strategy; what its methods return is checked, and what they raise named after it, but for the core's."""
     missing = [f"{m}()" for m in METHODS if not callable(getattr(strategy, m, None))]
     missing += [a for a in ATTRIBUTES if not hasattr(strategy, a)]
     if missing:

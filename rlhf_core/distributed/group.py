@@ -22,9 +22,8 @@ from rlhf_core.types.errors import EngineUnavailable, OtherRankFailed
 
 
 def new_group(strategy: Collectives, timeout_s: float, connect: bool = True) -> Collectives:
-    """Collectives of the strategy's ranks for a second thread; every rank calls this at the same point.
-
-    A strategy without ``new_group`` gets a gloo group. Without ``connect`` no process group is made.
+    """Collectives of the strategy's ranks for a second thread; every rank calls this at the same point. A strategy
+    without ``new_group`` gets a gloo group. Without ``connect`` no process group is made.
     """
     if connect and strategy.world_size > 1 and isinstance(strategy, GroupFactory):
         return strategy.new_group(timeout_s)
@@ -121,10 +120,7 @@ class RankGroup(GroupCollectives):
 def all_to_all_objects(
     outgoing: Sequence[Any], rank: int, device: torch.device | str, group: dist.ProcessGroup | None = None
 ) -> list[Any]:
-    """Send one value to each rank, and return what each has sent to this one; all ranks call it together.
-
-    Two exchanges: of sizes, then of pickled values, nothing padded. This rank's own value is returned as it is.
-    """
+    """What each rank has sent to this one, of one value for each rank: sizes first, then pickled values, unpadded."""
     pickled = [b"" if to == rank else pickle.dumps(value) for to, value in enumerate(outgoing)]
     sizes = [len(value) for value in pickled]
     sent_sizes = torch.tensor(sizes, dtype=torch.int64, device=device)
@@ -140,11 +136,7 @@ def all_to_all_objects(
 
 
 class OnRanks(GroupCollectives):
-    """Exchanges between ranks, with their deadlines and messages, are those of ``ddp``.
-
-    Args:
-        ranks: the core's strategy for as many ranks.
-    """
+    """Exchanges between ranks, with their deadlines and messages, are those of ``ddp`` (``ranks``)."""
 
     sharded = True
     read_moments = staticmethod(read_moments)
@@ -160,13 +152,7 @@ class OnRanks(GroupCollectives):
 
     @staticmethod
     def ranks_of(ctx: BuildContext, timeout_s: float, device: str) -> Any:
-        """The core's strategy of this process.
-
-        Args:
-            ctx: of the run.
-            timeout_s: deadline of each exchange, seconds.
-            device: ``auto``, ``cpu`` or ``cuda``.
-        """
+        """The core's strategy of this process; ``timeout_s`` is the deadline of each exchange, in seconds."""
         ddp = ctx.registry.load("strategy", "ddp").model_validate({"timeout_s": timeout_s, "device": device})
         return ddp.build(ctx)
 
@@ -211,7 +197,6 @@ class RankZero:
     """Brings every rank's values to rank 0, and to every rank what rank 0 makes of them.
 
     Example:
-        shards = rank_zero.gather(scores)
         with rank_zero.section() as section:
             if section.active:
                 section.for_all(mean_of(shards))
@@ -277,10 +262,7 @@ def borrow_dummy_sample(ranks: Collectives, value: T | None, present: Sequence[b
 
 @contextmanager
 def engine_on_every_rank(comm: Collectives) -> Generator[None, None, None]:
-    """A context that all ranks leave with ``EngineUnavailable``, or none does; all enter it together.
-
-    It contains no exchange between ranks but what comes before the engine is asked. Costs one of a number.
-    """
+    """A context without exchanges that all ranks leave with ``EngineUnavailable``, or none does."""
     lost: EngineUnavailable | None = None
     try:
         yield

@@ -1,7 +1,5 @@
-"""The optimizer of a run: planned by parameter name before a strategy shards anything, stepped by the strategy.
-
-A strategy may leave parameters empty, flat or replaced (ZeRO, FSDP), so that neither which weights decay nor the
-gradient's norm can be read off them afterwards ([ADR 0018](../../docs/adr/0018-a-strategy-has-the-optimizer.md)).
+"""The optimizer of a run: planned by parameter name before a strategy shards anything, stepped by the strategy, which
+may leave parameters empty, flat or replaced ([ADR 0018](../../docs/adr/0018-a-strategy-has-the-optimizer.md)).
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ if TYPE_CHECKING:
 
 
 def fuses(groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one kernel makes the step: where every parameter is on a CUDA device. On a CPU it would round
-    otherwise than the steps of earlier runs."""
+    """Whether one kernel makes the step: on a CUDA device. On a CPU it would round otherwise than earlier runs did."""
     return all(p.device.type == "cuda" for group in groups for p in group["params"])
 
 

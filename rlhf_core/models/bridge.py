@@ -14,11 +14,7 @@ _THOUGHT = re.compile(r"</?think>")
 
 
 class Bridge(NamedTuple):
-    """What the policy is given before its next turn; none of it is learned.
-
-    Example:
-        Bridge((9, 4, 17, 2, 8), new_segment=False)
-    """
+    """What the policy is given before its next turn; none of it is learned."""
 
     ids: tuple[int, ...]
     """To be appended to what the policy read and wrote so far; of a new segment, its whole prompt."""
@@ -80,13 +76,13 @@ def cut_turn(writer: TemplateWriter, text: str, turn: Message | None) -> Cut:
     """Cut a filled template, from where a turn begins, at the mark that ends the turn."""
     place = min((p for end in writer.turn_ends if (p := text.find(end)) >= 0), default=-1)
     if place < 0 and turn is not None and not turn.get("tool_calls"):
-        content = writer.guard(content_of(turn))
+        content = writer.text.guard(content_of(turn))
         start = text.find(content)
         place = start + len(content) if start >= 0 else -1
     if place < 0:
         raise ModelError(
             "the chat template does not mark the end of an assistant's turn",
-            why=f"it goes on with {writer.shown(text)[:80]!r}",
+            why=f"it goes on with {writer.text.restore(text)[:80]!r}",
             fix="use a template that writes the tokenizer's EOS after an answer",
         )
     return Cut(text[:place], text[place:])
@@ -95,7 +91,7 @@ def cut_turn(writer: TemplateWriter, text: str, turn: Message | None) -> Cut:
 def keeps(writer: TemplateWriter, body: str, turn: Message) -> bool:
     """Whether all text of a turn stands in what the template makes of it."""
     texts = [*_THOUGHT.split(content_of(turn)), turn.get("reasoning") or ""]
-    return all(writer.guard(text.strip()) in body for text in texts)
+    return all(writer.text.guard(text.strip()) in body for text in texts)
 
 
 def reply(writer: TemplateWriter, prompt: Sequence[Message], turn: Message, tools: Sequence[Tool]) -> tuple[int, ...]:
@@ -108,7 +104,7 @@ def reply(writer: TemplateWriter, prompt: Sequence[Message], turn: Message, tool
     if not keeps(writer, body, turn):
         raise _unwritable(turn, "it leaves out the turn's text or its reasoning")
     calls: Sequence[Message] = turn.get("tool_calls") or ()
-    lost = [call["function"]["name"] for call in calls if writer.guard(call["function"]["name"]) not in body]
+    lost = [call["function"]["name"] for call in calls if writer.text.guard(call["function"]["name"]) not in body]
     if lost:
         raise _unwritable(turn, f"it leaves out the call of {lost[0]!r}")
     return (*writer.encode_rest(body), *(writer.encode_rest(after)[:1] or writer.closing[:1]))

@@ -23,11 +23,7 @@ from rlhf_core.types.errors import ModelError
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model that was looked at.
-
-    Example:
-        ModelFacts("llama", 1373600, 1373600, 5494400, 5494400, 828, 256, tokenizer, True)
-    """
+    """A model that was looked at."""
 
     architecture: str
     parameters: int

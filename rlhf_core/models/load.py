@@ -1,7 +1,4 @@
-"""Loads a policy: a hub id, a folder in Hugging Face form, a ``.gguf`` file, or ``pocket``.
-
-torch and transformers are imported inside functions, so that importing this module costs nothing.
-"""
+"""Loads a policy: a hub id, a folder in Hugging Face form, a ``.gguf`` file, or ``pocket``; light to import."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from rlhf_core.data.manifest import verify_files
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality
 from rlhf_core.models.paths import FORMS, near_names
-from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, hub_reachable, local_copy, resolve_model
+from rlhf_core.models.sources import TOKENIZER_FILES, Source, hub_reachable, local_copy, resolve_model
 from rlhf_core.types.errors import ModelError
 
 log = logging.getLogger("rlhf.models")
@@ -23,12 +20,7 @@ log = logging.getLogger("rlhf.models")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A causal language model, its tokenizer, and how many tokens fit.
-
-    Example:
-        loaded = load_policy(ModelConfig(path="pocket"))
-        loaded.source  # "pocket"
-    """
+    """A causal language model, its tokenizer, and how many tokens fit."""
 
     model: Any
     """A transformers causal LM in ``eval`` mode; wrapped by peft when LoRA was asked for."""
@@ -40,12 +32,8 @@ class LoadedModel:
     """Prompt + completion tokens that the model (or ``model.max_context``) allows."""
 
     def save(self, folder: Path, weights: Mapping[str, Any] | None = None, *, merge: bool = False) -> None:
-        """Write weights, config and tokenizer; see :func:`rlhf_core.models.save.save_model`.
-
-        Args:
-            folder: made if it is not there.
-            weights: the model's whole state dict; None takes the model's own.
-            merge: fold adapters into the weights; the adapter itself then lies in ``adapter/``.
+        """Write weights (None takes the model's own), config and tokenizer into a folder, which is made if it is not
+        there. With ``merge`` adapters are folded into the weights, and the adapter itself lies in ``adapter/``.
         """
         from rlhf_core.models.save import save_model
 
@@ -69,12 +57,11 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
 
     Args:
         config: which model.
-        weights: False leaves them on disk, if they lie there as the model has them, until
-            :func:`rlhf_core.models.slices.read_weights`; adapters have theirs.
+        weights: False leaves them on disk, if they lie there as the model has them, until ``read_weights``; adapters
+            have theirs.
 
     Raises:
-        ModelError: not found, incomplete (the missing file is named), unreadable, without a tokenizer, or the hub
-            cannot be reached.
+        ModelError: not found, incomplete, unreadable, without a tokenizer, or the hub cannot be reached.
     """
     import torch
 
@@ -113,9 +100,11 @@ def load_tokenizer(config: ModelConfig) -> Any:
     if source.local and not source.gguf:
         verify_files(source.place)
     place, options = source.place, load_options(config, source)
-    if source.adapter is not None and (inner := _tokenizer_beside(Path(source.adapter))) is not None:
-        verify_files(inner)
-        place, options = str(inner), load_options(config, Source(str(inner)))
+    for folder in () if source.adapter is None else (Path(source.adapter), Path(source.adapter).parent):
+        if any((folder / name).is_file() for name in TOKENIZER_FILES):  # saved with the adapter, or in its ``final/``
+            verify_files(folder)
+            place, options = str(folder), load_options(config, Source(str(folder)))
+            break
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
     except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
@@ -129,11 +118,6 @@ def load_tokenizer(config: ModelConfig) -> Any:
 
         apply_template(tokenizer, config.chat_template)
     return tokenizer
-
-
-def _tokenizer_beside(adapter: Path) -> Path | None:
-    """Folder of the tokenizer that was saved with an adapter: its own, or the ``final/`` that it lies in."""
-    return next((f for f in (adapter, adapter.parent) if any((f / name).is_file() for name in TOKENIZER_FILES)), None)
 
 
 def _load_model(config: ModelConfig, source: Source) -> Any:
@@ -150,12 +134,17 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
         )
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error
-    model, found = loaded
+    model, info = loaded
     check_generates(model, config.path)
     check_causal(model, config.path)
-    _check_weights(found, config.path)
+    _check_weights(info, config.path)
     clear_quantization_config(model)
-    return model if source.adapter is None else _with_adapter(model, source.adapter)
+    if source.adapter is None:
+        return model
+    from rlhf_core.models.save import merge_adapter
+
+    verify_files(source.adapter)
+    return merge_adapter(model, source.adapter)
 
 
 def _without_weights(config: ModelConfig, source: Source) -> Any:
@@ -182,14 +171,6 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
     return model
 
 
-def _with_adapter(model: Any, adapter: str) -> Any:
-    """The model with a LoRA adapter's weights added, as ``final/`` of its run holds them."""
-    from rlhf_core.models.save import merge_adapter
-
-    verify_files(adapter)
-    return merge_adapter(model, adapter)
-
-
 def check_generates(model: Any, path: str) -> None:
     """A reward model's folder holds no language-model head: transformers would make one up, and only log it."""
     saved = [str(name) for name in getattr(model.config, "architectures", None) or ()]
@@ -201,9 +182,9 @@ def check_generates(model: Any, path: str) -> None:
         )
 
 
-def _check_weights(found: Mapping[str, Any], path: str) -> None:
+def _check_weights(info: Mapping[str, Any], path: str) -> None:
     """transformers draws weights that are not there at random, leaves out what it has no place for, and logs it."""
-    missing, left_over = (sorted(found.get(f"{what}_keys") or ()) for what in ("missing", "unexpected"))
+    missing, left_over = (sorted(info.get(f"{what}_keys") or ()) for what in ("missing", "unexpected"))
     if missing:
         raise ModelError(
             f"'{path}' lacks {len(missing)} of its model's weights: {', '.join(missing[:3])}",
@@ -243,11 +224,7 @@ def load_options(config: ModelConfig, source: Source) -> dict[str, Any]:
 
 
 def context_length(model: Any, config: ModelConfig) -> int:
-    """Tokens that fit: the model's own limit, or ``config.max_context`` if that is lower.
-
-    Where rotary frequencies change with the length beyond some length, that is the limit
-    (:mod:`rlhf_core.models.layers.trunk_and_head`).
-    """
+    """Tokens that fit: the model's limit, ``config.max_context``, or where rotary frequencies begin to change."""
     from rlhf_core.models.layers.trunk_and_head import length_limit, rope_type
 
     text = model.config.get_text_config()
@@ -265,10 +242,7 @@ def context_length(model: Any, config: ModelConfig) -> int:
             log.warning(
                 "the context of '%s' is %d tokens here, not %d: beyond that its %s rotary embeddings change with the "
                 "length of the longest sequence of a batch",
-                config.path,
-                steady,
-                model_limit,
-                rope_type(model),
+                *(config.path, steady, model_limit, rope_type(model)),
             )
         model_limit = steady
     return min(model_limit, config.max_context or model_limit)
@@ -290,10 +264,8 @@ def clear_quantization_config(model: Any) -> None:
 
 
 def wake_checkpointing(model: Any) -> None:
-    """Let gradient checkpointing act although the model is in eval mode.
-
-    transformers checkpoints a layer only while that layer's own ``training`` flag is set; its dropouts are
-    submodules with flags of their own, which stay off.
+    """Let gradient checkpointing act although the model is in eval mode: transformers looks at a layer's own
+    ``training`` flag. The layer's dropouts are submodules with flags of their own, which stay off.
     """
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
@@ -316,35 +288,22 @@ def explain_failure(error: Exception, config: ModelConfig, source: Source, what:
     text = str(error).strip()
     why = f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__
     if source.gguf and isinstance(error, ImportError):
-        return ModelError(
-            f"reading '{config.path}' needs the gguf package",
-            where=source.describe,
-            why=why,
-            fix="pip install 'rlhf-core[gguf]'",
+        summary, fix = f"reading '{config.path}' needs the gguf package", "pip install 'rlhf-core[gguf]'"
+    elif source.gguf:
+        summary = f"cannot read the {what} in '{config.path}'"
+        fix = (
+            "the file may be cut short, or of an architecture that transformers does not convert; "
+            "download it again or use the safetensors model"
         )
-    if source.gguf:
-        return ModelError(
-            f"cannot read the {what} in '{config.path}'",
-            where=source.describe,
-            why=why,
-            fix="the file may be cut short, or of an architecture that transformers does not convert; "
-            "download it again or use the safetensors model",
-        )
-    if "trust_remote_code" in text:
-        return ModelError(
-            f"'{config.path}' brings its own Python code",
-            where=source.describe,
-            why=why,
-            fix="read that code, then set model.trust_remote_code=true",
-        )
-    if source.local:
-        return ModelError(
-            f"cannot load the {what} from '{config.path}'",
-            where=source.describe,
-            why=why,
-            fix="check that the folder holds a complete causal language model in Hugging Face form",
-        )
-    return _no_hub_model(config, what, error, why)
+    elif "trust_remote_code" in text:
+        summary = f"'{config.path}' brings its own Python code"
+        fix = "read that code, then set model.trust_remote_code=true"
+    elif source.local:
+        summary = f"cannot load the {what} from '{config.path}'"
+        fix = "check that the folder holds a complete causal language model in Hugging Face form"
+    else:
+        return _no_hub_model(config, what, error, why)
+    return ModelError(summary, where=source.describe, why=why, fix=fix)
 
 
 def _no_hub_model(config: ModelConfig, what: str, error: BaseException, why: str) -> ModelError:
@@ -356,10 +315,8 @@ def _no_hub_model(config: ModelConfig, what: str, error: BaseException, why: str
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
         causes.append(cause)
     if constants.HF_HUB_OFFLINE or any(isinstance(one, OfflineModeIsEnabled) for one in causes):
-        reached, why = (
-            "there is no local copy of a model of that name from the Hugging Face hub",
-            "HF_HUB_OFFLINE is set: nobody asked the hub",
-        )
+        reached = "there is no local copy of a model of that name from the Hugging Face hub"
+        why = "HF_HUB_OFFLINE is set: nobody asked the hub"
     elif not hub_reachable() or any(isinstance(one, LocalEntryNotFoundError | ConnectionError) for one in causes):
         reached = "the Hugging Face hub could not be reached"
     else:
@@ -371,14 +328,3 @@ def _no_hub_model(config: ModelConfig, what: str, error: BaseException, why: str
         fix=f"{near_names(config.path)}check the spelling and the network; for a private model set HF_TOKEN; a local "
         "folder, a .gguf file and 'pocket' work without network",
     )
-
-
-__all__ = [
-    "LoadedModel",
-    "check_folder",
-    "clear_quantization_config",
-    "context_length",
-    "load_policy",
-    "load_tokenizer",
-    "torch_dtype",
-]

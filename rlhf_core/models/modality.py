@@ -1,8 +1,7 @@
 """Policies whose tokens are not text: what their prompts are encoded with, and what their completions become.
 
 The folder of such a model holds ``modality.json``, ``{"modality": NAME}``; NAME is an entry point of group
-``rlhf.modality``, a function from the folder to a :class:`Modality`. Everything else treats the policy as any causal
-language model: its completions are tokens with logprobs. A folder without that file is a text model.
+``rlhf.modality``, a function from the folder to a :class:`Modality`. A folder without that file is a text model.
 """
 
 from __future__ import annotations
@@ -64,12 +63,8 @@ def modality_of(tokenizer: Any) -> Modality | None:
 def attach_modality(tokenizer: Any, folder: Path) -> None:
     """Let a tokenizer carry the modality of its model's folder, if that has one."""
     file = folder / MODALITY_FILE
-    if file.is_file():
-        make = _find(file)
-        setattr(tokenizer, _ATTRIBUTE, make(folder, tokenizer))
-
-
-def _find(file: Path) -> Any:
+    if not file.is_file():
+        return
     try:
         name = json.loads(file.read_text())["modality"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -82,7 +77,7 @@ def _find(file: Path) -> Any:
             why=f"installed: {', '.join(sorted(points)) or 'none'}",
             fix=f"{did_you_mean(str(name), points)} pip install rlhf-plugin-tts brings some".strip(),
         )
-    return points[name].load()
+    setattr(tokenizer, _ATTRIBUTE, points[name].load()(folder, tokenizer))
 
 
 def embedded_model(name: str) -> str | None:
@@ -97,6 +92,5 @@ def embedded_model(name: str) -> str | None:
 
 def embedded_names() -> list[str]:
     """Names of the models that installed plugins bring, ``pocket`` first."""
-    return sorted(
-        {entry.name for entry in entries_of("rlhf.model", "model")}, key=lambda name: (name != "pocket", name)
-    )
+    names = {entry.name for entry in entries_of("rlhf.model", "model")}
+    return sorted(names, key=lambda name: (name != "pocket", name))

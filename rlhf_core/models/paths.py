@@ -1,8 +1,4 @@
-"""Which folder a model's name stands for: a run's final model, a checkpoint's weights. Imports nothing heavy.
-
-Every command and setting that takes a model comes through :func:`model_place`, so a run, a checkpoint or the name of a
-run under ``runs/`` goes wherever a model goes.
-"""
+"""Which folder a model's name stands for: a run's final model, a checkpoint's weights. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -24,15 +20,8 @@ FORMS = (
 
 
 def model_place(path: str) -> str:
-    """The folder of the model that ``path`` names; a path that names one itself, a file or a hub id stays as it is.
-
-    Example:
-        >>> model_place("runs/sft")  # doctest: +SKIP
-        'runs/sft/final'
-        >>> model_place("runs/sft/checkpoints/step-000010")  # doctest: +SKIP
-        'runs/sft/checkpoints/step-000010/model'
-        >>> model_place("sft")  # doctest: +SKIP
-        'runs/sft/final'
+    """The folder of the model that ``path`` names (``runs/sft/final`` for ``runs/sft`` and ``sft``); a path that names
+    one itself, a file or a hub id stays as it is.
     """
     folder = Path(path).expanduser()
     if not folder.exists() and _is_name(path) and is_run(ROOT / path):
@@ -53,15 +42,9 @@ def is_run(folder: Path) -> bool:
     return (folder / "plan.json").is_file()
 
 
-def run_of(place: Path) -> Path | None:
-    """The run that a model's folder belongs to: ``final``, ``final/adapter`` or a checkpoint; None if to none."""
-    parents = place.expanduser().absolute().parents
-    return next((folder for folder in parents[:3] if is_run(folder)), None)
-
-
 def planned_model(place: Path) -> Mapping[str, Any]:
-    """The ``model`` section of the plan of the run that a folder belongs to; {} if to none, or if it cannot be read."""
-    run = run_of(place)
+    """The ``model`` section of the plan of the run that a folder lies in; {} if there is none that can be read."""
+    run = next((folder for folder in place.expanduser().absolute().parents[:3] if is_run(folder)), None)
     try:
         return {} if run is None else json.loads((run / "plan.json").read_text())["config"]["model"]
     except (OSError, ValueError, KeyError, TypeError):

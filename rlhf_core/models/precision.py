@@ -1,9 +1,8 @@
 """Mixed precision: the transformer in bfloat16, everything that decides a probability in float32.
 
-The trunk runs under autocast; its weights stay float32, and so do the optimizer's moments. What it returns is float32
-again, so that head, softmax, log-probabilities, loss and reductions are (a head in bfloat16 is what makes sampled and
-trained log-probabilities drift apart; MiniMax 2025, "MiniMax-M1", section 3.2). Because the model itself is changed,
-sampling, reference, critic and update agree.
+The trunk runs under autocast; its weights stay float32, and what it returns is float32 again (a head in bfloat16 is
+what makes sampled and trained log-probabilities drift apart; MiniMax 2025, "MiniMax-M1", section 3.2). Because the
+model itself is changed, sampling, reference, critic and update agree.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ def computes_in_bfloat16(module: torch.nn.Module) -> bool:
 
 
 def slow_bfloat16(settings: Mapping[str, Any]) -> str:
-    """What to warn of where a run asks for bfloat16 of a processor that multiplies no bfloat16 matrices; else "".
-
-    torch then multiplies them element by element.
+    """What to warn of where a run asks for bfloat16 of a processor that multiplies no bfloat16 matrices (torch then
+    does so element by element); else "".
     """
     asking = list(_asking_for_bfloat16(settings))
     # absent where torch was built without oneDNN, which is no reason to warn

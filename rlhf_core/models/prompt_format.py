@@ -13,10 +13,7 @@ from rlhf_core.data.tool_calls import ToolFormat
 from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, reply
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.template_writer import TemplateWriter, TextEncoder
-from rlhf_core.models.tool_templates import (
-    FIX,
-    choose_format,
-)
+from rlhf_core.models.tool_templates import FIX, choose_format
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
 from rlhf_core.types.rollouts import Prompt
@@ -50,9 +47,8 @@ class Formatter(TemplateWriter):
         self.warning = ""
         if prompt_format == "raw" and has_template:
             self.warning = (
-                "prompt_format is raw, but the tokenizer has a chat template: an instruct model that is "
-                "fed plain text rambles and misses its end token; use prompt_format: chat unless it is "
-                "meant"
+                "prompt_format is raw, but the tokenizer has a chat template: an instruct model that is fed plain text "
+                "rambles and misses its end token; use prompt_format: chat unless it is meant"
             )
             log.warning("%s", self.warning)
 
@@ -94,7 +90,7 @@ class Formatter(TemplateWriter):
 
         Args:
             previous: everything that the policy read and wrote so far, as tokens.
-            messages: the whole conversation: up to the sampled turn (the last of the assistant's), and what follows it.
+            messages: the whole conversation; the last turn of the assistant's is the sampled one.
             tools: those of the prompt.
 
         Raises:
@@ -114,13 +110,8 @@ class Formatter(TemplateWriter):
     def encode_reply(
         self, prompt: Sequence[Message], text: str, turn: Message | None = None, tools: Sequence[Tool] = ()
     ) -> tuple[int, ...]:
-        """Token ids of a completion to imitate or judge, the end token included.
-
-        Args:
-            prompt: the turns before it.
-            text: the completion.
-            turn: the completion whole, where it is more than a text; the chat template writes its calls.
-            tools: those of the prompt.
+        """Token ids of a completion to imitate or judge, the end token included; ``turn`` is the completion whole,
+        where it is more than a text, and the chat template writes its calls.
 
         Raises:
             ModelError: the chat template cannot write the turn, or there is none.
@@ -134,13 +125,9 @@ class Formatter(TemplateWriter):
     def parse(
         self, completion: Sequence[int], tools: Sequence[Tool], *, cut: bool = False, earlier: int = 0
     ) -> AssistantTurn:
-        """What the policy wrote in a turn: text, reasoning and calls, those that cannot run with an error.
-
-        Args:
-            completion: its tokens, the end token included or not.
-            tools: those of the prompt.
-            cut: whether it ended at its limit of tokens.
-            earlier: how many calls the conversation holds already; ids go on from there.
+        """What the policy wrote in a turn (the end token included or not): text, reasoning and calls, those that cannot
+        run with an error. ``cut``: it ended at its limit of tokens. Ids go on from ``earlier`` calls of the
+        conversation.
         """
         ends = {self.tokenizer.eos_token_id, *map(self.tokenizer.convert_tokens_to_ids, self.turn_ends)}
         ids = list(itertools.takewhile(lambda token: token not in ends, completion))
@@ -162,20 +149,15 @@ class Formatter(TemplateWriter):
         return (*(own.completion_ids(text) if own else self.text.encode(text)), self.tokenizer.eos_token_id)
 
     def encode_answer(self, text: str) -> tuple[int, ...]:
-        """Token ids of an answer inside a whole conversation, closed as the chat template closes a turn.
-
-        Plain text, and a template that writes nothing after an answer, end with the tokenizer's EOS, if it has one.
+        """Token ids of an answer inside a whole conversation, closed as the chat template closes a turn, else with the
+        tokenizer's EOS, if it has one.
         """
         return (*self.text.encode(text), *self.closing)
 
     @staticmethod
     def encode_raw(tokenizer: Any, text: str, *, as_text: bool = False) -> tuple[int, ...]:
-        """Token ids of a prompt without a chat template, up to where the policy writes.
-
-        Args:
-            tokenizer: the policy's.
-            text: the prompt.
-            as_text: names of special tokens in it are text, as they must be in data; otherwise they become the tokens.
+        """Token ids of a prompt without a chat template, up to where the policy writes; ``as_text``: names of special
+        tokens in it are text, as they must be in data.
         """
         encode = TextEncoder(tokenizer).encode if as_text else tokenizer.encode
         ids = list(encode(text, add_special_tokens=True))
@@ -185,10 +167,7 @@ class Formatter(TemplateWriter):
 
 
 def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
-    """What is suspicious about a chat template that closes turns with a token which ends no completion; "" if it does.
-
-    Published base models often carry their instruct sibling's template; nobody taught them its tokens.
-    """
+    """What is suspicious about a template that closes turns with a token which ends no completion; "" if it does."""
     closing = formatter.closing if formatter.chat else ()
     if not closing or set(closing) & set(ends):
         return ""
@@ -202,11 +181,7 @@ def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Every token id that ends a completion: the generation config's (one or a list), and the tokenizer's EOS.
-
-    Example:
-        Llama 3 Instruct: ``(128001, 128008, 128009)``
-    """
+    """Every token id that ends a completion: the generation config's (one or a list), and the tokenizer's EOS."""
     ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids = getattr(model.config, "eos_token_id", None) if ids is None else ids
     listed = [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]

@@ -12,11 +12,7 @@ FILE = "reference.safetensors"
 
 
 class Reference:
-    """The policy as it was before training, or when it was last synced.
-
-    Args:
-        model: peft-wrapped (no copy is made) or a frozen copy.
-    """
+    """The policy as it was before training, or when it was last synced; ``model`` is peft-wrapped or a frozen copy."""
 
     def __init__(self, model: Any, adapter: bool) -> None:
         self.model, self.adapter = model, adapter
@@ -31,12 +27,7 @@ class Reference:
 
     @contextlib.contextmanager
     def active(self) -> Generator[Any, None, None]:
-        """Yield the model that computes reference logprobs, without dropout; the policy is as it was afterwards.
-
-        Example:
-            with reference.active() as model, torch.no_grad():
-                ref_BT = completion_logprobs(model, prompts, completions).logprobs_BT
-        """
+        """Yield the model that computes reference logprobs, without dropout; the policy is as it was afterwards."""
         from rlhf_core.models.layers.trunk_and_head import quiet
 
         with quiet(self.model), self.model.disable_adapter() if self.adapter else contextlib.nullcontext():
@@ -56,23 +47,14 @@ class Reference:
         return [*model.parameters(), *model.buffers()]
 
     def save(self, folder: Path, weights: Mapping[str, Any] | None = None) -> None:
-        """Write the weights, for a checkpoint of a run that syncs.
-
-        Args:
-            folder: of the checkpoint.
-            weights: whole, by name; None takes the model's own.
-        """
+        """Write the weights (None takes the model's own), for a checkpoint of a run that syncs."""
         from rlhf_core.models.tensor_files import save_named
 
         parameters = dict(self.model.named_parameters())
         save_named(parameters if weights is None else weights, list(parameters), folder / FILE)
 
     def load(self, folder: Path) -> None:
-        """Restore them, bit for bit; before a strategy shards the model.
-
-        Raises:
-            ModelError: the checkpoint holds none, or another model's.
-        """
+        """Restore them, bit for bit; before a strategy shards the model."""
         from rlhf_core.models.slices import load_whole
 
         names = {name for name, _ in self.model.named_parameters()}

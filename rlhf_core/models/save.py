@@ -56,7 +56,7 @@ def merge_adapter(model: Any, folder: str) -> Any:
             why=f"{type(error).__name__}: {text[0][:300]}",
             fix="give the model that it was trained on as base_model_name_or_path of adapter_config.json",
         ) from error
-    merged = merged_state(adapted)
+    merged = dict(merged_weights(adapted, adapted.state_dict()))
     base = adapted.unload()
     base.load_state_dict(merged)
     return base.requires_grad_(True)
@@ -74,11 +74,10 @@ def is_peft(model: Any) -> bool:
 def save_model(
     model: Any, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None, *, merge: bool = False
 ) -> None:
-    """Write weights, config and tokenizer; with ``merge`` adapters are folded into the weights.
-
-    The adapter itself then lies in ``adapter/``, for peft's ``AutoPeftModelForCausalLM`` and others. The model in
-    memory is not touched, not even by rounding. ``weights`` None takes the model's own; what gathers or computes each
-    when it is looked up is asked for one after the other.
+    """Write weights, config and tokenizer; with ``merge`` adapters are folded into the weights. The adapter itself then
+    lies in ``adapter/``, for peft's ``AutoPeftModelForCausalLM`` and others. The model in memory is not touched, not
+    even by rounding. ``weights`` None takes the model's own; what gathers or computes each when it is looked up is
+    asked for one after the other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict() if weights is None else weights
@@ -97,10 +96,7 @@ def save_model(
 
 
 def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
-    """Write the adapter of a peft model as peft does, its base named as the user named it.
-
-    No tokenizer is beside it: peft would resize the base model's embeddings to it.
-    """
+    """Write a peft model's adapter, its base named as the user did; a tokenizer beside it would resize the base's."""
     with _quiet():
         model.save_pretrained(folder, state_dict=adapter_weights(weights), save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # peft's own names the path that the base was loaded from
@@ -111,16 +107,10 @@ def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
         file.write_text(json.dumps(settings, indent=2, sort_keys=True))
 
 
-def merged_state(model: Any, weights: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Weights of a peft model under their original names, adapters added: ``W + (alpha / r) B A``."""
-    return dict(merged_weights(model, model.state_dict() if weights is None else weights))
-
-
 def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
-    """:func:`merged_state`, each weight computed when it is looked up."""
-    layers = {
-        f"{n}.weight": (n, m) for n, m in model.get_base_model().named_modules() if hasattr(m, "get_delta_weight")
-    }
+    """A peft model's weights by their original names, ``W + (alpha / r) B A``, computed when they are looked up."""
+    modules = model.get_base_model().named_modules()
+    layers = {f"{n}.weight": (n, m) for n, m in modules if hasattr(m, "get_delta_weight")}
 
     def merged(name: str, stored: str) -> Any:
         weight = weights[stored]

@@ -1,7 +1,5 @@
-"""Models without weights: built without memory, sharded, and only then read, by each rank the part that it holds.
-
-Every module of such a model keeps, for each of its own parameters, where the value lies. A deep copy (a reference, a
-critic) costs nothing and knows it too.
+"""Models without weights: built without memory, sharded, and only then read, by each rank the part that it holds. Every
+module keeps where the values of its own parameters lie, and so does a deep copy of it.
 """
 
 from __future__ import annotations
@@ -25,11 +23,7 @@ STORED = "_rlhf_stored"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor in a safetensors file.
-
-    Example:
-        Stored("/models/smol/model.safetensors", "model.embed_tokens.weight", (49152, 576))
-    """
+    """A tensor in a safetensors file."""
 
     file: str
     name: str
@@ -67,12 +61,12 @@ def stored_in(files: Iterable[Path]) -> dict[str, Stored]:
     """Every tensor of some safetensors files, by name."""
     from safetensors import safe_open
 
-    found: dict[str, Stored] = {}
+    stored: dict[str, Stored] = {}
     for file in files:
         with safe_open(str(file), "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118
-                found[name] = Stored(str(file), name, tuple(tensors.get_slice(name).get_shape()))
-    return found
+                stored[name] = Stored(str(file), name, tuple(tensors.get_slice(name).get_shape()))
+    return stored
 
 
 def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]:
@@ -108,9 +102,8 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
 
 
 def load_named(module: torch.nn.Module, file: Path) -> None:
-    """Give parameters of a module the values that a file has under their names, bit for bit; others stay.
-
-    Of parameters without memory it is noted where their values lie. The caller compares the names.
+    """Give parameters of a module the values that a file has under their names, bit for bit; of parameters without
+    memory it is noted where their values lie. Others stay. The caller compares the names.
     """
     from safetensors.torch import load_file
 
@@ -155,8 +148,8 @@ def read_elements(
 
     Args:
         module: not prepared; parameters with values stay.
-        make: called with each such parameter, a tied one once, and with what reads some of its elements,
-            ``read(start, stop) -> [stop - start]``, counted row by row; returns the parameter that takes its place.
+        make: called with each such parameter, a tied one once, and with ``read(start, stop) -> [stop - start]``, which
+            reads elements counted row by row; returns the parameter that takes its place.
 
     Raises:
         ModelError: a parameter's value is nowhere.
@@ -170,9 +163,8 @@ def _replace(module: torch.nn.Module, make: Callable[[torch.nn.Parameter, Stored
     if not has_no_weights(module):
         return
     new: dict[int, torch.nn.Parameter] = {}
-    old: list[torch.nn.Parameter] = []  # kept, so that no id is used twice
     values: dict[int, Stored] = {}
-    places: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+    places: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []  # keeps all, so that no id is used twice
     for owner in module.modules():
         for leaf, parameter in owner._parameters.items():
             if parameter is None or not parameter.is_meta:
@@ -189,7 +181,6 @@ def _replace(module: torch.nn.Module, make: Callable[[torch.nn.Parameter, Stored
             )
         if id(parameter) not in new:
             new[id(parameter)] = make(parameter, values[id(parameter)])
-            old.append(parameter)
         owner._parameters[leaf] = new[id(parameter)]
     module._apply(lambda tensor: tensor)  # a strategy's modules look at their parameters again
 
@@ -252,10 +243,7 @@ def weight_files(place: Path) -> list[Path]:
 
 
 def is_converted(model: Any) -> bool:
-    """Whether transformers computes weights of such a model from those in its files, which may have the same names.
-
-    A model that was loaded knows what was done to the names and weights of its own files.
-    """
+    """Whether transformers computes weights of such a model from those in its files, which may have the same names."""
     if getattr(model, "_weight_conversions", None):
         return True
     try:
@@ -266,9 +254,8 @@ def is_converted(model: Any) -> bool:
 
 
 class ValuesForAdapters:
-    """While adapters are made, parameters without memory look as if they had values, so that adapters get theirs.
-
-    Adapters are placed where the layer's weight is. Each weight is one number meanwhile, seen at every place.
+    """While adapters are made, parameters without memory look as if they had values (one number, seen at every place),
+    so that adapters get theirs, where the layer's weight is.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -284,8 +271,8 @@ class ValuesForAdapters:
                     continue
                 if id(parameter) not in by_meta:
                     one = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
-                    by_meta[id(parameter)] = torch.nn.Parameter(one, parameter.requires_grad)
-                    self._stand_ins[id(by_meta[id(parameter)])] = (by_meta[id(parameter)], parameter)
+                    stand_in = by_meta[id(parameter)] = torch.nn.Parameter(one, parameter.requires_grad)
+                    self._stand_ins[id(stand_in)] = (stand_in, parameter)
                 owner._parameters[leaf] = by_meta[id(parameter)]
 
     def __exit__(self, *_: object) -> None:

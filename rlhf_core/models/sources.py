@@ -19,21 +19,14 @@ WAIT_S = 5.0
 
 
 def hub_reachable() -> bool:
-    """False where nothing answers, not even with an error, or ``HF_HUB_OFFLINE`` is set.
-
-    Without a network, libraries ask the hub six times for each of a model's files, 23 seconds a file, before they
-    take the local copy or find that there is none.
-    """
+    """False where nothing answers or ``HF_HUB_OFFLINE`` is set: libraries would ask for 23 seconds a file."""
     from huggingface_hub import constants
 
     return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
 
 
 def local_copy(model: str, options: Mapping[str, Any]) -> Path:
-    """The folder of a hub model's files in the local cache, fetched first where they are not there.
-
-    Weights in other forms, which many models have beside their safetensors, are left out.
-    """
+    """The folder of a hub model's safetensors in the local cache, fetched first where they are not there."""
     from huggingface_hub import snapshot_download
 
     files = ["model.safetensors", "model-*.safetensors", "*.json", "*.py"]
@@ -59,11 +52,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 
 @dataclass(frozen=True)
 class Source:
-    """Where to load from.
-
-    Example:
-        Source(place="/models", gguf="SmolLM2-135M-Instruct.Q4_1.gguf", local=True)
-    """
+    """Where to load from."""
 
     place: str
     """A folder, or a hub id."""
@@ -84,10 +73,7 @@ class Source:
 
 
 def resolve_model(path: str) -> Source:
-    """Find out what ``path`` is, and check a local one for completeness.
-
-    A folder, a run, a checkpoint, the name of a run, a LoRA adapter, a ``.gguf`` file, ``pocket`` or a hub id; see
-    :func:`rlhf_core.models.paths.model_place`.
+    """Find out what ``path`` is (see :data:`rlhf_core.models.paths.FORMS`), and check a local one for completeness.
 
     Raises:
         ModelError: a file or folder that does not exist or lacks something; the missing file is named.
@@ -103,7 +89,7 @@ def resolve_model(path: str) -> Source:
     if place.is_dir():
         if is_run(place):
             raise no_final_model(place)
-        if is_adapter(place):
+        if (place / "adapter_config.json").is_file() and not any(place.glob("model*.safetensors")):
             return _adapter(place)
         check_folder(place)
         return Source(str(place))
@@ -114,11 +100,6 @@ def resolve_model(path: str) -> Source:
     if path.startswith(("/", ".", "~")) or path.count("/") > 1:
         raise nothing_there(path)
     return Source(path, local=False)
-
-
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds a LoRA adapter without the model that it was trained on."""
-    return (folder / "adapter_config.json").is_file() and not any(folder.glob("model*.safetensors"))
 
 
 def _adapter(folder: Path) -> Source:
@@ -182,19 +163,14 @@ def check_folder(folder: Path) -> Path:
         for shard in sorted(shards - have):
             raise _incomplete(folder, shard, "the index names it; finish the download")
     elif "model.safetensors" not in have:
-        pickled = "pytorch_model.bin" in have or "pytorch_model.bin.index.json" in have
-        raise _incomplete(
-            folder,
-            "model.safetensors",
-            "pytorch_model.bin is pickle, which is not loaded; convert it once with transformers: "
-            "from_pretrained(...).save_pretrained(...)"
-            if pickled
-            else "finish the download or the save",
-        )
+        fix = "finish the download or the save"
+        if have & {"pytorch_model.bin", "pytorch_model.bin.index.json"}:
+            fix = "pytorch_model.bin is pickle, which is not loaded; convert it once with transformers: "
+            fix += "from_pretrained(...).save_pretrained(...)"
+        raise _incomplete(folder, "model.safetensors", fix)
     if not have.intersection(TOKENIZER_FILES):
-        raise _incomplete(
-            folder, "tokenizer.json", "save the tokenizer next to the weights: tokenizer.save_pretrained(folder)"
-        )
+        fix = "save the tokenizer next to the weights: tokenizer.save_pretrained(folder)"
+        raise _incomplete(folder, "tokenizer.json", fix)
     return folder
 
 
@@ -209,9 +185,8 @@ def model_paths(settings: Mapping[str, Any] | Sequence[Any]) -> Iterator[str]:
 
 
 def weights_digest(path: str) -> str:
-    """Hash of every file of a local model, an ensemble's members and trunk included; "" for a hub id or ``pocket``.
-
-    So that other weights under the same name are noticed, a merged adapter or a trained head as well.
+    """Hash of every file of a local model, an ensemble's members and trunk included, so that other weights under the
+    same name are noticed; "" for a hub id or ``pocket``.
     """
     place = Path(model_place(path)).expanduser()
     files = sorted(f for f in place.rglob("*") if f.is_file()) if place.is_dir() else [place] if place.is_file() else []
@@ -243,26 +218,14 @@ def weight_file_bytes(path: str) -> int | None:
     return sum(file.stat().st_size for file in place.glob("*.safetensors")) or None
 
 
-SHAPE = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-)
+SHAPE = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 """Keys of ``config.json`` in which a fine-tuned model does not differ from what it was made of."""
-
-
 EMBEDDED = ("pocket", "pocket-tools")
 """Models of the core for which algorithms have recipes."""
 
 
 def embedded_of(path: str, names: Collection[str] = EMBEDDED) -> str | None:
-    """The embedded model that a path names, or of which a local model has shape and vocabulary; None for others.
-
-    Of a path that cannot be read the answer is None: what is wrong with it is said where it is loaded.
-    """
+    """The embedded model that a path names, or whose shape and vocabulary a local model has; None for others."""
     if path in names:
         return path
     return next((name for name in EMBEDDED if name in names and _is_made_of(path, name)), None)
@@ -274,7 +237,8 @@ def _is_made_of(path: str, name: str) -> bool:
         folder = Path(source.place)
         if not source.local or source.gguf or _shape(folder) != _shape(shipped):
             return False
-        return _vocabulary(folder) == _vocabulary(shipped)
+        ours, theirs = (json.loads((f / "tokenizer.json").read_text())["model"]["vocab"] for f in (folder, shipped))
+        return ours == theirs
     except (ModelError, OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -282,7 +246,3 @@ def _is_made_of(path: str, name: str) -> bool:
 def _shape(folder: Path) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text())
     return {key: config.get(key) for key in SHAPE}
-
-
-def _vocabulary(folder: Path) -> dict[str, int]:
-    return json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]

@@ -27,14 +27,6 @@ _CUT = f"cut{_NONCE}e"
 """Stands where a text is cut in two, so that the name of an added token in it is not read as that token."""
 
 
-def encode_text(tokenizer: Any, text: str, *, add_special_tokens: bool = False) -> list[int]:
-    """Token ids of text from data, tools, environments or judges: names of special tokens in it are plain text.
-
-    Text without such names gets the tokenizer's own ids.
-    """
-    return TextEncoder(tokenizer).encode(text, add_special_tokens=add_special_tokens)
-
-
 class TextEncoder:
     """Encodes text of one tokenizer, and chat templates filled with text."""
 
@@ -68,7 +60,7 @@ class TextEncoder:
         return self._pattern.findall(text) if self._pattern else []
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """See :func:`encode_text`."""
+        """Token ids; names of special tokens are plain text. Text without such names gets the tokenizer's own ids."""
         if not self.names_in(text):
             return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens))
         self._warn(self.names_in(text)[0])
@@ -100,12 +92,11 @@ class TextEncoder:
             )
 
     def guard(self, text: str, *, added: bool = False) -> str:
-        """The text with placeholders for names of special tokens, to be put into a chat template.
-
-        With ``added`` names of added tokens that are not special (``<tool_call>``, ``</think>``) are kept as text, too.
+        """The text with placeholders for names of special tokens, to be put into a chat template. With ``added`` names
+        of added tokens that are not special (``<tool_call>``, ``</think>``) are kept as text, too.
         """
         if added and self._added_pattern is not None:
-            text = self._added_pattern.sub(lambda match: _halves(match[0]), text)
+            text = self._added_pattern.sub(lambda m: f"{m[0][: len(m[0]) // 2]}{_CUT}{m[0][len(m[0]) // 2 :]}", text)
         if not self.names_in(text):
             return text
         by_name = {name: mark for mark, name in self._placeholders.items()}
@@ -138,11 +129,8 @@ class TextEncoder:
     def _run(self, text: str, strip_left: bool, strip_right: bool, *, first: bool) -> list[int]:
         """Token ids of what stands between two special tokens, which may take the blanks beside them."""
         text = text.lstrip() if strip_left else text
-        first_piece, *pieces = (text.rstrip() if strip_right else text).split(_CUT)
-        ids = self._piece(first_piece, first=first)
-        for piece in pieces:
-            ids += self._piece(piece, first=False)
-        return ids
+        pieces = (text.rstrip() if strip_right else text).split(_CUT)
+        return [i for n, piece in enumerate(pieces) for i in self._piece(piece, first=first and n == 0)]
 
     def _piece(self, text: str, *, first: bool) -> list[int]:
         text = self.restore(text)
@@ -170,11 +158,6 @@ class TextEncoder:
         return text.replace(_CUT, "")
 
 
-def _halves(name: str) -> str:
-    middle = len(name) // 2
-    return f"{name[:middle]}{_CUT}{name[middle:]}"
-
-
 _WARNED: set[str] = set()
 
 
@@ -184,14 +167,10 @@ class TemplateWriter:
     def __init__(self, tokenizer: Any, *, chat: bool) -> None:
         self.tokenizer, self.chat, self.text = tokenizer, chat, TextEncoder(tokenizer)
         self._unwritten: dict[bool, str] = {}
-        self._begins: str | None = None
         self._left_out: set[str] = set()
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, add_generation_prompt: bool) -> str:
-        """A conversation as the chat template writes it; names of special tokens in messages are placeholders.
-
-        :meth:`encode_rest` encodes it, and :meth:`guard` finds a message in it.
-        """
+        """A conversation as the template writes it; names of special tokens in messages are placeholders."""
         self._check_tools(messages, tools)
         template = template_text(self.tokenizer)
         given = [as_given(m, template) for m in with_names(messages)]
@@ -265,14 +244,6 @@ class TemplateWriter:
                     *(m["role"], m["content"][:60]),
                 )
 
-    def guard(self, text: str) -> str:
-        """A message's text as :meth:`render` writes it: with placeholders for names of special tokens."""
-        return self.text.guard(text)
-
-    def shown(self, text: str) -> str:
-        """What :meth:`render` returned, for people: without placeholders."""
-        return self.text.restore(text)
-
     def encode_rest(self, text: str) -> tuple[int, ...]:
         """Token ids of a part of what :meth:`render` returned, the template's special tokens included."""
         return tuple(self.text.encode_filled(text))
@@ -309,19 +280,17 @@ class TemplateWriter:
 
     def check_template(self) -> None:
         """Refuse a template that ignores ``add_generation_prompt``: the policy would have to write its own header."""
-        if self._begins is None:
-            self._begins = self._missing_header()
-        if self._begins:
+        if begins := self._missing_header:
             raise ModelError(
                 "the chat template ignores add_generation_prompt",
-                why=f"before an answer it writes {self._begins!r}, but not where an answer is asked for",
-                fix="append {% if add_generation_prompt %}" + self._begins.replace("\n", "\\n") + "{% endif %} to the "
+                why=f"before an answer it writes {begins!r}, but not where an answer is asked for",
+                fix="append {% if add_generation_prompt %}" + begins.replace("\n", "\\n") + "{% endif %} to the "
                 "template, and give the file as --set model.chat_template=FILE",
             )
 
+    @cached_property
     def _missing_header(self) -> str:
         """What the template writes between a question and its answer and leaves out without the answer; "" if nothing.
-
         Templates that close the question so that nothing is missing (``[INST] x [/INST]``) ignore the flag rightly.
         """
         question = [{"role": "user", "content": "x"}]

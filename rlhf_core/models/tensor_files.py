@@ -1,7 +1,5 @@
-"""Weights by name, looked up one by one; safetensors files written so, byte for byte as the safetensors library does.
-
-The library wants all tensors of a file in memory. Here the header is made of shapes, and each tensor is gathered or
-computed, written and forgotten. ``U`` unsigned and ``I`` signed integers, ``F`` floats, as the format names them.
+"""Weights by name, looked up one by one; safetensors files written so, byte for byte as the safetensors library does,
+which wants all tensors of a file in memory. Here each is gathered or computed, written and forgotten.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import torch
 
@@ -126,17 +124,13 @@ def write_tensors(file: Path, tensors: Iterable[TensorEntry], metadata: Mapping[
     with file.open("wb") as target:
         target.write(len(text).to_bytes(8, "little") + text)
         for tensor in ordered:
-            _write_value(target, tensor)
-
-
-def _write_value(target: BinaryIO, tensor: TensorEntry) -> None:
-    value = tensor.value().detach().cpu().contiguous()
-    if value.shape != tensor.like.shape or value.dtype != tensor.like.dtype:
-        raise ValueError(
-            f"'{tensor.name}' was to be {list(tensor.like.shape)} of {tensor.like.dtype}, "
-            f"and is {list(value.shape)} of {value.dtype}"
-        )
-    target.write(value.reshape(-1).view(torch.uint8).numpy().data)
+            value = tensor.value().detach().cpu().contiguous()
+            if value.shape != tensor.like.shape or value.dtype != tensor.like.dtype:
+                raise ValueError(
+                    f"'{tensor.name}' was to be {list(tensor.like.shape)} of {tensor.like.dtype}, "
+                    f"and is {list(value.shape)} of {value.dtype}"
+                )
+            target.write(value.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def save_named(weights: Mapping[str, torch.Tensor], names: Iterable[str], file: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.data.tool_calls import CORE, ParsedToolCalls, ToolFormat
@@ -68,16 +68,10 @@ def with_names(messages: Sequence[Message]) -> list[Message]:
     return named
 
 
-def with_text_arguments(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same with arguments as JSON text, for templates that add them to text (DeepSeek V3)."""
-    return [{**m, **({"tool_calls": _text(m["tool_calls"])} if m.get("tool_calls") else {})} for m in messages]
-
-
-def _text(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    functions = [dict(call["function"]) for call in calls]
-    for function in functions:
-        function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
-    return [{**call, "function": function} for call, function in zip(calls, functions)]
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call with its arguments as JSON text, for templates that add them to text (DeepSeek V3)."""
+    arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
 def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], *, generation: bool) -> str:
@@ -93,12 +87,14 @@ def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[
     except TypeError:
         if not any(m.get("tool_calls") for m in messages):
             raise
-        return filled(with_text_arguments(messages))
+        return filled(
+            [{**m, "tool_calls": [*map(_with_text, m["tool_calls"])]} if m.get("tool_calls") else m for m in messages]
+        )
 
 
 def unwritten(tokenizer: Any, *, calls: bool) -> str:
-    """What the template leaves out: ``tools``, ``tool calls`` or ``results of tools``; "" if it writes them, or refuses
-    a turn of the probe, since then it says so itself. Without ``calls`` only tools are tried.
+    """What the template leaves out: ``tools``, ``tool calls`` or ``results of tools``; "" if nothing, or if it refuses
+    them.
     """
     try:
         if not calls:
@@ -133,15 +129,9 @@ def installed() -> dict[str, Any]:
     return {name: point for name, point in sorted(points.items()) if name not in CORE}
 
 
-def known_formats() -> tuple[str, ...]:
-    """Every name that a format may be given by."""
-    return ("auto", *CORE, *installed())
-
-
 def check_format(name: str) -> str:
     """The name of a format that exists; nothing of a distribution is imported."""
-    known = known_formats() if name != "auto" else (name,)
-    if name not in known:
+    if name != "auto" and name not in (known := ("auto", *CORE, *installed())):
         fix = did_you_mean(name, known) or f"one of {', '.join(known)}"
         raise ConfigError(f"there is no tool format '{name}'", fix=f"{fix} (--set model.tool_format=auto)")
     return name
@@ -151,25 +141,21 @@ def format_named(name: str) -> ToolFormat:
     """A format by its name."""
     if check_format(name) in CORE:
         return CORE[name]
-    points = installed()
+    point, step = installed()[name], "loading it"
     try:
-        made = points[name].load()
+        made = point.load()
         made = made() if isinstance(made, type) else made
+        step = "take('no call')"
+        taken = made.take("no call") if isinstance(made, ToolFormat) else None
     except Exception as error:  # a plugin's module may do anything
-        raise PluginError(
-            f"tool format '{name}' cannot be loaded", why=f"{type(error).__name__}: {error}", where=points[name].value
-        ) from error
-    if not isinstance(made, ToolFormat):
-        raise PluginError(f"tool format '{name}' has no method take(text)", where=points[name].value)
-    try:
-        taken = made.take("no call")
-        good = isinstance(taken, ParsedToolCalls)
-        why = "" if good else f"take() returned {type(taken).__name__}, expected rlhf_core.models.ParsedToolCalls"
-    except Exception as error:
-        good, why = False, f"take('no call') raised {type(error).__name__}: {error}"
-    if not good:
-        raise PluginError(f"tool format '{name}' cannot be used", why=why, where=points[name].value)
-    return made
+        why = f"{step} raised {type(error).__name__}: {error}"
+        raise PluginError(f"tool format '{name}' cannot be used", why=why, where=point.value) from error
+    if isinstance(taken, ParsedToolCalls):
+        return made
+    why = "it has no method take(text)"
+    if isinstance(made, ToolFormat):
+        why = f"take() returned {type(taken).__name__}, expected rlhf_core.models.ParsedToolCalls"
+    raise PluginError(f"tool format '{name}' cannot be used", why=why, where=point.value)
 
 
 def choose_format(tokenizer: Any, name: str = "auto") -> ToolFormat:
@@ -211,15 +197,11 @@ def _written(tokenizer: Any) -> str:
         whole = fill(tokenizer, [ASKED, CALLING], [PROBE_TOOL], generation=False)
     except Exception:  # jinja2 raises whatever the template's author wrote
         return ""
-    turn = whole.removeprefix(opening) if whole.startswith(opening) else whole[len(_common(opening, whole)) :]
+    common = next((n for n, (x, y) in enumerate(zip(opening, whole)) if x != y), min(len(opening), len(whole)))
+    turn = whole[common:]
     for end in (tokenizer.eos_token, "<|im_end|>", "<|eot_id|>", "<|eom_id|>"):
         turn = turn.partition(end)[0] if end else turn
     from rlhf_core.data.tool_call_parser import split_reasoning
 
     turn = split_reasoning(turn)[1]
     return turn.strip() if NAME in turn else ""
-
-
-def _common(a: str, b: str) -> str:
-    size = next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-    return a[:size]

@@ -1,6 +1,6 @@
 """A transformer with a scalar head: hidden states of last tokens, adapters, and weights as files have them.
 
-Nothing is asked of the module's own weights when it is saved, which may be shards: whole ones are looked up by name.
+A module's own weights, which may be shards, are not asked for when it is saved: whole ones are looked up by name.
 """
 
 from __future__ import annotations
@@ -80,10 +80,9 @@ def packed_last(trunk: torch.nn.Module, ids_B: Ids) -> torch.Tensor:
 
 
 def common_beginnings(ids_B: Ids) -> list[int]:
-    """How many leading tokens of each sequence are laid once for it and its neighbours in sorted order.
-
-    A sequence joins the group before it while that saves tokens, and saves more than waiting for the one after it; at
-    least one token of each stays its own.
+    """How many leading tokens of each sequence are laid once for it and its neighbours in sorted order. A sequence
+    joins the group before it while that saves tokens, and saves more than waiting for the one after it; at least one
+    token of each stays its own.
 
     Example:
         >>> common_beginnings([(1, 2, 3, 4, 5, 6), (9, 9), (1, 2, 3, 4, 7)])
@@ -160,11 +159,8 @@ def _every(trunk: torch.nn.Module, row: Sequence[int]) -> torch.Tensor:
 
 
 class TransformerWithHead(torch.nn.Module):
-    """A trunk and a linear head of one or several scores; a subclass says what ``forward`` computes of them.
-
-    Args:
-        trunk: transformer without its language-model head.
-        head: ``Linear(H, K)``.
+    """A trunk without its language-model head, and a head ``Linear(H, K)`` of one or several scores; a subclass says
+    what ``forward`` computes of them.
     """
 
     def __init__(self, trunk: Any, head: torch.nn.Linear) -> None:
@@ -206,12 +202,8 @@ class TransformerWithHead(torch.nn.Module):
         return can_pack(self.trunk)
 
     def save_classifier(self, folder: Path, pad_id: int | None, weights: Mapping[str, Any] | None = None) -> None:
-        """Write a one-score module so that ``AutoModelForSequenceClassification`` loads it with one label.
-
-        Args:
-            folder: made where it is not there.
-            pad_id: the tokenizer's.
-            weights: the module's state dict, gathered from all ranks; None takes its own.
+        """Write a one-score module (``weights``: gathered from all ranks; None takes its own) so that
+        ``AutoModelForSequenceClassification`` loads it with one label.
         """
         from transformers import AutoModelForSequenceClassification
 
@@ -239,12 +231,7 @@ class TransformerWithHead(torch.nn.Module):
         write_transformer(base, trunk_weights(self.trunk, self.state_dict() if weights is None else weights), folder)
 
     def save_trained(self, file: Path, weights: Mapping[str, Any]) -> None:
-        """Write what is being trained into one file, by parameter name.
-
-        Args:
-            file: written anew.
-            weights: of this module, whole; each is looked up when it is written.
-        """
+        """Write what is being trained into one file, by name; each of ``weights`` is looked up when it is written."""
         names = {k for k, v in self.named_parameters() if v.requires_grad}
         save_named(weights, [k for k in weights if k in names], file)
 

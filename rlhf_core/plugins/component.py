@@ -28,12 +28,8 @@ class Config(BaseModel):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], where: str = "", registry: Any = None) -> Self:
-        """Build from plain values.
-
-        Args:
-            settings: by name.
-            where: what they are of, for the error.
-            registry: where names of components are looked up; None for settings that hold none.
+        """Build from plain values; ``where`` says what they are of, and ``registry`` looks up names of components, if
+        any.
 
         Raises:
             ConfigError: keys or values cannot be used; lists all of them, each with its dotted key.
@@ -114,13 +110,9 @@ class ComponentConfig(Config):
 
     @classmethod
     def recipe_of(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """For data sets: what goes with the rows that these options choose, such as stop strings or the prompt format.
-
-        Anything the user says replaces it. Of several data sets' stop strings all are used; another setting only where
-        they agree.
-
-        Args:
-            options: as the user wrote them, not yet validated.
+        """For data sets: what goes with the rows that these options (not yet validated) choose, such as stop strings or
+        the prompt format. Anything the user says replaces it. Of several data sets' stop strings all are used; another
+        setting only where they agree.
 
         Example:
             {"model": {"prompt_format": "raw"}, "trainer": {"sampling": {"stop": ["</answer>"]}}}
@@ -159,13 +151,9 @@ class ComponentConfig(Config):
     def conditions(self) -> Mapping[str, str]:
         """Facts about this machine that decide how the component works on it; kept in plan, trace and summary.
 
-        Example:
-            {"isolation": "namespaces, seccomp, landlock 7, resource limits"}
-
         Raises:
             UserError: the machine lacks what the component needs.
         """
-        return {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -233,44 +221,20 @@ def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
 
 
 def arguments(target: Callable[..., Any], config: ComponentConfig, ctx: Any) -> tuple[Any, ...]:
-    """What a component is made of; nothing only where there are no settings that would then have no effect."""
-    if takes_nothing(target) and set(type(config).model_fields) <= {"name"}:
-        return ()
-    return (config, ctx) if takes_context(target) else (config,)
-
-
-def takes_nothing(target: Callable[..., Any]) -> bool:
-    """Whether it has no parameters at all, as a class without settings.
-
-    Example:
-        >>> takes_nothing(lambda: None), takes_nothing(lambda config=None: None)
-        (True, False)
-    """
-    try:
-        return not inspect.signature(target).parameters
-    except ValueError:  # some classes written in C have no signature
-        return False
-
-
-def takes_context(target: Callable[..., Any]) -> bool:
-    """Whether the context is passed: the second parameter is required, or is called ``ctx``.
-
-    Other optional parameters keep their defaults, so that a class may have some for its tests.
-
-    Example:
-        >>> takes_context(lambda config, ctx: None), takes_context(lambda config, clock=None: None)
-        (True, False)
+    """What a component is made of; nothing only where there are no settings that would then have no effect. The context
+    is passed where the second parameter is required or is called ``ctx``; other optional parameters keep their
+    defaults, so that a class may have some for its tests.
     """
     try:
         parameters = list(inspect.signature(target).parameters.values())
     except ValueError:  # some classes written in C have no signature
-        return False
-    if len(parameters) < 2:
-        return False
-    second = parameters[1]
-    if second.kind not in (second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD):
-        return False
-    return second.default is second.empty or second.name == "ctx"
+        return (config,)
+    if not parameters and set(type(config).model_fields) <= {"name"}:
+        return ()
+    second = next((p for p in parameters[1:2] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)), None)
+    if second is None or (second.default is not second.empty and second.name != "ctx"):
+        return (config,)
+    return (config, ctx)
 
 
 def _broken(cls: type[ComponentConfig], why: str, fix: str) -> PluginError:

@@ -1,10 +1,8 @@
 """Guards around every call of a component: what one raises is named after it; what hangs is named and ended.
 
-A stage of a run runs in the main thread (what samples ahead has a deadline of its own, in
-:class:`rlhf_core.rl.rollout_worker.RolloutWorker`). A thread looks at the clock; when a stage is late, a
-signal makes the main thread raise wherever it is: in a sleep, in a wait for a socket or a lock, in a loop. The signal
-also comes by processor time, for a regular expression that never ends lets no other thread look at the clock. Code that
-answers no signal at all is ended with the process.
+A thread looks at the clock; when a stage of the run is late, a signal makes the main thread raise wherever it is: in a
+sleep, in a wait for a socket or a lock, in a loop. The signal also comes by processor time, for a regular expression
+that never ends lets no other thread look at the clock. Code that answers no signal at all is ended with the process.
 """
 
 from __future__ import annotations
@@ -39,11 +37,7 @@ def set_label(component: object, label: str) -> None:
 
 
 def label_of(component: object, kind: str = "") -> str:
-    """Kind, name, distribution and version of a component that was built in this process; its class's name otherwise.
-
-    Example:
-        "reward 'judge' (acme-judge 1.2)"
-    """
+    """How a component that was built here is named, such as ``reward 'judge' (acme-judge 1.2)``; else by its class."""
     return getattr(component, "__dict__", {}).get(LABEL) or f"{kind} {type(component).__name__}".strip()
 
 
@@ -56,12 +50,7 @@ def label_for(kind: str, chosen: ComponentConfig, registry: Registry | None, rol
 
 @contextlib.contextmanager
 def component_errors(label: str, method: str) -> Generator[None, None, None]:
-    """Name the component that raises inside.
-
-    Example:
-        with component_errors("advantage 'acme' (acme-adv 1.2)", "estimate()"):
-            estimate = estimator.estimate(rollouts, scores, group_ids)
-    """
+    """Name the component that raises inside."""
     try:
         yield
     except (RlhfError, StopRun):
@@ -188,10 +177,14 @@ class Watchdog:
                     return
                 os._exit(1)
 
+    @property
+    def when(self) -> str:
+        """The step, for messages."""
+        return f"step {self.step}" if self.step else "before the first step"
+
     def _error(self, stage: _Stage, stack: str) -> DeadlineExceeded:
-        when = f"step {self.step}" if self.step else "before the first step"
         return DeadlineExceeded(
-            f"{when}: {stage.what} did not end within {stage.limit_s:g} s",
+            f"{self.when}: {stage.what} did not end within {stage.limit_s:g} s",
             why=f"it hangs at (innermost call last)\n{stack}",
             fix=f"find what hangs there, or raise trainer.deadlines.{stage.name}_s; {self.resume}",
         )
@@ -202,32 +195,21 @@ _watchdog: Watchdog | None = None
 
 
 def time_limit(name: StageName, what: str) -> contextlib.AbstractContextManager[Any]:
-    """A stage of the run that is active in this process; nothing is watched without one, or in another thread.
-
-    Example:
-        with time_limit("reward", "reward 'judge' (acme-judge 1.2), 16 completions"):
-            scores = reward.score(samples)
-    """
+    """A stage of the run that is active in this process; nothing is watched without one, or in another thread."""
     if _watchdog is None or threading.current_thread() is not threading.main_thread():
         return contextlib.nullcontext()
     return _watchdog.stage(name, what)
 
 
 def position() -> tuple[str, float]:
-    """Where this process's run is, and for how many seconds; from any thread.
-
-    Example:
-        ("step 3, play() of agent 'single_turn' for 8 completions", 12.5)
-    """
+    """Where this process's run is, and for how many seconds; from any thread."""
     watchdog = _watchdog
-    stages = [] if watchdog is None else list(watchdog._stages)
     if watchdog is None:
         return "no stage of a run", 0.0
-    when = f"step {watchdog.step}" if watchdog.step else "before the first step"
+    when, stages = watchdog.when, list(watchdog._stages)
     if not stages:
         return f"{when}, between two stages", 0.0
-    stage = stages[-1]
-    return f"{when}, {stage.what}", max(0.0, time.monotonic() - stage.ends + stage.limit_s)
+    return f"{when}, {stages[-1].what}", max(0.0, time.monotonic() - stages[-1].ends + stages[-1].limit_s)
 
 
 def thread_stack(thread: threading.Thread) -> str:

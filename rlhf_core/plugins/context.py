@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """Handed to ``Config.build``. Everything a component may need, nothing it must import.
-
-    ``policy`` (a ``LoadedModel``) and ``strategy`` are set once the trainer has made them; rewards that
-    need no policy never look at them.
+    """Handed to ``Config.build``. Everything a component may need, nothing it must import. ``policy`` (a
+    ``LoadedModel``) and ``strategy`` are set once the trainer has made them.
     """
 
     config: RunConfig
@@ -50,10 +48,6 @@ class BuildContext:
     def build(self, kind: str, config: ComponentConfig) -> Any:
         """Build a component of the run: named in errors, its state in every checkpoint, closed when the run ends.
 
-        Args:
-            kind: for example ``reward``.
-            config: the component's.
-
         Raises:
             PluginError: a method of its kind is missing.
         """
@@ -62,10 +56,6 @@ class BuildContext:
     @contextmanager
     def open(self, kind: str, config: ComponentConfig) -> Generator[Any, None, None]:
         """Build a component outside a run, checked against its protocol; it is closed at the end.
-
-        Args:
-            kind: for example ``reward``.
-            config: the component's.
 
         Raises:
             PluginError: what was built is no such component.

@@ -56,12 +56,7 @@ class CheckedReward:
         self.reward, self.label = reward, label or label_of(reward)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """One score per sample, in order.
-
-        Raises:
-            PluginError: it returned something else than one ``Score`` per sample.
-            DeadlineExceeded: it hangs; in a run only, see `DeadlineSettings`.
-        """
+        """One score per sample, in order."""
         with time_limit("reward", f"score() of {self.label} for {len(samples)} completions"):
             try:
                 answer: Any = self.reward.score(list(samples))
@@ -83,7 +78,12 @@ class CheckedReward:
 
 
 def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "") -> Sequence[Score]:
-    """Score samples with a reward, its answer checked; see :class:`CheckedReward`."""
+    """One score per sample, in order; an exception becomes status ``error`` for each sample, never 0.0.
+
+    Raises:
+        PluginError: the reward returned something else than one ``Score`` per sample.
+        DeadlineExceeded: it hangs; in a run only, see `DeadlineSettings`.
+    """
     return CheckedReward(reward, label).score(samples)
 
 
@@ -118,11 +118,9 @@ def check_advantages(estimate: Any, rollouts: Sequence[Rollout], label: str) -> 
     values: Any = estimate.values
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
         raise contract_error(label, f"Advantages of a {type(values).__name__}", "a list of one value per rollout")
-    if len(estimate.values) != len(rollouts):
-        raise contract_error(
-            label, f"{len(estimate.values)} advantages for {len(rollouts)} rollouts", "one per rollout"
-        )
-    for rollout, value in zip(rollouts, estimate.values):
+    if len(values) != len(rollouts):
+        raise contract_error(label, f"{len(values)} advantages for {len(rollouts)} rollouts", "one per rollout")
+    for rollout, value in zip(rollouts, values):
         if value is None:
             continue
         name, count = f"{rollout.prompt_id}#{rollout.group_index}", len(rollout.completion_ids)
@@ -159,9 +157,8 @@ def check_returns(estimate: Advantages, rollouts: Sequence[Rollout], label: str)
 def check_rollouts(answer: Any, names: Sequence[tuple[str, int]], label: str) -> list[Rollout]:
     """Rollouts, if they are those of ``names`` (prompt id, group index), in that order, each with its logprobs."""
     if not isinstance(answer, Sequence) or len(answer) != len(names):
-        number = (
-            f"{len(answer)} rollouts" if isinstance(answer, Sequence) else f"{type(answer).__name__} {answer!r:.80}"
-        )
+        rollouts = isinstance(answer, Sequence) and f"{len(answer)} rollouts"
+        number = rollouts or f"{type(answer).__name__} {answer!r:.80}"
         raise contract_error(label, f"{number} for {len(names)} requests", "a list with one Rollout per request")
     for (prompt_id, index), rollout in zip(names, answer):
         name = f"{prompt_id}#{index}"
@@ -201,19 +198,14 @@ class CheckedEngine:
     """What an agent samples with: a rollout engine whose every answer is checked."""
 
     def __init__(self, engine: RolloutEngine, label: str = "", on_ended: OnEnded | None = None) -> None:
-        self.engine, self.label, self.on_ended = engine, label or label_of(engine), on_ended
+        self.engine, self.label = engine, label or label_of(engine)
         reports = on_ended is not None and "on_ended" in inspect.signature(engine.generate).parameters
         self._options: Any = {"on_ended": on_ended} if reports else {}
 
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
     ) -> list[Rollout]:
-        """One rollout per request, in order.
-
-        Raises:
-            PluginError: the engine returned something else.
-            ComponentError: it raised.
-        """
+        """One rollout per request, in order."""
         with component_errors(self.label, "generate()"):
             try:
                 answer: Any = self.engine.generate(requests, sampling, policy_version, **self._options)

@@ -7,14 +7,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlhf_core._version import __version__
-from rlhf_core.types.errors import PluginError
+from rlhf_core.types.errors import ConfigError, PluginError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 VARIABLE = "RLHF_DISABLE_PLUGINS"
 """Environment variable with further names, comma separated."""
@@ -39,8 +42,6 @@ def disabled_distributions() -> list[str]:
 
 def stored_names() -> list[str]:
     """Names switched off in the settings file."""
-    from rlhf_core.types.errors import ConfigError
-
     path = settings_path()
     if not path.is_file():
         return []
@@ -67,11 +68,7 @@ CORE = "rlhf-core"
 
 @dataclass(frozen=True)
 class Entry:
-    """One component as its distribution's metadata declares it; nothing is imported.
-
-    Example:
-        Entry("loss", "grpo_clip", "rlhf-plugin-grpo", "0.1.0", "rlhf_plugin_grpo:GrpoClipConfig", ...)
-    """
+    """One component as its distribution's metadata declares it; nothing is imported."""
 
     kind: str
     name: str
@@ -87,13 +84,7 @@ class Entry:
 
     def describe(self) -> dict[str, str]:
         """JSON row, used in plans and listings."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "distribution": self.distribution,
-            "version": self.version,
-            "value": self.value,
-        }
+        return {name: getattr(self, name) for name in ("kind", "name", "distribution", "version", "value")}
 
 
 class Declared(NamedTuple):
@@ -109,10 +100,7 @@ class Declared(NamedTuple):
 
 
 def scan() -> tuple[Declared, ...]:
-    """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once.
-
-    The metadata is read again when a folder of ``sys.path`` has changed, as it does when a package is installed.
-    """
+    """Every entry point, from metadata, which is read again when a folder of ``sys.path`` has changed; none twice."""
     return _scan(tuple((folder, _changed_at(folder)) for folder in sys.path))
 
 
@@ -143,29 +131,20 @@ def entries_of(group: str, kind: str) -> list[Entry]:
     return sorted(rows, key=lambda e: (e.name, e.distribution))
 
 
-def core_requirement(dist: metadata.Distribution) -> str:
-    """Return the version range that ``Requires-Dist: rlhf-core`` asks for, "" if none."""
-    from packaging.requirements import Requirement
-
-    for line in dist.requires or ():
-        if CORE not in line.lower().replace("_", "-"):  # most lines: not worth parsing
-            continue
-        req = Requirement(line)
-        if req.name.lower().replace("_", "-") == CORE and (req.marker is None or req.marker.evaluate()):
-            return str(req.specifier)
-    return ""
-
-
 def required_distributions(distribution: str, extra: str = "") -> list[str]:
     """Names of what an installed distribution requires, in its order; none if it is not installed."""
-    from packaging.requirements import Requirement
-
     try:
         lines = metadata.requires(distribution) or ()
     except metadata.PackageNotFoundError:
         return []
-    requirements = [Requirement(line) for line in lines]
-    return [normalise(r.name) for r in requirements if r.marker is None or r.marker.evaluate({"extra": extra})]
+    return [normalise(r.name) for r in _requirements(lines, extra)]
+
+
+def _requirements(lines: Iterable[str], extra: str = "") -> Iterator[Requirement]:
+    from packaging.requirements import Requirement
+
+    rows = map(Requirement, lines)
+    return (row for row in rows if row.marker is None or row.marker.evaluate({"extra": extra}))
 
 
 def is_qualified(kind: str, name: str) -> bool:
@@ -176,10 +155,10 @@ def is_qualified(kind: str, name: str) -> bool:
 
 def check_core_range(entry: Entry) -> None:
     """Refuse an entry whose distribution asks for another rlhf-core."""
-    from packaging.specifiers import SpecifierSet
-
-    required = core_requirement(entry.point.dist) if entry.point.dist else ""
-    if entry.distribution != CORE and required and not SpecifierSet(required).contains(__version__, prereleases=True):
+    lines = (entry.point.dist.requires if entry.point.dist else None) or ()
+    near = [line for line in lines if CORE in line.lower().replace("_", "-")]  # most lines are not worth parsing
+    required = next((row.specifier for row in _requirements(near) if normalise(row.name) == CORE), None)
+    if entry.distribution != CORE and required and not required.contains(__version__, prereleases=True):
         raise PluginError(
             f"{entry.kind} '{entry.name}' needs rlhf-core{required}, but {__version__} is installed",
             where=f"{entry.distribution} {entry.version}",
@@ -188,13 +167,7 @@ def check_core_range(entry: Entry) -> None:
 
 
 def distribution_of(module: str, attribute: str) -> str:
-    """Name and version of the distribution whose entry point names ``module:attribute``, or else anything of the same
-    package; "" if none does.
-
-    Example:
-        >>> distribution_of("rlhf_core.data.config", "JsonlConfig").split()[0]
-        'rlhf-core'
-    """
+    """Name and version of the distribution that declares ``module:attribute``, or else its package; "" if none does."""
     package = module.partition(".")[0]
     near = ""
     for distribution, version, point in scan():

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Specs:
-    """Hook specifications. All but the first take one frozen ``event``, so fields can grow."""
+    """Hook specifications. All but the first take one frozen ``event``, whose class says when it is called."""
 
     @hookspec
     def rlhf_register(self, registry: Any) -> None:
@@ -114,9 +114,8 @@ class HookBus:
     _taken: Counter[str] = field(default_factory=Counter)
 
     def fire(self, hook: str, event: Any) -> list[Any]:
-        """What all implementations of ``hook`` return, without None; none keeps the others from being called.
-
-        They see a read-only copy of the event, made only if somebody listens: what one does to it changes nothing.
+        """What all implementations of ``hook`` return, without None; none keeps the others from being called. They see
+        a read-only copy of the event, made only if somebody listens: what one does to it changes nothing.
         """
         key = "registry" if hook == "rlhf_register" else "event"
         listeners = getattr(self.manager.hook, hook).get_hookimpls()
@@ -210,10 +209,7 @@ def plugin_label(plugin: str) -> str:
 def load_hooks(
     *, enabled: bool = True, disabled: Sequence[str] = (), strict: bool = False, reports: bool = True
 ) -> HookBus:
-    """Import hook plugins (group ``rlhf``) and check their hook names.
-
-    A plugin that does not import, or that misspells a hook, is a warning (an error if ``strict``) and counted.
-    """
+    """Import hook plugins; one that cannot be used is counted and a warning, or an error if ``strict``."""
     bus = HookBus(new_manager(), strict, enabled, reports=reports)
     for dist, point in hook_points(disabled) if enabled else ():
         try:
@@ -262,14 +258,9 @@ def register_plugin(manager: pluggy.PluginManager, plugin: object, name: str) ->
     """Add an imported hook plugin, and return the names of the hooks it implements."""
     manager.register(plugin, name=name)
     manager.check_pending()
-    return [caller.name for caller in _callers(manager, name)]
-
-
-def _callers(manager: pluggy.PluginManager, name: str) -> list[pluggy.HookCaller]:
-    """The hooks that a plugin implements; a wrapper could change what others return, so there are none."""
     callers = manager.get_hookcallers(manager.get_plugin(name)) or []
     for caller in callers:
-        for impl in caller.get_hookimpls():
-            if impl.plugin_name == name and (impl.wrapper or impl.hookwrapper):
-                raise TypeError(f"{caller.name} is a wrapper; listeners observe and do not wrap")
-    return callers
+        # a wrapper could change what others return
+        if any(i.plugin_name == name and (i.wrapper or i.hookwrapper) for i in caller.get_hookimpls()):
+            raise TypeError(f"{caller.name} is a wrapper; listeners observe and do not wrap")
+    return [caller.name for caller in callers]

@@ -28,10 +28,7 @@ class CheckedLoss:
         self.loss, self.label, self.terms = loss, label or label_of(loss, "loss"), tuple(terms)
 
     def __call__(self, batch: Any) -> LossOutput:
-        """The loss's answer, with the terms.
-
-        In-place operations are seen by the count that torch keeps of them for autograd: nothing is copied or compared.
-        """
+        """The loss's answer, with the terms; in-place operations are seen by torch's own count of them."""
         tensors = {name: tensor for name, tensor in _fields(batch).items() if isinstance(tensor, torch.Tensor)}
         before = {name: t._version for name, t in tensors.items() if not t.is_inference()}
         with component_errors(self.label, "__call__()"):
@@ -85,24 +82,21 @@ def check_loss(answer: Any, batch: Any, label: str) -> LossOutput:
     if not (isinstance(answer.loss, torch.Tensor) and isinstance(answer.metrics, Mapping)):
         came = f"LossOutput({type(answer.loss).__name__}, {type(answer.metrics).__name__})"
         raise contract_error(label, came, "LossOutput of a tensor, and a mapping of metrics")
-    shape, expected = tuple(answer.loss.shape), expected_shape(batch)
-    if expected is None and len(shape) != 1:
+    shape, wanted = tuple(answer.loss.shape), expected_shape(batch)
+    if wanted is None and len(shape) != 1:
         raise contract_error(label, f"a loss of shape {shape}", f"one value per row of {type(batch).__name__}")
-    if expected is not None and shape != expected:
-        unit = "token, masked and averaged by the core" if len(expected) == 2 else "row, averaged by the core"
-        raise contract_error(label, f"a loss of shape {shape}", f"shape {expected}: one value per {unit}")
+    if wanted is not None and shape != wanted:
+        unit = "token, masked and averaged by the core" if len(wanted) == 2 else "row, averaged by the core"
+        raise contract_error(label, f"a loss of shape {shape}", f"shape {wanted}: one value per {unit}")
     if torch.is_grad_enabled() and not answer.loss.requires_grad:
-        raise contract_error(
-            label, "a loss without a gradient", "one that the policy's logprobs were not detached from"
-        )
-    rows: Mapping[str, Any] = answer.metrics
-    for name, row in rows.items():
+        expected = "one that the policy's logprobs were not detached from"
+        raise contract_error(label, "a loss without a gradient", expected)
+    for name, row in answer.metrics.items():
         if name in CORE_METRICS:
             raise contract_error(label, f"metric '{name}'", "a name of its own: the core measures that")
         if not (isinstance(row, tuple) and len(row) == 2 and all(map(_one_number, row))):
-            shapes = (
-                [tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in row] if isinstance(row, tuple) else row
-            )
+            values = row if isinstance(row, tuple) else (row,)
+            shapes = [tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in values]
             raise contract_error(label, f"metric '{name}' as {shapes!r:.80}", "(sum, weight), a number each")
     return answer
 

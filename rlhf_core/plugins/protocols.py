@@ -93,9 +93,8 @@ class Advantage(Protocol):
 class CriticAdvantage(Protocol):
     """Optional for an advantage: it has a critic, which is trained beside the policy (ADR 0008).
 
-    Its ``estimate`` takes a fourth argument, one :class:`~rlhf_core.types.rollouts.TokenValues` per rollout,
-    subtracts the
-    KL penalty that ``trainer.kl`` puts into the reward, and returns token advantages and ``Advantages.returns``.
+    Its ``estimate`` takes a fourth argument, one ``TokenValues`` per rollout, subtracts the KL penalty that
+    ``trainer.kl`` puts into the reward, and returns token advantages and ``Advantages.returns``.
     """
 
     critic: Any
@@ -130,17 +129,17 @@ class WeightReceiver(Protocol):
 
     An engine without it samples from the policy object that it was built with. One whose attribute ``in_flight`` is
     true is called while another thread is in its ``generate``, whose completions go on with the new weights and say
-    so in ``Rollout.versions`` (ADR 0020). ``generate`` raises where another version is asked for than the one
-    that was sent; with ``in_flight`` a newer one may answer.
+    so in ``Rollout.versions`` (ADR 0020). ``generate`` raises where another version is asked for than the one that was
+    sent; with ``in_flight`` a newer one may answer.
     """
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take the policy's weights; every later ``generate`` samples from them.
 
         Args:
-            version: the policy version that they are, as ``generate`` will name it.
-            tensors: whole trained weights by parameter name (with LoRA those of the adapter); on any device, and not to
-                be changed or kept.
+            version: the policy version, as ``generate`` will name it.
+            tensors: whole trained weights by parameter name (with LoRA the adapter's), on any device; not to be changed
+                or kept.
         """
         ...
 
@@ -150,10 +149,9 @@ class MemoryReleaser(Protocol):
     """Optional for a rollout engine that shares the device that the policy is trained on."""
 
     def release_memory(self) -> bool:
-        """Give memory back, since the policy is about to be updated; the next ``generate`` takes it again.
+        """Give memory back before the policy is updated; the next ``generate`` takes it again.
 
-        Returns:
-            Whether the weights went too: then ``update_weights`` comes before the next ``generate``.
+        Returns whether the weights went too: then ``update_weights`` comes before the next ``generate``.
         """
         ...
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.plugins.entry_points import (
     CORE,
+    Declared,
     Entry,
     check_core_range,
     disabled_distributions,
@@ -34,7 +35,7 @@ class Kind(NamedTuple):
     field: str = ""
     """The configuration field that holds one component of this kind; "" if none does."""
     list_field: str = ""
-    """The configuration field that holds several."""
+    """That which holds several."""
 
 
 TABLE: tuple[Kind, ...] = (
@@ -59,11 +60,7 @@ TABLE: tuple[Kind, ...] = (
 KINDS: tuple[str, ...] = tuple(kind.name for kind in TABLE)
 
 METHODS: Mapping[str, tuple[str, ...]] = {kind.name: kind.methods for kind in TABLE}
-"""Kind -> methods a built component must have."""
-
 PROTOCOLS: Mapping[str, str] = {kind.name: kind.protocol for kind in TABLE if kind.protocol}
-"""Kind -> name of its protocol."""
-
 KIND_OF_FIELD: Mapping[str, str] = {
     field: kind.name for kind in TABLE for field in (kind.field, kind.list_field) if field
 }
@@ -74,11 +71,8 @@ SHORT_FIELDS: frozenset[str] = frozenset({"dataset", *(kind.field for kind in TA
 
 
 class Registry:
-    """Every installed component, by kind and name. Frozen once a plan is resolved.
-
-    Args:
-        only_core: ignore every distribution but rlhf-core (``--no-plugins``).
-        disabled: distributions to ignore; defaults to the user's list.
+    """Every installed component, by kind and name; of rlhf-core's only with ``only_core`` (``--no-plugins``), and none
+    of ``disabled`` distributions (None takes the user's list). Frozen once a plan is resolved.
     """
 
     def __init__(self, *, only_core: bool = False, disabled: Iterable[str] | None = None) -> None:
@@ -128,14 +122,8 @@ class Registry:
             )
         if kind not in KINDS:
             raise PluginError(f"there is no kind '{kind}'", fix=did_you_mean(kind, KINDS) or ", ".join(KINDS))
-        entry = Entry(
-            kind,
-            name,
-            normalise(distribution),
-            _version(distribution),
-            value,
-            metadata.EntryPoint(name, value, f"rlhf.{kind}"),
-        )
+        point = metadata.EntryPoint(name, value, f"rlhf.{kind}")
+        entry = Declared(normalise(distribution), _version(distribution), point).entry(kind)
         rows = self._by_kind[kind]
         if self._enabled(entry) and entry not in rows:
             self._by_kind[kind] = sorted([*rows, entry], key=lambda e: (e.name, e.distribution))
@@ -173,9 +161,6 @@ class Registry:
         """What a component of the distribution ``owner`` means by a name: its own distribution's component, else that
         of one it requires, else the core's, else that of a distribution in the core's extra ``all``. Qualified only if
         several distributions claim the name.
-
-        Example:
-            near("loss", "grpo_clip", "rlhf-plugin-grpo")  # "grpo_clip"; "rlhf-plugin-grpo/grpo_clip" beside another
         """
         rows = {e.distribution: e for e in self._by_kind.get(kind, ()) if e.name == name}
         if len(rows) < 2:
@@ -184,11 +169,7 @@ class Registry:
         return next((rows[d].qualified for d in map(normalise, order) if d in rows), name)
 
     def selected(self, kind: str, chosen: ComponentConfig) -> Entry:
-        """The entry of a Config that was chosen, or that is another Config's default.
-
-        Raises:
-            PluginError: as :meth:`find`.
-        """
+        """The entry of a Config that was chosen, or that is another Config's default."""
         return self.entry_of(kind, chosen) or self.find(kind, chosen.name)
 
     def entry_of(self, kind: str, chosen: ComponentConfig) -> Entry | None:
@@ -199,22 +180,15 @@ class Registry:
         return rows[0] if len(rows) == 1 else next((e for e in rows if e.value == value), None)
 
     def _unknown(self, kind: str, name: str) -> PluginError:
-        known = [e.name for e in self._by_kind[kind]]
-        hint = did_you_mean(name, known)
-        listing = ", ".join(sorted(set(known))) or "none installed"
+        known = sorted({e.name for e in self._by_kind[kind]})
         return PluginError(
             f"unknown {kind} '{name}'",
-            why=f"installed: {listing}",
-            fix=hint or f"pip install the plugin that provides it; rlhf plugins list --kind {kind}",
+            why=f"installed: {', '.join(known) or 'none installed'}",
+            fix=did_you_mean(name, known) or f"pip install the plugin with it; rlhf plugins list --kind {kind}",
         )
 
     def config(self, kind: str, name: str, settings: Mapping[str, Any] | None = None) -> ComponentConfig:
         """A component's Config.
-
-        Args:
-            kind: for example ``reward``.
-            name: the component.
-            settings: its settings by name.
 
         Raises:
             PluginError: there is no such component.
@@ -261,12 +235,7 @@ def _version(distribution: str) -> str:
 
 
 def check_component(kind: str, component: object, label: str) -> None:
-    """Check a built component against its protocol, once.
-
-    Args:
-        kind: the component's kind.
-        component: what was built.
-        label: names it in the error: its name, or as :func:`rlhf_core.plugins.component_calls.label_for` does.
+    """Check a built component against its protocol, once; ``label`` names it in the error.
 
     Raises:
         PluginError: a method is missing.

@@ -1,8 +1,5 @@
-"""What a strategy provides, split by who calls it; ``Strategy`` is all of it.
-
-A function that only exchanges values asks for :class:`Collectives`, one that only saves weights for
-:class:`ModelSharding`, so that it can be given something smaller than a whole strategy (a process group of a second
-thread, a test's stand-in).
+"""What a strategy provides, split by who calls it, so that a function asks for no more than it uses; ``Strategy`` is
+all of it.
 """
 
 from __future__ import annotations
@@ -37,15 +34,10 @@ class Collectives(Protocol):
         ...
 
     def exchange_objects(self, outgoing: Sequence[Any]) -> list[Any]:
-        """Send each rank the plain-Python value that is for it, and return what each has sent to this one.
+        """Send each rank the plain-Python value that is for it (one for each, this one included), and return what each
+        has sent to this one, in rank order.
 
         ``[row[self.rank] for row in self.gather_objects(outgoing)]`` is right, and sends everything to everyone.
-
-        Args:
-            outgoing: one value for each rank, this one included.
-
-        Returns:
-            One value from each rank, in rank order.
         """
         ...
 
@@ -123,18 +115,14 @@ class Strategy(Collectives, ModelSharding, GradientSync, OptimizerSharding, Prot
 
 @runtime_checkable
 class ShardedForward(Protocol):
-    """Optional for a strategy: forwards without gradient while each rank keeps its shards.
-
-    Reference and old logprobs, critic values and held-out losses then need no whole weights
-    (:class:`rlhf_core.training.micro_batches.NoGradForward`). A strategy without it is asked for
-    :meth:`ModelSharding.gathered`, and every rank holds the frozen reference whole.
+    """Optional for a strategy: forwards without gradient (reference and old logprobs, critic values, held-out losses)
+    while each rank keeps its shards. Without it :meth:`ModelSharding.gathered` is used, and every rank holds the
+    frozen reference whole.
     """
 
     def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Place or shard a module that is never trained.
-
-        Its parameters are to lie as :meth:`ModelSharding.prepare` lays the trained ones, so that a reference that is
-        synced is copied shard by shard.
+        """Place or shard a module that is never trained, its parameters laid as :meth:`ModelSharding.prepare` lays the
+        trained ones: a reference that is synced is copied shard by shard.
         """
         ...
 
@@ -150,15 +138,12 @@ class ShardedForward(Protocol):
 @runtime_checkable
 class TensorGathering(Protocol):
     """Optional for a strategy: whole weights one by one, so that rank 0 writes a model without holding all of it.
-
-    Of a strategy without it :meth:`ModelSharding.full_state` is asked for all at once.
+    Without it :meth:`ModelSharding.full_state` gives all at once.
     """
 
     def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A value of a prepared module's ``state_dict(keep_vars=True)``, whole, in rank 0's main memory; None on
-        other ranks.
-
-        All ranks call it with their parts of the same weight.
+        other ranks. All ranks call it with their parts of the same weight.
         """
         ...
 
@@ -177,9 +162,8 @@ class RunOptimizer(Protocol):
     def step(self, parts: Sequence[NormPart], max_norm: float) -> dict[str, float]:
         """Clip the gradient of each part to ``max_norm``, make a step, and drop the gradients.
 
-        Returns:
-            Norms over all ranks before clipping, by the parts' metrics. If one is not finite, nothing was changed:
-            neither weights nor moments.
+        Returns the norms over all ranks before clipping, by the parts' metrics. If one is not finite, neither weights
+        nor moments were changed.
         """
         ...
 
@@ -214,8 +198,8 @@ class ShardedLoading(Protocol):
 class OptimizerOwner(Protocol):
     """Optional for a strategy: it makes the optimizer itself, when it shards the module.
 
-    For one after whose preparation parameters are empty, flat or stepped elsewhere (ZeRO-3). Of any other the core
-    steps torch's AdamW over the prepared parameters, and clips with :meth:`GradientSync.clip_grad_norm`.
+    For one after whose preparation parameters are empty, flat or stepped elsewhere (ZeRO-3); otherwise the core steps
+    torch's AdamW over the prepared parameters, and clips with :meth:`GradientSync.clip_grad_norm`.
     """
 
     def prepare_training(self, module: torch.nn.Module, plan: OptimizerPlan) -> tuple[torch.nn.Module, RunOptimizer]:
@@ -229,9 +213,8 @@ class OptimizerOwner(Protocol):
 
 @runtime_checkable
 class ModuleRelease(Protocol):
-    """Optional for a strategy that keeps something of what it prepared: it lets go of a module.
-
-    For modules that are done with before the run is, such as the members of a reward ensemble.
+    """Optional for a strategy that keeps something of what it prepared: it lets go of a module that is done with before
+    the run is, such as a member of a reward ensemble.
     """
 
     def release(self, module: torch.nn.Module) -> None:
@@ -241,9 +224,8 @@ class ModuleRelease(Protocol):
 
 @runtime_checkable
 class GroupFactory(Protocol):
-    """Optional for a strategy: collectives for a second thread, which never meet those of the first.
-
-    A strategy without it gets a gloo group (:func:`rlhf_core.distributed.group.new_group`).
+    """Optional for a strategy: collectives for a second thread, which never meet those of the first. Without it a gloo
+    group is made (:func:`rlhf_core.distributed.group.new_group`).
     """
 
     def new_group(self, timeout_s: float) -> Collectives:
@@ -254,15 +236,13 @@ class GroupFactory(Protocol):
 @runtime_checkable
 class LoneWork(Protocol):
     """Optional for a strategy: rank 0 works for longer than a collective may take (benchmarks, writing a model).
-
-    With a strategy without it the others wait for rank 0 in the next collective, and its deadline holds.
+    Without it the others wait for rank 0 in the next collective, and its deadline holds.
     """
 
     def alone(self, what: str) -> AbstractContextManager[None]:
         """Context at whose end the others wait until rank 0 leaves it; all ranks enter it.
 
-        Where rank 0 raises inside, or ends, the others raise
-        (:class:`~rlhf_core.types.errors.OtherRankFailed`, :class:`~rlhf_core.types.errors.DeadlineExceeded`).
+        If rank 0 raises inside, or ends, the others raise ``OtherRankFailed`` or ``DeadlineExceeded``.
         """
         ...
 
@@ -294,10 +274,7 @@ class OptimizerPlan:
     eps: float
 
     def torch_groups(self, module: torch.nn.Module) -> list[dict[str, Any]]:
-        """Parameter groups as ``torch.optim`` takes them.
-
-        Args:
-            module: prepared and unwrapped; its parameters have the names of the plan.
+        """Parameter groups as ``torch.optim`` takes them, of a prepared and unwrapped module.
 
         Raises:
             PluginError: a parameter of the plan is no longer there.

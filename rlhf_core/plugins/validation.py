@@ -36,9 +36,8 @@ def explain_invalid(
     also: Iterable[str] = (),
     hints: Hints | None = None,
 ) -> RlhfError:
-    """Return the error to raise: the toolkit's own if one was raised inside, else a ConfigError.
-
-    All problems are listed, each with its dotted key; an unknown key names its nearest neighbour.
+    """The error to raise: the toolkit's own if one was raised inside, else a ConfigError that lists all problems, each
+    with its dotted key; an unknown key names its nearest neighbour.
     """
     for problem in error.errors():
         inner = problem.get("ctx", {}).get("error")
@@ -90,12 +89,7 @@ def _row(
 
 
 def dotted(path: Sequence[str]) -> str:
-    """A place in a validated configuration as a user writes it: a single data set's settings stand in its section.
-
-    Example:
-        >>> dotted(("dataset", "sources", "0", "source", "path"))
-        'dataset.path'
-    """
+    """A place as a user writes it: ``dataset.path`` for ``dataset.sources.0.source.path``."""
     words = list(path)
     if words[:3] == ["dataset", "sources", "0"]:
         words = ["dataset", *words[3:]]
@@ -110,12 +104,14 @@ def known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
         field = model.model_fields.get(part)
         if field is None:
             continue
-        candidates = [
-            a
-            for a in (field.annotation, *getattr(field.annotation, "__args__", ()))
-            if isinstance(a, type) and issubclass(a, BaseModel)
-        ]
-        if not candidates:
+        sections = sections_of(field.annotation)
+        if not sections:
             return []
-        model = candidates[0]
+        model = sections[0]
     return list(model.model_fields)
+
+
+def sections_of(annotation: Any) -> list[type[BaseModel]]:
+    """Models among the types of a field."""
+    types = (annotation, *getattr(annotation, "__args__", ()))
+    return [a for a in types if isinstance(a, type) and issubclass(a, BaseModel)]

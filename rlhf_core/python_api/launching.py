@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import signal
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +22,17 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def unchanged_process() -> Generator[None, None, None]:
     """Leave the caller's torch settings, random states, logging, signals and environment as they were."""
+    from rlhf_core.models.random_state import preserved_rng
+
     with contextlib.ExitStack() as stack:
-        for keep in (_torch, _random_states, _logging, _signals, _variables, _accelerate):
-            stack.enter_context(keep())
+        stack.callback(_torch())
+        stack.enter_context(preserved_rng())
+        for remember in (_logging, _signals, _variables, _accelerate):
+            stack.callback(remember())
         yield
 
 
-@contextlib.contextmanager
-def _torch() -> Generator[None, None, None]:
+def _torch() -> Callable[[], None]:
     import torch
 
     from rlhf_core.models.layers import matmul
@@ -42,9 +44,8 @@ def _torch() -> Generator[None, None, None]:
     cudnn_attention = torch.backends.cuda.cudnn_sdp_enabled()
     filled, grad, replaced = fill.fill_uninitialized_memory, torch.is_grad_enabled(), matmul.replaced()
     torch.set_grad_enabled(True)
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         torch.set_grad_enabled(grad)
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
@@ -53,76 +54,61 @@ def _torch() -> Generator[None, None, None]:
         torch.backends.cuda.enable_cudnn_sdp(cudnn_attention)
         matmul.use_matmul_backend("onednn" if replaced else "torch")
 
-
-@contextlib.contextmanager
-def _random_states() -> Generator[None, None, None]:
-    import numpy as np
-    import torch
-
-    plain, arrays, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    try:
-        yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(arrays)
-        torch.set_rng_state(cpu)
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
+    return restore
 
 
-@contextlib.contextmanager
-def _logging() -> Generator[None, None, None]:
+def _logging() -> Callable[[], None]:
     from transformers.utils import logging as of_transformers
 
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     verbosity, bars = of_transformers.get_verbosity(), of_transformers.is_progress_bar_enabled()
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         root.handlers[:] = handlers
         root.setLevel(level)
         of_transformers.set_verbosity(verbosity)
         (of_transformers.enable_progress_bar if bars else of_transformers.disable_progress_bar)()
 
+    return restore
 
-@contextlib.contextmanager
-def _signals() -> Generator[None, None, None]:
+
+def _signals() -> Callable[[], None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         with contextlib.suppress(ValueError):  # not in the main thread, which alone may set them
             for number, handler in before.items():
                 if signal.getsignal(number) is not handler and handler is not None:
                     signal.signal(number, handler)
 
+    return restore
 
-@contextlib.contextmanager
-def _variables() -> Generator[None, None, None]:
+
+def _variables() -> Callable[[], None]:
     before = dict(os.environ)
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
+    return restore
 
-@contextlib.contextmanager
-def _accelerate() -> Generator[None, None, None]:
+
+def _accelerate() -> Callable[[], None]:
     """accelerate keeps one state per process, with its device and precision; a fresh one stays fresh."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
     shared: list[Any] = [PartialState._shared_state, AcceleratorState._shared_state, GradientState._shared_state]
     before = [dict(state) for state in shared]
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         for state, earlier in zip(shared, before):
             state.clear()
             state.update(earlier)
+
+    return restore
 
 
 SLOTS = ("reward", "loss", "dataset")
@@ -174,14 +160,11 @@ def launch_in_process(
 
 def with_dotted_keys(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Sections with dotted settings put into them."""
-    from rlhf_core.config.recipe import merge_settings
+    from rlhf_core.config.recipe import merge_settings, nested
 
     out = dict(sections)
     for key, value in settings.items():
         if not isinstance(key, str) or not key:
             raise ConfigError(f"settings has the key {key!r}", fix='for example {"trainer.steps": 20}')
-        first, *rest = key.split(".")
-        for part in reversed(rest):
-            value = {part: value}
-        out = merge_settings(out, {first: value})
+        out = merge_settings(out, nested(key, value))
     return out

@@ -1,7 +1,6 @@
-"""Plain Python objects in the place of components: a reward function, rows in memory, a loss.
-
-The objects themselves cannot be written into a plan. What a plan keeps is a description and, where there is one, a
-digest, so that a run is resumed with the very object it was begun with, or not at all.
+"""Plain Python objects in the place of components: a reward function, rows in memory, a loss. A plan keeps a
+description and, where there is one, a digest, so that a run is resumed with the very object it was begun with, or not
+at all.
 """
 
 from __future__ import annotations

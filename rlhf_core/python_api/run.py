@@ -21,9 +21,6 @@ class Run:
     Example:
         run = train(algo="grpo", reward="verifier", dataset="pocket/arithmetic", settings={"trainer.steps": 2})
         run.metrics["reward/mean"].plot()
-
-    Args:
-        stored: what was read of it; :meth:`reload` reads it anew.
     """
 
     def __init__(self, stored: StoredRun) -> None:
@@ -51,9 +48,8 @@ class Run:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per step, indexed by it; evaluations of the step (``eval/``) stand in its row, seconds as ``time/``.
-
-        The column ``time`` holds the seconds as one mapping, as ``metrics.jsonl`` does.
+        """One row per step, indexed by it; evaluations of the step (``eval/``) stand in its row, seconds as ``time/``,
+        and as one mapping in the column ``time``.
         """
         import pandas as pd
 

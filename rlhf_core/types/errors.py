@@ -85,9 +85,7 @@ class StopRun(Exception):
 
 
 def did_you_mean(name: str, known: Iterable[str], limit: int = 3, prefix: str = "") -> str:
-    """Return ``"did you mean 'x'? "`` for the nearest known names, or an empty string.
-
-    ``prefix`` is put in front of each name.
+    """Return ``"did you mean 'x'?"`` for the nearest known names, each with ``prefix`` in front, or an empty string.
 
     Example:
         >>> did_you_mean("grop", ["grpo", "sft"])

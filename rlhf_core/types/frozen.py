@@ -23,45 +23,40 @@ def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise TypeError(f"this {kind} is read-only, since others see it too; change a copy: {kind}(...)")
 
 
-class FrozenDict(dict[Any, Any]):
-    """A dict that refuses changes. Equal to a plain one, written as JSON like one, and plain again once copied."""
+class _Frozen:
+    """Refuses changes. Equal to a plain value, written as JSON like one, and plain again once copied."""
 
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+    plain: type[Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenDict, (dict(self),)
+        return type(self), (self.plain(self),)
 
-    def __copy__(self) -> dict[Any, Any]:
-        return dict(self)
+    def __copy__(self) -> Any:
+        return self.plain(self)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
-        return copy.deepcopy(dict(self), memo)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.plain(self), memo)
 
 
-class FrozenList(list[Any]):
-    """A list that refuses changes. Equal to a plain one, written as JSON like one, and plain again once copied."""
+class FrozenDict(_Frozen, dict[Any, Any]):
+    """A dict that refuses changes."""
 
+    plain = dict
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+
+class FrozenList(_Frozen, list[Any]):
+    """A list that refuses changes."""
+
+    plain = list
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenList, (list(self),)
-
-    def __copy__(self) -> list[Any]:
-        return list(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
-        return copy.deepcopy(list(self), memo)
-
 
 def frozen(value: V) -> V:
-    """A deep copy that refuses changes; the types stay, but for sets.
-
-    dicts and lists become :class:`FrozenDict` and :class:`FrozenList`, arrays read-only (for good: numpy refuses to
-    make them writable again), dataclasses are copied field by field, and a tensor is a copy that nobody else sees.
-
-    Example:
-        frozen({"scores": [1.0, 2.0]})["scores"][0] = 5.0  # TypeError
+    """A deep copy that refuses changes; the types stay, but for sets. dicts and lists become :class:`FrozenDict` and
+    :class:`FrozenList`, arrays read-only (for good: numpy refuses to make them writable again), dataclasses are copied
+    field by field, and a tensor is a copy that nobody else sees.
     """
     return cast("V", _frozen(value))
 

@@ -240,10 +240,8 @@ def last_turn(turns: Sequence[Turn]) -> int:
 
 
 def conversation(messages: Sequence[Message], turns: Sequence[Turn]) -> tuple[Message, ...]:
-    """A prompt's messages and turns after them as one conversation.
-
-    An agent may open contexts of its own, each with rules. Those are no turns of one conversation: the latest stand
-    first, in the place of the prompt's own, which agents put into theirs.
+    """A prompt's messages and turns after them as one conversation. Where an agent opened contexts of its own, each
+    with rules, the latest rules stand first, in the place of the prompt's own.
     """
     whole = (*messages, *(turn.message for turn in turns))
     rules = [turn.message for turn in turns if turn.role == "system"]
@@ -255,22 +253,25 @@ def fault_in(count: int, mask: Sized | None, segments: Sequence[Segment], turns:
     if mask is not None and len(mask) != count:
         return f"{count} tokens but a mask of {len(mask)}"
     for name, spans in (("segments", [s.span for s in segments]), ("turns", [t.span for t in turns])):
-        if spans and ([start for start, _ in spans] + [count] != [0, *(end for _, end in spans)]):
+        if spans and not _cover(spans, count):
             return f"{name} {spans} do not cover its {count} tokens end to end"
         if any(start > end for start, end in spans):
             return f"{name} {spans} run backwards"
     return None
 
 
-def fault_in_versions(count: int, oldest: int, versions: Sequence[VersionSpan], *, rising: bool) -> str | None:
-    """What is wrong about version spans of a completion of ``count`` tokens; None if nothing is.
+def _cover(spans: Sequence[tuple[int, int]], count: int) -> bool:
+    return [start for start, _ in spans] + [count] == [0, *(end for _, end in spans)]
 
-    ``rising``: later tokens have later versions; an episode's turns, which different servers may answer, need not.
+
+def fault_in_versions(count: int, oldest: int, versions: Sequence[VersionSpan], *, rising: bool) -> str | None:
+    """What is wrong about version spans of a completion of ``count`` tokens; None if nothing is. ``rising``: later
+    tokens have later versions; an episode's turns, which different servers may answer, need not.
     """
     if not versions:
         return None
     spans, numbers = [v.span for v in versions], [v.version for v in versions]
-    if [start for start, _ in spans] + [count] != [0, *(end for _, end in spans)] or any(a >= b for a, b in spans):
+    if not _cover(spans, count) or any(a >= b for a, b in spans):
         return f"version spans {spans} do not cover its {count} tokens end to end"
     if min(numbers) != oldest or any(a == b or (rising and a > b) for a, b in itertools.pairwise(numbers)):
         return f"version spans of versions {numbers}, which do not rise from policy version {oldest}"

@@ -1,7 +1,7 @@
 """State trees on disk without pickle: tensors in safetensors, everything else in JSON.
 
-A tree is built of dict, list, tuple, None, bool, int, float, str, numpy arrays and torch tensors, and of
-:class:`Stored` in place of tensors that are written elsewhere. Keys may be strings or integers.
+A tree is built of dict (keys: strings or integers), list, tuple, None, bool, int, float, str, numpy arrays and torch
+tensors, and of :class:`Stored` in place of tensors that are written elsewhere.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ SHARDED = "sharded"
 
 @dataclass(frozen=True)
 class Stored:
-    """Stands in a tree for a tensor whose parts lie in files of their own
-    (:mod:`rlhf_core.distributed.whole_weights`).
-
-    Example:
-        Stored("learner/optimizer/state/3/exp_avg", Path("checkpoints/step-000010/sharded"))
-    """
+    """Stands in a tree for a tensor whose parts lie in files of their own (``distributed.whole_weights``)."""
 
     name: str
     folder: Path | None = None

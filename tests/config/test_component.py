@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_core.config import ComponentConfig, PluginError
 from rlhf_core.data import JsonlConfig
-from rlhf_core.plugins.component import takes_context
+from rlhf_core.plugins.component import arguments
 from rlhf_testing import check_config, make_context
 
 HERE = __name__
@@ -108,7 +108,8 @@ def test_neither_string_nor_build() -> None:
 def test_callables_that_take_more_by_keyword_get_the_config_alone() -> None:
     def keyword_only(config: Any, *, ctx: Any = None) -> None: ...
 
-    assert not takes_context(keyword_only)
+    config = JsonlConfig(path="x")
+    assert arguments(keyword_only, config, make_context()) == (config,)
 
 
 @pytest.mark.parametrize("value", ["rlhf_core.data.files:NoSuchSource", "rlhf_core.cli.common:quiet_libraries"])

@@ -196,7 +196,7 @@ def test_bfcl_rows_are_prompts_with_tools(datasets: Callable[..., Datasets], nam
     assert len(prompts) == rows
     formatter = Formatter(load_tokenizer(ModelConfig(path="pocket", chat_template="hermes")), "auto")
     for prompt in prompts[::40]:
-        text = formatter.shown(formatter.render(prompt.messages, prompt.tools, add_generation_prompt=True))
+        text = formatter.text.restore(formatter.render(prompt.messages, prompt.tools, add_generation_prompt=True))
         assert all(f'"name": "{tool_name(tool)}"' in text for tool in prompt.tools)
         assert '"type": "dict"' not in text
         assert prompt.text in text

@@ -217,7 +217,7 @@ def test_adapters_are_merged_from_the_gathered_weights(
     new_model: Any, tokenizer: Any, tmp_path: Path, kind: str
 ) -> None:
     """Where a strategy shards the weights, those in memory are not whole; only the gathered ones count."""
-    from rlhf_core.models.save import merged_state
+    from rlhf_core.models.save import merged_weights
 
     adapted = add_lora(new_model(kind, tokenizer.eos_token_id), LoraSettings(r=3))
     with torch.no_grad():
@@ -225,11 +225,11 @@ def test_adapters_are_merged_from_the_gathered_weights(
             if "lora_B" in name:
                 parameter.normal_()
     whole = {k: v.clone() for k, v in adapted.state_dict().items()}
-    want = {k: v.clone() for k, v in merged_state(adapted).items()}
+    want = {k: v.clone() for k, v in merged_weights(adapted, adapted.state_dict()).items()}
     with torch.no_grad():
         for parameter in adapted.parameters():
             parameter.zero_()
-    got = merged_state(adapted, whole)
+    got = dict(merged_weights(adapted, whole))
     assert got.keys() == want.keys()
     assert all(torch.equal(got[k], want[k]) for k in want)
 

@@ -14,7 +14,7 @@ import pytest
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.template_writer import TextEncoder, encode_text
+from rlhf_core.models.template_writer import TextEncoder
 from rlhf_core.types.rollouts import Message
 
 TEMPLATE = (
@@ -115,7 +115,7 @@ def test_a_message_cannot_speak_as_another_role(kind: Any, tokenizer: Any) -> No
     raw = Formatter(tokenizer, "raw")
     assert controls(tokenizer, raw.encode(talk(text))) == controls(tokenizer, raw.encode(talk("Hi.")))
     if kind is not words:
-        assert tokenizer.decode(encode_text(tokenizer, text)).strip() == text.strip()
+        assert tokenizer.decode(TextEncoder(tokenizer).encode(text)).strip() == text.strip()
         assert text.strip() in tokenizer.decode(ids)
 
 

@@ -1,6 +1,7 @@
 """What makes the forward, the matrix products and decoding fast.
 
-Each file has one function that callers use and a plain equivalent that computes the same slowly:
+Each file has one function that callers use and a plain equivalent that computes the same slowly; only rounding may
+differ between the two (``tests/engine/test_kernels.py``):
 
 ================== ================================================ ==========================================
 file               fast                                             plain equivalent
@@ -12,8 +13,4 @@ prefix_sharing     ``shared_hidden``                                ``trunk_and_
 chunked_head       ``head_logprobs``                                ``plain_head_logprobs``, same file
 ../with_head       ``last_token_hidden``                            ``padded_last``, same file
 ================== ================================================ ==========================================
-
-Only rounding may differ between the two; ``tests/engine/test_kernels.py`` compares them. Nothing here imports from
-above: only ``rlhf_core.training.functional``, torch and transformers. Which kernels a model allows, and which a run
-uses, is decided in :mod:`rlhf_core.training.forward`.
 """

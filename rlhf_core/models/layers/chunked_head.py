@@ -1,8 +1,8 @@
 """Log-probabilities straight from hidden states: the language-model head in chunks.
 
-The full ``[N, V]`` logits of a micro-batch are usually the largest tensor of a training step (N = 4096 tokens and
-V = 128k are 2.1 GB in float32, several times over with autograd). Here a chunk of rows at a time is multiplied by
-the head, reduced to one number per row, and forgotten; the backward pass computes it again.
+The full ``[N, V]`` logits of a micro-batch are usually the largest tensor of a step (N = 4096 tokens and V = 128k are
+2.1 GB in float32). Here a chunk of rows is multiplied by the head, reduced to one number per row, and forgotten; the
+backward pass computes it again.
 
 Suffixes: ``_N`` tokens (any number, flat), ``_H`` hidden, ``_V`` vocabulary, ``_C`` rows of one chunk.
 """
@@ -19,20 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 
 def selected_logprobs(logits_BTV: torch.Tensor, targets_BT: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    r""":math:`\log\mathrm{softmax}(z / \tau)_y` at the target tokens, in nats.
-
-    Computed as :math:`z_y/\tau - \mathrm{logsumexp}(z/\tau)` in float32, without a second ``[B, T, V]`` tensor.
-
-    Args:
-        logits_BTV: any leading shape, any float type.
-        targets_BT: int64 token ids, the leading shape.
-        temperature: :math:`\tau > 0`; that of the sampler, so both mean the same distribution.
-
-    Returns:
-        float32, the leading shape, with gradient.
-
-    Raises:
-        ValueError: temperature not positive.
+    r""":math:`z_y/\tau - \mathrm{logsumexp}(z/\tau)` at the target tokens, in nats: float32 of the leading shape, with
+    gradient, without a second ``[B, T, V]`` tensor.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be positive for a log-probability, got {temperature}")
@@ -43,14 +31,8 @@ def selected_logprobs(logits_BTV: torch.Tensor, targets_BT: torch.Tensor, temper
 
 
 def entropy_of(logits_BTV: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    r"""Entropy :math:`-\sum_v p_v \log p_v` of :math:`p = \mathrm{softmax}(z / \tau)`, in nats, 0 to log V.
-
-    Args:
-        logits_BTV: any leading shape. ``-inf`` (a banned token) is allowed and adds nothing.
-        temperature: :math:`\tau > 0`.
-
-    Returns:
-        float32, the leading shape, with gradient.
+    r"""Entropy :math:`-\sum_v p_v \log p_v` of :math:`p = \mathrm{softmax}(z / \tau)`, in nats, 0 to log V: float32 of
+    the leading shape, with gradient. A logit of ``-inf`` (a banned token) adds nothing.
     """
     logp = torch.log_softmax(logits_BTV.float() / temperature, dim=-1)
     return -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
@@ -75,20 +57,17 @@ def head_logprobs(
     chunk_bytes: int = CHUNK_BYTES,
     keep_bytes: int = KEEP_BYTES,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probability (and entropy) of the targets under ``softmax(head(hidden) / temperature)``.
+    """``(logprobs_N, entropy_N or None)`` of the int64 targets under ``softmax(head(hidden) / temperature)``, float32.
 
     Args:
         hidden_NH: last hidden states of the positions that predict the targets.
-        head: the model's output embedding. A plain ``nn.Linear`` takes the hand-written backward; anything else
-            (an adapter, a sharded weight) is checkpointed chunk by chunk.
+        head: a plain ``nn.Linear`` takes the hand-written backward; anything else (an adapter, a sharded weight) is
+            checkpointed chunk by chunk.
         targets_N: int64.
         temperature: of the sampler, > 0.
         entropy: also return the entropy in nats, with gradient.
         chunk_bytes: upper bound of one chunk's float32 logits.
         keep_bytes: keep the probabilities for the backward pass when all of them fit in this; 0 never does.
-
-    Returns:
-        ``(logprobs_N, entropy_N or None)``, float32.
     """
     if type(head) is torch.nn.Linear and type(head.weight) in _PLAIN:
         rows = _chunk_rows(head.weight.shape[0], chunk_bytes)
@@ -226,11 +205,7 @@ class _LinearLogprobs(torch.autograd.Function):
             grad_hidden_NH,
             None if grad_weight_VH is None else grad_weight_VH.to(weight_VH.dtype),
             None if grad_bias_V is None else grad_bias_V.to(bias_V.dtype),
-            None,
-            None,
-            None,
-            None,
-            None,
+            *[None] * 5,
         )
 
 
@@ -250,10 +225,7 @@ def _logit_gradient(
     grad_logprobs_C: torch.Tensor,
     entropy_terms: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> torch.Tensor:
-    """Gradient with respect to the scaled logits, one new ``[C, V]`` tensor.
-
-    ``entropy_terms`` are the gradient with respect to the entropies, and the entropies.
-    """
+    """Gradient by the scaled logits, a new ``[C, V]`` tensor; ``entropy_terms``: gradient by entropies, entropies."""
     if entropy_terms is None:
         d_CV = p_CV * -grad_logprobs_C[:, None]
     else:

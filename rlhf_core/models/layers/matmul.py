@@ -1,12 +1,9 @@
 """float32 matrix products by oneDNN instead of MKL, on CPUs where that is twice as fast.
 
-torch multiplies float32 matrices with MKL, which on processors of other makers than Intel stays with 256-bit vectors.
-oneDNN comes with torch too and uses the 512-bit ones wherever they are: measured 2.2 times as fast on an AMD EPYC
-(``docs/lab-notes.md``). Here torch's own kernels of ``mm`` and ``addmm`` are replaced underneath autograd, so that
-forward, backward and sampling profit alike and no model is touched. Small products stay where they were.
-
-Which library multiplies changes results by rounding only (both are IEEE float32), and is decided by the processor,
-never by a timing, so the same machine always gives the same run.
+On processors of other makers than Intel, torch's MKL stays with 256-bit vectors; oneDNN uses the 512-bit ones: 2.2
+times as fast on an AMD EPYC (``docs/lab-notes.md``). torch's own kernels of ``mm`` and ``addmm`` are replaced
+underneath autograd, small products excepted. Results change by rounding only, and the processor decides, never a
+timing, so the same machine always gives the same run.
 """
 
 from __future__ import annotations
@@ -31,14 +28,12 @@ _installed: list[torch.library.Library] = []
 
 
 def use_matmul_backend(kind: Products) -> bool:
-    """Choose which library multiplies float32 matrices on the CPU, for the whole process.
+    """Choose which library multiplies float32 matrices on the CPU, for the whole process. Return whether oneDNN does:
+    not, with a warning, where this torch does not have it or its results differ.
 
     Args:
         kind: ``auto`` takes oneDNN on x86 processors with AVX-512 that are not Intel's; ``torch`` leaves everything as
             torch has it, and is the plain equivalent; ``onednn`` insists.
-
-    Returns:
-        Whether oneDNN is used. It is not, with a warning, where this torch does not have it or its results differ.
     """
     wanted = kind == "onednn" or (kind == "auto" and _onednn_is_faster())
     if wanted == bool(_installed):
@@ -144,11 +139,5 @@ def _agrees() -> bool:
         (matrix(320, 48).t(), tall.t(), None),
         (wide[:, ::2], tall.t()[::2], None),
     ]
-    worst = max(
-        float((_product(a, b, c) - (a.double() @ b.double() + (0 if c is None else c))).abs().max())
-        for a, b, c in cases
-    )
-    return worst < 1e-3
-
-
-__all__ = ["Products", "replaced", "use_matmul_backend"]
+    wants = [a.double() @ b.double() + (0 if c is None else c) for a, b, c in cases]
+    return all(bool((_product(*case) - want).abs().max() < 1e-3) for case, want in zip(cases, wants))

@@ -1,14 +1,10 @@
 """Sequences end to end in one row, without padding; no token sees another sequence.
 
 A row holds *segments*. Each attends causally to itself and, with prefix sharing, to the whole of the prompt that it
-continues: the prompt of G completions is one segment, every completion another. Everything in a decoder but its
-attention works on single tokens, so that only attention has to know the segments: :func:`attend` runs it segment by
-segment on exactly their tokens (no mask as large as the row squared, no cache, so activation checkpointing works), or
-in one call: on a GPU a call per segment costs a launch each. Each of three backends with one call is tried once for a
-kind of tensors, forward and backward, against the result by segment; the first that agrees is taken.
-
-It is registered with transformers as an attention implementation that is ``sdpa`` for every other forward. The
-segments travel as the attention mask, a 4-D tensor that transformers hands to every layer as it is.
+continues. Only attention has to know them: :func:`attend` runs it segment by segment (no mask as large as the row
+squared, no cache, so activation checkpointing works), or in one call, since on a GPU each call costs a launch. Each of
+three backends with one call is tried once for a kind of tensors against the result by segment; the first that agrees is
+taken. transformers gets the segments as the attention mask, a 4-D tensor that it hands to every layer.
 
 Suffixes: ``_N`` tokens of the row, ``_A`` heads, ``_D`` head size, ``_H`` hidden.
 """
@@ -20,7 +16,7 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -64,7 +60,7 @@ def _by_sequences(name: str, operator: Operator) -> AttentionBackend:
     return AttentionBackend(
         name,
         lambda segments, window, device: layout(segments, device),
-        lambda query, key, value, row, scaling, window: attend_row(query, key, value, row, scaling, window, operator),
+        lambda q, k, v, row, scaling, window: attend_row(operator, q, k, v, row=row, scaling=scaling, window=window),
     )
 
 
@@ -107,32 +103,28 @@ class Choice(NamedTuple):
 class _Chosen:
     """What was taken since somebody asked, and what may be taken."""
 
-    def __init__(self) -> None:
-        self.taken: dict[str, Choice] = {}
-        self.allowed = tuple(backend.name for backend in BACKENDS)
-
-
-_chosen = _Chosen()
+    taken: ClassVar[dict[str, Choice]] = {}
+    allowed = tuple(backend.name for backend in BACKENDS)
 
 
 @contextmanager
 def selected_backends() -> Generator[dict[str, Choice], None, None]:
     """The backends that packed attention takes while this is entered, by name."""
-    before, _chosen.taken = _chosen.taken, dict[str, Choice]()
+    before, _Chosen.taken = _Chosen.taken, dict[str, Choice]()
     try:
-        yield _chosen.taken
+        yield _Chosen.taken
     finally:
-        _chosen.taken = before
+        _Chosen.taken = before
 
 
 @contextmanager
 def only_backend(name: str) -> Generator[None, None, None]:
     """While this is entered, no other backend with one call is taken."""
-    before, _chosen.allowed = _chosen.allowed, (name,)
+    before, _Chosen.allowed = _Chosen.allowed, (name,)
     try:
         yield
     finally:
-        _chosen.allowed = before
+        _Chosen.allowed = before
 
 
 def computed_in(query: torch.Tensor) -> torch.dtype:
@@ -150,8 +142,8 @@ def select_backend(
     if one_size and query.device.type in DEVICES and dtype in (torch.float16, torch.bfloat16):
         heads = query.shape[1], key.shape[1], query.shape[3]
         deterministic = torch.are_deterministic_algorithms_enabled()
-        choice = first_backend(Kind(query.device, dtype, *heads, window is not None, deterministic), _chosen.allowed)
-    _chosen.taken[choice.name] = choice
+        choice = first_backend(Kind(query.device, dtype, *heads, window is not None, deterministic), _Chosen.allowed)
+    _Chosen.taken[choice.name] = choice
     return choice.backend
 
 
@@ -173,10 +165,7 @@ def first_backend(kind: Kind, allowed: tuple[str, ...]) -> Choice:
 
 @functools.cache
 def refusal(backend: AttentionBackend, kind: Kind) -> str | None:
-    """Why a backend is not taken, None if it runs and agrees.
-
-    It is tried on a row of one block and on one of several, which are compiled each.
-    """
+    """Why a backend is not taken, None if it runs and agrees on a row of one block and on one of several."""
     window = TRIED_WINDOW if kind.windowed else None
     try:
         for rows in ([(0, 1), (1, 3)], [(0, 2 * BLOCK), (2 * BLOCK, 2 * BLOCK + 5), (2 * BLOCK + 5, 3 * BLOCK + 7)]):
@@ -303,9 +292,8 @@ def row_hidden(trunk: torch.nn.Module, row: Row) -> torch.Tensor:
 def attend(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **options: Any
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it: by segment where the mask carries segments, else ``sdpa``.
-
-    Of a query ``[1, A, N, D]`` (keys and values may have fewer heads) it returns ``[1, N, A, D]`` and no weights.
+    """Attention as transformers calls it: by segment where the mask carries segments, else ``sdpa``. Of a query ``[1,
+    A, N, D]`` (keys and values may have fewer heads) it returns ``[1, N, A, D]`` and no weights.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

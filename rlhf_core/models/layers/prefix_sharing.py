@@ -1,11 +1,10 @@
 """Prompt once, completions many: the G completions of a prompt share its forward *and* its backward.
 
-``G (P + R)`` token-forwards become ``P + G R``. The prompt runs with a cache whose keys and values keep their
-autograd graph; each is handed to all G completions, so gradients of the completions flow back through the one
-prompt forward and add up there, exactly as if the prompt had been run G times.
+``G (P + R)`` token-forwards become ``P + G R``. The prompt's cached keys and values keep their autograd graph and are
+handed to all G completions, whose gradients add up in the one prompt forward.
 
-Suffixes: ``_P`` distinct prompts, ``_B`` completions, ``_L`` prompt positions, ``_R`` completion positions,
-``_N`` completion tokens of all rows, flat, ``_H`` hidden.
+Suffixes: ``_P`` distinct prompts, ``_B`` completions, ``_L`` prompt positions, ``_R`` completion positions, ``_N``
+completion tokens of all rows, flat, ``_H`` hidden.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ def distinct(prompts: Ids) -> tuple[list[tuple[int, ...]], list[int]]:
 
 
 def shared_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> torch.Tensor:
-    """Return ``hidden_NH`` as its plain equivalent :func:`rlhf_core.models.layers.trunk_and_head.padded_hidden` does.
-
-    Every distinct prompt is forwarded once.
-    """
+    """Return ``hidden_NH`` as its plain equivalent ``padded_hidden`` does; every distinct prompt is forwarded once."""
     trunk = trunk_and_head(model).trunk
     device = next(model.parameters()).device
     unique, prompt_of = distinct(prompts)

@@ -1,11 +1,9 @@
 """Segments of a packed row, and attention to them: one by one, which faster kernels are compared with, or in one call.
 
-Two operators take sequences of different length (torch's ``varlen_attn``, flash-attn): the queries of a segment are a
-sequence, and its keys are those of the prompt that it continues and its own, end to end. A segment that continues a
-prompt has more keys than queries; its last query then sees its last key, as both do (flash-attn from 2.1 on). The third
-is torch's FlexAttention, from torch 2.6 on, compiled on CUDA: every query sees two stretches of the row, of its prompt
-and of its own segment up to itself; a window makes both begin later. Where they begin and end is known on the host, so
-that the mask's blocks are counted there: nothing as large as the row squared is made, and nothing waits for the device.
+torch's ``varlen_attn`` and flash-attn take sequences of different length: a segment's queries, with the keys of the
+prompt that it continues and its own, end to end. In torch's FlexAttention every query sees two stretches of the row, of
+its prompt and of its own segment. They are known on the host, where the mask's blocks are counted: nothing as large as
+the row squared is made, and nothing waits for the device.
 
 Suffixes: ``_N`` tokens of the row, ``_S`` positions of one segment, ``_K`` keys it sees, or keys of all segments,
 ``_R`` blocks of queries, ``_C`` blocks of keys, ``_A`` heads, ``_D`` head size.
@@ -35,11 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Places in the row: its own, and those of the prompt that it continues (none: ``prompt == (0, 0)``).
-
-    Example:
-        Segment((5, 9), (0, 5))  # tokens 5..8 after the prompt in 0..4
-    """
+    """Places in the row: its own, and those of the prompt that it continues (none: ``prompt == (0, 0)``)."""
 
     own: tuple[int, int]
     prompt: tuple[int, int] = (0, 0)
@@ -53,10 +47,9 @@ def attend_by_segment(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Causal attention ``[1, N, A, D]`` of every segment to its prompt and itself, a call of ``sdpa`` each.
-
-    The query is ``[1, A, N, D]``; keys and values may have fewer heads. ``scaling`` None is ``D ** -0.5``; ``window``
-    is the most tokens that one sees, itself included. Segments lie in their order, without a gap.
+    """Causal attention ``[1, N, A, D]`` of every segment to its prompt and itself, a call of ``sdpa`` each. The query
+    is ``[1, A, N, D]``; keys and values may have fewer heads. ``scaling`` None is ``D ** -0.5``; ``window`` is the most
+    tokens that one sees, itself included. Segments lie in their order, without a gap.
     """
     lengths = [stop - start for start, stop in (segment.own for segment in segments)]
     # A slice of the row would get a gradient as long as the row, for every segment; split gives each its own length.
@@ -83,16 +76,13 @@ def _attend_one(
     own, seen = query_SD.shape[2], key_KD.shape[2]
     before = seen - own
     grouped = query_SD.shape[1] != key_KD.shape[1]
-    reach = None if window is None or window >= seen else window
-    if not before and reach is None:
-        return F.scaled_dot_product_attention(
-            query_SD, key_KD, value_KD, is_causal=True, scale=scaling, enable_gqa=grouped
-        )
-    mask_SK = torch.ones((own, seen), dtype=torch.bool, device=key_KD.device).tril_(before)
-    if reach is not None:
-        mask_SK = mask_SK.triu_(before - reach + 1)
+    limited, mask_SK = window is not None and window < seen, None
+    if before or limited:
+        mask_SK = torch.ones((own, seen), dtype=torch.bool, device=key_KD.device).tril_(before)
+    if mask_SK is not None and window is not None and limited:
+        mask_SK = mask_SK.triu_(before - window + 1)
     return F.scaled_dot_product_attention(
-        query_SD, key_KD, value_KD, attn_mask=mask_SK, scale=scaling, enable_gqa=grouped
+        query_SD, key_KD, value_KD, attn_mask=mask_SK, is_causal=mask_SK is None, scale=scaling, enable_gqa=grouped
     )
 
 
@@ -130,16 +120,10 @@ def _starts(sizes: Sequence[int], device: torch.device) -> torch.Tensor:
 
 
 def attend_row(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    row: Layout,
-    scaling: float | None,
-    window: int | None,
-    operator: Operator,
+    operator: Operator, *inputs: torch.Tensor, row: Layout, scaling: float | None, window: int | None
 ) -> torch.Tensor:
-    """:func:`attend_by_segment`, by ``operator``: :func:`by_torch` or :func:`by_flash_attn`."""
-    query_NAD, key_KAD, value_KAD = (x[0].transpose(0, 1) for x in (query, key, value))
+    """:func:`attend_by_segment` of query, key and value, by ``operator``: :func:`by_torch` or :func:`by_flash_attn`."""
+    query_NAD, key_KAD, value_KAD = (x[0].transpose(0, 1) for x in inputs)
     if row.key_places_K is not None:
         key_KAD, value_KAD = (x.index_select(0, row.key_places_K) for x in (key_KAD, value_KAD))
     query_NAD, key_KAD, value_KAD = (x.contiguous() for x in (query_NAD, key_KAD, value_KAD))
@@ -187,10 +171,7 @@ def by_flash_attn(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """``flash_attn.flash_attn_varlen_func`` of flash-attn 2.4.1 and later; heads may be grouped without being told.
-
-    Its backward adds in the order in which blocks end, unless it is told to be ``deterministic``.
-    """
+    """``flash_attn.flash_attn_varlen_func`` of flash-attn 2.4.1 and later; heads may be grouped without being told."""
     from flash_attn import flash_attn_varlen_func  # pyright: ignore
 
     flash: Any = flash_attn_varlen_func
@@ -306,10 +287,8 @@ def _flex(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
 
 @functools.cache
 def _compiled(*sizes: int, backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
-    """One for rows of every length and every window.
-
-    Sizes of heads are compiled in, and dynamo gives up a function that it has compiled a few times; it counts by code
-    object, so that every model has its own.
+    """One for rows of every length and every window. Sizes of heads are compiled in, and dynamo, which counts by code
+    object, gives up a function that it has compiled a few times: every model has its own.
     """
     own = FunctionType(_flex.__code__.replace(), _flex.__globals__, f"flex_{'_'.join(map(str, sizes))}")
     return torch.compile(own, dynamic=True, backend=backend)
@@ -317,9 +296,8 @@ def _compiled(*sizes: int, backend: str | Callable[..., Any] = "inductor") -> Ca
 
 @contextlib.contextmanager
 def repeatable_gradients(device: torch.device) -> Generator[None, None, None]:
-    """Where a run is to repeat, torch's attention on CUDA adds gradients in one order.
-
-    It does so only where torch raises an error for what cannot repeat; a run sets that torch warns (``warn_only``).
+    """Where a run is to repeat, torch's attention on CUDA adds gradients in one order: only where torch raises an error
+    for what cannot repeat, while a run sets that it warns.
     """
     wanted, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if device.type != "cuda" or not (wanted and warns):

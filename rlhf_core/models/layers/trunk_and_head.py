@@ -1,8 +1,7 @@
 """A causal language model taken apart: the trunk (tokens to hidden states) and the head (hidden states to logits).
 
-And one right-padded forward of it, the plain equivalent of packing and prefix sharing. Right padding needs no attention
-mask in a causal model: no real token ever looks to its right. That keeps the fastest attention kernel, and no length is
-inferred from an id.
+And one right-padded forward of it, the plain equivalent of packing and prefix sharing: in a causal model no real token
+looks to its right, so it needs no attention mask.
 
 Suffixes: ``_B`` sequences, ``_L`` positions, ``_N`` completion tokens of all rows, flat, ``_H`` hidden, ``_V``
 vocabulary, ``_X`` either of the last two.
@@ -36,11 +35,8 @@ class TrunkAndHead:
 
 
 def take_apart(model: Any, *, linear: bool = False) -> TrunkAndHead | None:
-    """Return trunk and head of a causal LM (adapters included), None where they cannot be found.
-
-    Args:
-        model: with or without weights.
-        linear: None also where ``head(trunk(ids))`` are not the model's logits; see :func:`has_linear_head`.
+    """Return trunk and head of a causal LM (adapters included), None where they cannot be found, and with ``linear``
+    also where ``head(trunk(ids))`` are not the model's logits.
     """
     if linear and not has_linear_head(model):
         return None
@@ -60,10 +56,7 @@ def trunk_and_head(model: Any) -> TrunkAndHead:
 
 
 def cache_argument(module: Any) -> str | None:
-    """The name of the cache among a module's arguments; None where it takes none.
-
-    transformers renamed ``past_key_values`` and ``cache_params`` to ``cache`` in 5.24.
-    """
+    """The name of the cache among a module's arguments, which transformers 5.24 changed; None where it takes none."""
     names = inspect.signature(type(module).forward).parameters
     return next((name for name in ("cache", "past_key_values", "cache_params") if name in names), None)
 
@@ -81,9 +74,8 @@ def checkpointing(model: torch.nn.Module) -> bool:
 
 
 def call_trunk_once(module: torch.nn.Module) -> None:
-    """From now on every forward of the language models in a module calls their layers once, whatever the samples.
-
-    On shards each call of a layer is a collective, and whether a prompt is shared differs between ranks.
+    """From now on every forward of the language models in a module calls their layers once, whatever the samples: on
+    shards each call of a layer is a collective, and whether a prompt is shared differs between ranks.
     """
     for part in module.modules():
         if hasattr(part, "get_output_embeddings"):
@@ -118,20 +110,18 @@ def rounding_tolerance(model: torch.nn.Module) -> float:
 
 def agree(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module) -> bool:
     """Whether two results of one model are the same but for rounding (:func:`rounding_tolerance`)."""
-    scale = want.float().abs().max().clamp(min=1e-6)
-    return got.shape == want.shape and bool(
-        ((got.float() - want.float()).abs().max() / scale) <= rounding_tolerance(model)
-    )
+    if got.shape != want.shape:
+        return False
+    gap = (got.float() - want.float()).abs().max() / want.float().abs().max().clamp(min=1e-6)
+    return bool(gap <= rounding_tolerance(model))
 
 
 _linear_heads: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
 def has_linear_head(model: torch.nn.Module) -> bool:
-    """Whether ``head(trunk(ids))`` are the model's logits; the first call per model runs two short forwards.
-
-    Some models scale or cap the logits in between (Gemma 2, Granite, Cohere). Nothing is assumed from a class name: the
-    split is tried on a few tokens, against the model's own logits.
+    """Whether ``head(trunk(ids))`` are the model's logits, tried on a few tokens; the first call runs two short
+    forwards. Some models scale or cap the logits in between (Gemma 2, Granite, Cohere).
     """
     base = base_model(model)
     if base not in _linear_heads and next(base.parameters()).is_meta:
@@ -149,9 +139,8 @@ def probe_ids(model: torch.nn.Module) -> list[list[int]]:
 
 
 def _split_agrees(model: torch.nn.Module) -> bool:
-    """The head is fed the decoder's output, and its output *is* the logits.
-
-    The head's output is blown up on the way, so that a cap or a scale shows even where logits are small.
+    """The head is fed the decoder's output, and its output *is* the logits. It is blown up on the way, so that a cap or
+    a scale shows even where logits are small.
     """
     parts = take_apart(model)
     if parts is None:
@@ -191,10 +180,8 @@ def keys_and_values_only(cache: Any) -> bool:
 
 def length_limit(model: Any) -> int | None:
     """Most tokens of a sequence for which rotary frequencies are those of every shorter one; None without a limit.
-
-    LongRoPE takes one set of frequencies up to its original context and another beyond it; dynamic NTK computes new
-    ones for every length beyond. transformers chooses by the longest sequence of a batch, for all of its tokens: beyond
-    that length a logprob would depend on the other sequences, and on how many tokens come later. Nothing runs there.
+    LongRoPE and dynamic NTK take others beyond it, and transformers chooses by the longest sequence of a batch: a
+    logprob would depend on the other sequences, and on how many tokens come later. Nothing runs there.
     """
     return min((limit for _, limit in _limits(base_model(model).config)), default=None)
 
@@ -236,10 +223,8 @@ def on_device(values: Any, device: torch.device, dtype: torch.dtype = torch.long
 
 
 def to_device_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the host on a device.
-
-    A plain copy to CUDA comes from pageable memory and waits until the device has done all that it was given before;
-    from pinned memory the copy is one more thing in its queue. Torch keeps the pinned memory until the copy is done.
+    """A tensor of the host on a device. A plain copy to CUDA comes from pageable memory and waits until the device has
+    done all that it was given before; from pinned memory the copy is one more thing in its queue.
     """
     if device.type != "cuda":
         return tensor.to(device)
@@ -247,12 +232,7 @@ def to_device_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def fetch_to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The same values as float64 on the CPU, each in its own shape.
-
-    Example:
-        >>> [t.tolist() for t in fetch_to_host([torch.ones(2), torch.zeros(1, 2)])]
-        [[1.0, 1.0], [[0.0, 0.0]]]
-    """
+    """The same values as float64 on the CPU, each in its own shape."""
     if not tensors:
         return []
     flat = torch.cat([t.detach().reshape(-1).double() for t in tensors]).cpu()
@@ -277,10 +257,7 @@ def pad_rows(rows: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tenso
 
 
 def row_places(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``(row_N, column_N)`` of the values of right-padded rows of these sizes, row after row.
-
-    They come from the sizes on the host: for the places of a mask a device would have to be waited for.
-    """
+    """``(row_N, column_N)`` of the values of right-padded rows of these sizes, without waiting for the device."""
     pairs = [(b, t) for b, size in enumerate(sizes) for t in range(size)]
     table = on_device(pairs, device).reshape(-1, 2)
     return table[:, 0], table[:, 1]
@@ -296,11 +273,8 @@ def pad_values(values_N: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 def predicting(prompts: Ids, completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``(row_N, position_N)`` of the positions whose output predicts each completion token."""
-    pairs = [
-        (b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions, strict=True)) for t in range(len(c))
-    ]
-    table = on_device(pairs, device).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+    row_N, column_N = row_places([len(c) for c in completions], device)
+    return row_N, column_N + on_device([len(p) - 1 for p in prompts], device)[row_N]
 
 
 def _inputs(prompts: Ids, completions: Ids) -> list[list[int]]:
