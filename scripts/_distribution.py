@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -14,3 +17,15 @@ def install(folder: Path, module: str, code: str, entry_points: str) -> None:
     (info / "entry_points.txt").write_text(entry_points)
     (folder / f"{module}.py").write_text(code)
     sys.path.insert(0, str(folder))
+
+
+@contextmanager
+def installed(module: str, code: str, entry_points: str) -> Generator[Path, None, None]:
+    """A temporary folder with such a distribution, which is gone in the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        install(Path(folder), module, code, entry_points)
+        try:
+            yield Path(folder)
+        finally:
+            sys.path.remove(folder)
+            sys.modules.pop(module, None)

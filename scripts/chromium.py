@@ -21,7 +21,6 @@ def missing() -> str:
 
 
 def open_chromium() -> Any:
-    """A `selenium.webdriver.Chrome` that keeps what pages log; nothing is downloaded."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -33,7 +32,6 @@ def open_chromium() -> Any:
 
 
 def show_as(browser: Any, width: int, height: int, dark: bool = False, phone: bool = False) -> None:
-    """Give the window a size, a colour scheme and a kind."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -41,5 +39,4 @@ def show_as(browser: Any, width: int, height: int, dark: bool = False, phone: bo
 
 
 def problems(browser: Any) -> list[str]:
-    """Warnings and errors that pages logged since the last call."""
     return [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("WARNING", "SEVERE")]

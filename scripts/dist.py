@@ -20,7 +20,6 @@ def projects(root: Path = ROOT) -> list[Path]:
 
 
 def build(project: Path, out: Path) -> Path:
-    """Build one wheel in this process, as `python -m build --no-isolation` does in two of its own."""
     with chdir(project):
         return out / build_wheel(str(out))
 

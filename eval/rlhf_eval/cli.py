@@ -132,16 +132,16 @@ def run(
     rlhf eval prompts --dataset pocket/arithmetic --verifier numeric
     rlhf eval lm_eval:gsm8k_cot --model M
     """
-    from rlhf_core.cli import emit_json, open_registry
+    from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_core.config import ConfigError
     from rlhf_core.models import ModelConfig
-    from rlhf_eval.harness import Job, context
+    from rlhf_eval.harness import Job
     from rlhf_eval.selectors import parse_selector
     from rlhf_eval.several import evaluate_all, options_of
     from rlhf_eval.show import show, show_all
     from rlhf_eval.store import read
 
-    ctx = context(open_registry(), seed)
+    ctx = context_of(open_registry(), seed=seed)
     model_config = ModelConfig(path=model, dtype=dtype)
     shares = options_of(suites, options)
     tasks = [name.partition(":")[2] for name in suites if name.startswith("lm_eval:")]
@@ -169,7 +169,6 @@ def run(
 def _run_lm_eval(
     task: str, model: ModelConfig, ctx: BuildContext, out: Path | None, options: Mapping[str, Any], as_json: bool
 ) -> None:
-    """A task of lm-evaluation-harness, in place of a suite."""
     from rlhf_core.cli import emit_json, table
     from rlhf_eval.lm_harness.run import run_task
 

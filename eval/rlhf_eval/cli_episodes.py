@@ -61,14 +61,13 @@ def episodes(
     rlhf eval episodes lookup --n 8 --limit 50 --set 'dataset.calls=[2,3]'
     rlhf eval episodes tools --dataset prompts.jsonl --reward verifier
     """
-    from rlhf_core.cli import emit_json, open_registry
+    from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_eval.episodes import evaluate_episodes, job_of
-    from rlhf_eval.harness import context
     from rlhf_eval.selectors import parse_selector
     from rlhf_eval.show import show
     from rlhf_eval.store import read
 
-    ctx = context(open_registry(), seed)
+    ctx = context_of(open_registry(), seed=seed)
     job = job_of(
         ctx,
         environment,

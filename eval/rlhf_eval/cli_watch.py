@@ -47,13 +47,12 @@ def watch(
     \b
     rlhf eval watch runs/grpo-20260131-142501 gsm8k --data test.jsonl --limit 200
     """
-    from rlhf_core.cli import emit_json, open_registry
+    from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_eval.cli import suite_of
-    from rlhf_eval.harness import context
     from rlhf_eval.several import options_of
     from rlhf_eval.watch import Watcher
 
-    ctx = context(open_registry(), seed)
+    ctx = context_of(open_registry(), seed=seed)
     watcher = Watcher(run, suite_of(ctx, suite, **options_of((suite,), options)[0]), ctx, out, base=base)
     summary = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
     if as_json:
@@ -63,7 +62,6 @@ def watch(
 
 
 def show(summary: Mapping[str, Any]) -> None:
-    """Print a table of the checkpoints, what was missed, and whether the form drifts."""
     from rlhf_core.cli import table
     from rlhf_eval.show import interval
 

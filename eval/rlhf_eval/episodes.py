@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from rlhf_core.rollouts import Rollout, SamplingParams, request_seed
 from rlhf_eval.grading import category
 from rlhf_eval.harness import conclude
 from rlhf_eval.selectors import Say, Selector
-from rlhf_eval.store import ResultFolder
+from rlhf_eval.store import ResultFolder, named_folder
 from rlhf_plugin_episodes.config import EnvironmentConfig
 
 SECTIONS = ("environment", "agent", "dataset", "reward")
@@ -131,7 +130,8 @@ def evaluate_episodes(
     """Play what is missing in the folder; returns the folder and the report."""
     prompts = job.prompts(ctx)
     settings = job.settings(prompts)
-    folder = ResultFolder(out or folder_of(settings), settings)
+    words = ["episodes", job.environment.name]
+    folder = ResultFolder(out or named_folder(Path("evals"), words, job.model.path, settings), settings)
     size = int(settings["prompts_per_chunk"])
     done = folder.open(size * job.samples)
     try:
@@ -229,12 +229,3 @@ def check_room(groups: Sequence[PromptGroup], context: int) -> None:
                 f"{context}",
                 fix="shorten the prompt, or offer fewer tools",
             )
-
-
-def folder_of(settings: Mapping[str, Any]) -> Path:
-    """``evals/episodes-ENV-MODEL-HASH``: the same settings find their folder again."""
-    place = Path(settings["model"]["path"])
-    model = place.stem if place.name not in ("final", "model") else f"{place.parent.name}-{place.name}"
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    words = f"episodes-{settings['suite']['name']}-{model}"
-    return Path("evals") / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', words)}-{digest}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from rlhf_eval.items import rows, section, worked_examples
 from rlhf_eval.plot import draw
 from rlhf_eval.report import pass_rates, report
 from rlhf_eval.selectors import Say, Selector, score
-from rlhf_eval.store import ResultFolder
+from rlhf_eval.store import ResultFolder, named_folder
 from rlhf_eval.suites import SuiteConfig
 
 Sampler = Callable[[], tuple[Any, Any]]
@@ -90,13 +89,8 @@ class Job:
         }
 
 
-def folder_of(job: Job, settings: dict[str, Any], root: Path = Path("evals")) -> Path:
-    """``evals/SUITE-STYLE-MODEL-HASH``: the same settings find their folder again."""
-    place = Path(job.model.path)
-    model = place.stem if place.name not in ("final", "model") else f"{place.parent.name}-{place.name}"
-    words = "-".join(w for w in (job.suite.name, settings["suite"]["style"], model) if w)
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    return root / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', words)}-{digest}"
+def folder_of(job: Job, settings: Mapping[str, Any], root: Path = Path("evals")) -> Path:
+    return named_folder(root, [job.suite.name, settings["suite"]["style"]], job.model.path, settings)
 
 
 def evaluate(
@@ -214,8 +208,3 @@ def conclude(job: Concluded, ctx: BuildContext, folder: ResultFolder, say: Say) 
 def _hash(prompts: Sequence[Prompt]) -> str:
     rows = "\n".join(json.dumps(asdict(p), sort_keys=True, default=str) for p in prompts)
     return hashlib.sha256(rows.encode()).hexdigest()[:16]
-
-
-def context(registry: Any, seed: int) -> BuildContext:
-    """What suites are built with outside a run."""
-    return context_of(registry, seed=seed)

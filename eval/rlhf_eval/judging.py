@@ -30,7 +30,6 @@ class BatchedJudge:
         return self._collect(wait=False)
 
     def rest(self) -> list[Row]:
-        """Wait for everything that was put, and return its rows."""
         rows: list[Row] = []
         while self._waiting or self._running is not None:
             rows += self._collect(wait=True)

@@ -85,8 +85,6 @@ def _parts(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _best_curves(groups: Mapping[str, Sequence[Row]], selectors: Selectors, samples: int) -> dict[str, Any]:
-    """Best-of-k curves by the completions' mean logprob and by each selector's scores."""
-
     def best_by(score_of: Callable[[Row], float | None]) -> dict[str, Any]:
         return curve(groups, lambda group, k: _best(group, [score_of(row) for row in group], k), samples)
 
@@ -127,7 +125,6 @@ def endings(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def warnings(figures: Mapping[str, Any]) -> list[str]:
-    """What a reader of the figures should know first."""
     endings, texts = figures["endings"], list[str]()
     if "seen_in_training" in figures:
         texts.append(f"{figures['seen_in_training']['warning']}: the figures are too good")

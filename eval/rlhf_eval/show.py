@@ -22,7 +22,6 @@ def interval(estimate: Mapping[str, Any]) -> str:
 
 
 def show(title: str, result: Mapping[str, Any], rows: Sequence[Row], failures: int = 2) -> None:
-    """Print figures, categories, endings, warnings and some failures of each category."""
     click.secho(title, bold=True)
     prompt_counts = (
         f"{result['prompts']} prompts, {result['samples']} completion{'s' * (result['samples'] > 1)} of each"

@@ -6,7 +6,9 @@ Files: ``settings.json``, ``rows.jsonl`` (one row per completion), ``times.jsonl
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +106,18 @@ class ResultFolder:
     def write(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         (self.path / name).parent.mkdir(exist_ok=True)
         write_text(self.path / name, "".join(json.dumps(json_values(r), ensure_ascii=False) + "\n" for r in rows))
+
+
+def model_label(path: Path) -> str:
+    """What tells a model from others: of ``RUN/final`` that with the run's name."""
+    return path.stem if path.name not in ("final", "model") else f"{path.parent.name}-{path.name}"
+
+
+def named_folder(root: Path, words: Sequence[str], model: str, settings: Mapping[str, Any]) -> Path:
+    """``ROOT/WORDS-MODEL-HASH``: the same settings find their folder again."""
+    name = "-".join(word for word in (*words, model_label(Path(model))) if word)
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return root / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}-{digest}"
 
 
 def _offset(path: Path, lines: int) -> int:

@@ -72,7 +72,6 @@ class SuiteConfig(ComponentConfig):
     @model_validator(mode="before")
     @classmethod
     def _own_verifier(cls, data: Any) -> Any:
-        """Let settings of the verifier stand without its name: they are those of the style's or the suite's own."""
         overrides = data.get("verifier") if isinstance(data, dict) else None
         if not isinstance(overrides, dict) or "name" in overrides:
             return data

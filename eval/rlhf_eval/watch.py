@@ -69,10 +69,6 @@ def adapter_print(model: Path) -> str:
     return next((weights_digest(str(file)) for file in files if file.is_file()), "")
 
 
-def _print_of(model: Path) -> str:
-    return adapter_print(model) or weights_digest(str(model))
-
-
 class Watcher:
     """Evaluates every model of a run, with ``base`` also the one that it started from, as step 0. Rows and
     ``watch.json`` go to ``out``, by default ``RUN/evals/SUITE``."""
@@ -103,7 +99,7 @@ class Watcher:
             for name, path in new:
                 visited.add(name)
                 with linked_copy(path, self.out) as place:
-                    now = "" if place is None else _print_of(place)
+                    now = "" if place is None else adapter_print(place) or weights_digest(str(place))
                     if now in prints:
                         continue  # `final` is the last checkpoint once more
                     prints.update({now} - {""})
@@ -164,7 +160,6 @@ class Watcher:
         say(f"{name}: {row['value']:.3f} right")
 
     def summary(self) -> dict[str, Any]:
-        """Every checkpoint's figures, the best one, and whether the format drifts."""
         return {
             "run": str(self.run.path),
             "suite": self.suite.name,

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.cli import open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.data.curriculum import read_values
 from rlhf_core.data.settings import CurriculumSettings
 from rlhf_core.models import ModelConfig
 from rlhf_eval.cli import suite_of
-from rlhf_eval.harness import Job, context, evaluate
+from rlhf_eval.harness import Job, evaluate
 from rlhf_eval.watch import Watcher, linked_copy
 
 from .conftest import ARITHMETIC, BENCHMARK
@@ -77,7 +77,7 @@ def test_rows_and_progress_come_while_a_chunk_is_sampled(
     arithmetic: Arithmetic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("rlhf_eval.benchmark.EVERY_S", 0.0)
-    ctx = context(open_registry(), 0)
+    ctx = context_of(open_registry())
     suite = suite_of(
         ctx, "prompts", dataset="pocket/arithmetic", verifier="numeric", samples=4, limit=12, max_tokens=12
     ).model_copy(update={"workers": 1})
@@ -282,7 +282,7 @@ def test_watch_evaluates_checkpoints_that_are_adapters(rlhf: Rlhf, tmp_path: Pat
 @pytest.mark.slow
 def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trained: Path, tmp_path: Path) -> None:
     """The run removes its models while the first one is evaluated; later the watcher is started again."""
-    run, ctx = Path(shutil.copytree(trained, tmp_path / "run")), context(open_registry(), 0)
+    run, ctx = Path(shutil.copytree(trained, tmp_path / "run")), context_of(open_registry())
     suite = suite_of(ctx, "prompts", dataset="pocket/arithmetic", verifier="numeric", limit=8, max_tokens=12)
     removed = [run / "checkpoints" / "step-000001", run / "checkpoints" / "step-000002", run / "final"]
     messages: list[str] = []

@@ -15,7 +15,6 @@ import torch
 from rlhf_core.cli import context_of, load_sampler, open_registry
 from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
-from rlhf_eval.harness import context
 
 from .conftest import gsm8k_rows
 
@@ -124,7 +123,7 @@ def test_every_completion_of_a_repeated_prompt_is_counted_and_the_runs_random_nu
             "max_tokens": 7,
             "include_path": str(tasks),
         },
-    ).build(context(registry, 0).with_(policy=policy))
+    ).build(context_of(registry).with_(policy=policy))
     before = (random.getstate(), torch.get_rng_state())
     metrics, rows = task.run(engine)
     assert random.getstate() == before[0]
@@ -157,7 +156,7 @@ def test_our_cot_prompt_is_gsm8k_cots_own(test_data: Path, write: Write) -> None
             for s in shots
         ],
     )
-    ctx = context(open_registry(), 0)
+    ctx = context_of(open_registry())
     suite = Gsm8kSuite(path=str(data), style="cot", shots=8, shots_path=str(worked)).resolved(ctx)
     prompts = rows(suite, context_of(ctx.registry, dataset=section(suite, str(data))).datasets)
     suite_items = items(suite, prompts, worked_examples(suite, ctx, prompts), chat=False)

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rlhf_core.cli import open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import ComponentConfig, RlhfError
 from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
-from rlhf_eval.harness import context
 from rlhf_eval.report import report
 from rlhf_eval.selectors import Selector, score
 from rlhf_eval.store import ResultFolder
@@ -42,7 +41,7 @@ def test_a_judge_chooses_and_a_reply_without_a_mark_is_missing(tmp_path: Path) -
     folder.open(1)
     rows = [result_row(0, 1.0, sample=0, completion="7"), result_row(0, 0.0, sample=1, completion="8")]
     chosen = Selector("marker", "judge", MarkerConfig())
-    scores = score(chosen, folder, rows, context(open_registry(), 0))
+    scores = score(chosen, folder, rows, context_of(open_registry()))
     assert scores == {("p0", 0): 9.0, ("p0", 1): None}
     assert report(rows, {"marker": scores})["best_at"]["marker"]["2"]["value"] == 1.0
     lines = (tmp_path / "e" / "scores" / "marker.jsonl").read_text().splitlines()
@@ -68,10 +67,10 @@ def test_a_selector_that_failed_is_asked_again_and_never_taken_for_a_tie(tmp_pat
     rows = [result_row(0, 1.0, sample=0), result_row(0, 0.0, sample=1)]
     for _ in range(2):
         with pytest.raises(RlhfError, match="scored none of 2"):
-            score(Selector("flaky", "judge", FlakyConfig()), folder, rows, context(open_registry(), 0))
-    scores = score(Selector("flaky", "judge", FlakyConfig()), folder, rows, context(open_registry(), 0))
+            score(Selector("flaky", "judge", FlakyConfig()), folder, rows, context_of(open_registry()))
+    scores = score(Selector("flaky", "judge", FlakyConfig()), folder, rows, context_of(open_registry()))
     assert scores == {("p0", 0): 5.0, ("p0", 1): 5.0}
-    score(Selector("flaky", "judge", FlakyConfig()), folder, rows, context(open_registry(), 0))
+    score(Selector("flaky", "judge", FlakyConfig()), folder, rows, context_of(open_registry()))
     assert FlakyConfig.calls == [2, 2, 2], "what is scored is kept"
 
 
@@ -95,9 +94,9 @@ def test_an_interruption_loses_one_part_of_the_scores(tmp_path: Path, monkeypatc
     rows = [result_row(n, 1.0) for n in range(7)]
     halting = Selector("halting", "judge", HaltingConfig())
     with pytest.raises(KeyboardInterrupt):
-        score(halting, folder, rows, context(open_registry(), 0), messages.append)
+        score(halting, folder, rows, context_of(open_registry()), messages.append)
     assert messages == ["halting: 2 of 7 completions scored", "halting: 4 of 7 completions scored"]
-    scores = score(halting, folder, rows, context(open_registry(), 0))
+    scores = score(halting, folder, rows, context_of(open_registry()))
     assert HaltingConfig.calls == [2, 2, 2, 2, 1]
     assert list(scores) == [(f"p{n}", 0) for n in range(7)]
     assert set(scores.values()) == {5.0}
@@ -118,5 +117,5 @@ def test_other_weights_of_a_judge_are_another_judge(tmp_path: Path) -> None:
     judge = Selector("on_disk", "judge", OnDiskConfig(model={"path": str(weights.parent)}))
     for text in ("first", "first", "other"):
         weights.write_text(text)
-        score(judge, folder, [result_row(0, 1.0)], context(open_registry(), 0))
+        score(judge, folder, [result_row(0, 1.0)], context_of(open_registry()))
     assert OnDiskConfig.calls == [0, 0, 1, 1]

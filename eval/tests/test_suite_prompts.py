@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.cli import load_sampler, open_registry
+from rlhf_core.cli import context_of, load_sampler, open_registry
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
 from rlhf_eval.benchmark import check_rows
 from rlhf_eval.cli import suite_of
-from rlhf_eval.harness import context
 from rlhf_eval.items import items, rows, worked_examples
 from rlhf_eval.styles import R1_ZERO
 from rlhf_eval.suites import Gsm8kSuite, MbppSuite, SuiteConfig
@@ -29,7 +28,7 @@ ROWS = [
 
 
 def items_of(suite: SuiteConfig, chat: bool = False) -> list[Any]:
-    ctx = context(open_registry(), 0)
+    ctx = context_of(open_registry())
     full = suite.resolved(ctx)
     ready = check_rows(full, ctx)
     prompts = rows(full, ready.datasets)
@@ -63,7 +62,7 @@ def test_the_real_suites_read_the_published_files(test_data: Path) -> None:
 
 
 def test_settings_of_a_suites_own_verifier_need_no_name(write: Write) -> None:
-    ctx, data = context(open_registry(), 0), str(write("rows.jsonl", ROWS))
+    ctx, data = context_of(open_registry()), str(write("rows.jsonl", ROWS))
     for style, name, mode in (("plain", "gsm8k", "strict"), ("cot", "gsm8k", "lenient")):
         suite = suite_of(ctx, "gsm8k", path=data, style=style, settings=(f"verifier.mode={mode}",))
         verifier: Any = suite.resolved(ctx).verifier
@@ -73,7 +72,7 @@ def test_settings_of_a_suites_own_verifier_need_no_name(write: Write) -> None:
 
 
 def test_unsafe_execution_is_for_suites_that_run_programs() -> None:
-    ctx = context(open_registry(), 0)
+    ctx = context_of(open_registry())
     verifier: Any = suite_of(
         ctx, "mbpp", path="x", settings=("verifier.sandbox.timeout_s=3",), unsafe_local_execution=True
     ).verifier
@@ -156,7 +155,7 @@ def test_a_model_that_says_nothing_is_counted(write: Write) -> None:
         {"path": str(write("rows.jsonl", [{"prompt": "1 + 2", "answer": "3"}])), "verifier": "numeric", "workers": 1},
     )
     check_config(suite, "benchmark")
-    built = suite.build(context(registry, 0).with_(policy=policy))
+    built = suite.build(context_of(registry).with_(policy=policy))
     try:
         metrics = built.evaluate(Mute(), 0)
         assert built.rows([0], Mute())[0]["mean_logprob"] is None

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.cli import load_sampler, open_registry
+from rlhf_core.cli import context_of, load_sampler, open_registry
 from rlhf_core.data import Prompt
 from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
-from rlhf_eval.harness import context
 
 from .conftest import gsm8k_rows
 
@@ -48,7 +47,7 @@ def rows(
     policy, _ = load_sampler(registry, ModelConfig(path="pocket"))
     roomy = type(policy)(policy.model, policy.tokenizer, policy.source, 1 << 20)
     suite = registry.config("benchmark", name, {"path": str(path), "workers": 1, **options})
-    built = suite.build(context(registry, 0).with_(policy=roomy))
+    built = suite.build(context_of(registry).with_(policy=roomy))
     prompts = {i.prompt.id: i.prompt for i in built.items}
     try:
         return built.rows(range(len(built.items)), Scribe(lambda i: say(prompts[i]), finish))

@@ -71,7 +71,6 @@ def commit() -> str:
 
 
 def cases_of(module: ModuleType, settings: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
-    """A measurement has either ``cases(...)`` or one ``run(...)``; their keywords are its settings."""
     if hasattr(module, "cases"):
         return validate_call(module.cases)(**settings)
     return {"run": partial(validate_call(module.run), **settings)}

@@ -38,7 +38,6 @@ CALL = '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>'
 
 
 def agent_of(tokenizer: Any, agent: dict[str, Any], environment: dict[str, Any]) -> tuple[Any, Any]:
-    """(The agent ``multi_turn`` in the environment, what the environment offers)."""
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.plugins.registry import Registry
     from rlhf_plugin_episodes.agent_config import MultiTurnConfig

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from scripts.bench._memory_truth import CardMemory, LiveTensors, Truth
+from scripts.bench._memory_truth import CardMemory, LiveTensors
 
 PHASES = {
     "update": (
@@ -33,9 +33,7 @@ PHASES = {
 
 
 class Phases:
-    """The peaks of each phase, by what is counted."""
-
-    def __init__(self, truth: Truth) -> None:
+    def __init__(self, truth: CardMemory | LiveTensors) -> None:
         self.truth, self.stack = truth, ["other"]
         self.peaks: dict[str, dict[str, int]] = {}
 
@@ -123,7 +121,6 @@ def plan_and_measure(
 
 
 def of_all_ranks(every: Sequence[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
-    """What each phase takes on the rank where it takes most, by what is counted."""
     return {kind: {phase: max(rank[kind][phase] for rank in every) for phase in every[0][kind]} for kind in every[0]}
 
 
@@ -191,8 +188,7 @@ def in_processes(works: Sequence[Callable[[], None]], device: str = "cpu") -> No
         raise RuntimeError(f"process {failed[0]} of {len(works)} failed; its output is above")
 
 
-def measure(run_dir: Path, truth: Truth) -> dict[str, dict[str, int]]:
-    """Peaks of each phase of a planned run on this rank, by what is counted."""
+def measure(run_dir: Path, truth: CardMemory | LiveTensors) -> dict[str, dict[str, int]]:
     from rlhf_core.config.plan import Plan, reload
     from rlhf_core.plugins.hooks import load_hooks
     from rlhf_core.plugins.registry import Registry

@@ -1,15 +1,14 @@
-"""What memory a run really takes, on a CPU and on a card; for :mod:`._memory_run`.
+"""What memory a run really takes; for :mod:`._memory_run`.
 
-On a CPU the truth is the bytes of live tensors (resident memory has libraries and the allocator in it), on a card what
-torch's allocator has given out, which has cuBLAS's workspaces in it; what it has reserved of the card is noted beside.
-NCCL's buffers and the context of CUDA are in neither.
+On a CPU the bytes of live tensors (resident memory has libraries in it), on a card what torch's allocator has given
+out, cuBLAS's workspaces included. NCCL's buffers and the context of CUDA are in neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -17,22 +16,6 @@ import torch
 from rlhf_plugin_preflight.memory.live import LiveBytes
 
 MEASURED, RESERVED = "measured", "reserved"
-
-
-class Truth(Protocol):
-    """Peaks since :meth:`begin`."""
-
-    def counting(self) -> AbstractContextManager[None]:
-        """Around a run: count."""
-        ...
-
-    def begin(self) -> None:
-        """Forget the peaks: the next ones are of what follows."""
-        ...
-
-    def peaks(self) -> dict[str, int]:
-        """Bytes, by what is counted; :data:`MEASURED` is what a plan is compared with."""
-        ...
 
 
 class LiveTensors:

@@ -1,10 +1,7 @@
-"""Our side of a comparison: ``rlhf train`` itself, step by step.
+"""Our side of a comparison: ``rlhf train`` itself, step by step: ``-m scripts.bench._ours CASE MODEL SCRATCH STEPS``.
 
-    python -m scripts.bench._ours CASE MODEL_FOLDER SCRATCH_FOLDER STEPS
-
-The reward, the environment, and the agent that gives every request its length, are components of a throw-away
-distribution in the scratch folder, found by their entry points like any plugin. The environment works in processes of
-its own, as in any run; TRL's is called in its trainer's.
+The reward, the environment and the agent that gives every request its length come from a throw-away distribution. The
+environment works in processes of its own, as in any run; TRL's is called in its trainer's.
 """
 
 from __future__ import annotations

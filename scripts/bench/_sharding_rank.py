@@ -63,17 +63,11 @@ class Training:
         inner: Any = self.optimizer.inner  # pyright: ignore[reportAttributeAccessIssue]
         tensors = [t for p in self.module.parameters() for t in (p, p.grad) if t is not None]
         tensors += [v for row in inner.state.values() for v in row.values() if torch.is_tensor(v)]
-        held = {id(t): local(t) for t in tensors}
+        held = {id(t): t.to_local() if hasattr(t, "to_local") else t for t in tensors}
         return sum(t.numel() * t.element_size() for t in held.values())
 
 
-def local(tensor: Any) -> torch.Tensor:
-    """What this rank holds of a tensor."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
 def batch(rank: int, count: int, prompt: int, completion: int) -> list[TrainingSample]:
-    """Completions of equal lengths, each of a prompt of its own; other ones on every rank."""
     rng = np.random.default_rng([3, rank])
     samples: list[TrainingSample] = []
     for n in range(count):

@@ -77,7 +77,6 @@ class Side:
         self.process.wait(timeout=60)
 
     def figures(self) -> dict[str, Any]:
-        """Medians over the counted steps."""
         parts = {k: round(statistics.median(s["parts"][k] for s in self.steps), 3) for k in self.steps[0]["parts"]}
         tokens = self.steps[0]["tokens_generated"]
         return {

@@ -1,11 +1,7 @@
-"""TRL's side of a comparison: its GRPOTrainer on the same work, step by step.
+"""TRL's side of a comparison: its GRPOTrainer step by step: ``-m scripts.bench._trl CASE MODEL SCRATCH STEPS``.
 
-    python -m scripts.bench._trl CASE MODEL_FOLDER SCRATCH_FOLDER STEPS
-
-Settings that would slow TRL down without being part of the work are off: gradient checkpointing (its default),
-completion logging, evaluation and saving. Mixed precision, its default, is on in the bfloat16 case only.
-Completions get their lengths from the case's table: the end of the text is impossible before and certain then. Episodes
-are played by TRL's own tool loop in the environment :class:`Book`.
+What would slow TRL down without being part of the work is off: gradient checkpointing (its default), completion
+logging, evaluation and saving; mixed precision, its default, is on in the bfloat16 case only.
 """
 
 from __future__ import annotations
@@ -105,8 +101,6 @@ class Steps(TrainerCallback):
 
 
 class Book:
-    """The environment: one tool."""
-
     def reset(self, **_: Any) -> None:
         """Nothing is added to the prompt."""
 

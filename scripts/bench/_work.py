@@ -42,8 +42,6 @@ LEARNING_RATE = 1e-6
 
 @dataclass(frozen=True)
 class Work:
-    """One case: what is sampled and trained in a step, the same on both sides."""
-
     what: str
     prompts: tuple[str, ...]
     group: int
@@ -104,8 +102,6 @@ def search(query: str) -> str:
 
 @dataclass(frozen=True)
 class ToolWork:
-    """One case, the same on both sides."""
-
     what: str
     prompts: tuple[str, ...] = PROBLEMS
     group: int = 4
@@ -197,7 +193,6 @@ def is_call(tokens: int) -> bool:
 
 
 def with_template(model: Path, folder: Path) -> Path:
-    """The model's files with Qwen 2.5's chat template, which both sides know: TRL reads calls of known ones only."""
     from transformers import AutoTokenizer
     from trl.chat_template_utils import qwen2_5_chat_template
 

@@ -1,11 +1,8 @@
 """Short runs of the algorithms on a card: against the same on the CPU, made twice, and killed and resumed.
 
-    python -m scripts.bench card_runs
-
-The pocket model, four steps, one process, float32 where the name does not say otherwise. ``first_step`` is of the step
-that both make with the same weights: tokens are drawn with the host's random numbers, so that both sample the same
-unless rounding decides. A killed run gets SIGKILL after two steps; it is compared with the uninterrupted one by digests
-of metrics and weights, and so is a second uninterrupted one: what a card adds in another order is no fault of resuming.
+The pocket model, four steps, float32 where the name does not say otherwise. ``first_step`` is of the step that both
+make with the same weights; both sample the same tokens unless rounding decides. A killed run gets SIGKILL after two
+steps; what a card adds in another order is no fault of resuming, so a second uninterrupted run is compared too.
 """
 
 from __future__ import annotations
@@ -60,7 +57,9 @@ def run_case(case: tuple[str, ...]) -> dict[str, Any]:
         for name, device in (("cpu", "cpu"), ("card", "cuda"), ("again", "cuda")):
             _process.finish(words(case, device, folder / name, *precision), folder)
         killed = folder / "killed"
-        was_killed = _process.kill_when(lambda: _steps(killed) >= 2, words(case, "cuda", killed, *precision), folder)
+        was_killed = _process.kill_when(
+            lambda: any(row["step"] >= 2 for row in rows_of(killed)), words(case, "cuda", killed, *precision), folder
+        )
         if was_killed:
             _process.finish(["train", "--resume", str(killed)], folder)
         digests = {name: digest_of(folder / name) for name in ("card", "again", "killed")}
@@ -74,10 +73,6 @@ def run_case(case: tuple[str, ...]) -> dict[str, Any]:
         }
 
 
-def _steps(run: Path) -> int:
-    return max((row["step"] for row in rows_of(run)), default=0)
-
-
 def _equal(a: Mapping[str, str], b: Mapping[str, str]) -> str:
     differ = [what for what in ("metrics", "weights") if a[what] != b[what]]
     return f"other {' and '.join(differ)}" if differ else "bit for bit"
@@ -87,15 +82,12 @@ def _compared(cpu: Path, card: Path) -> dict[str, Any]:
     """Values of the first step on both, and the largest relative difference of all that it reports."""
     a, b = (next(row for row in rows_of(run) if row["step"] and "loss" in row) for run in (cpu, card))
     shown = {key: [a[key], b[key]] for key in KEYS if key in a and key in b}
-    gaps = {key: abs(a[key] - b[key]) / max(abs(a[key]), abs(b[key]), 1e-3) for key in _numbers(a) & _numbers(b)}
+    numbers = [{key for key, value in row.items() if isinstance(value, int | float)} for row in (a, b)]
+    gaps = {k: abs(a[k] - b[k]) / max(abs(a[k]), abs(b[k]), 1e-3) for k in numbers[0] & numbers[1]}
     worst = max(gaps, key=lambda key: gaps[key])
-    unshared = sorted(_numbers(a) ^ _numbers(b))
+    unshared = sorted(numbers[0] ^ numbers[1])
     more = {"only_one_has": unshared} if unshared else {}
     return {**shown, "largest_difference": {worst: float(f"{gaps[worst]:.1e}")}, **more}
-
-
-def _numbers(row: Mapping[str, Any]) -> set[str]:
-    return {key for key, value in row.items() if isinstance(value, int | float)}
 
 
 def _change_gap(run: Path, other: Path) -> float | None:

@@ -1,11 +1,7 @@
 """A flat list of facts against a scratchpad, on chains, for a model that reads a bounded number of words.
 
-    python -m scripts.bench context_crossover
-
-The model (`suites/chains.py` of rlhf-plugin-agents) is deterministic: it makes no mistakes on what it sees and
-knows nothing else, so agents differ only in what they send. For facts of three lengths, four windows and four ways of
-losing what does not fit, the share of right answers by length of the chain; beside it what is sent, and the figures of
-another repository for the same two agents, which were made with a service's model and are quoted, not repeated.
+The model (`suites/chains.py` of rlhf-plugin-agents) makes no mistakes on what it sees and knows nothing else, so agents
+differ only in what they send. The published figures of the same two agents were made with a service's model.
 """
 
 from __future__ import annotations
@@ -39,7 +35,6 @@ PUBLISHED = {
 
 
 def played(agent: AgentConfig, facts: str, hops: int, count: int, window: int | None, cut: Cut) -> dict[str, float]:
-    """Some chains of one length by one agent: the share of right answers, and what was sent for a chain."""
     kind, filler = FACTS[facts]
     tasks = chain_tasks([hops], count, 0, filler)
     scripts: Any = {t.id: ChainReader(kind) for t in tasks}  # type: ignore[arg-type]
@@ -59,7 +54,6 @@ def crossover(hops: Sequence[int], curves: Mapping[str, Sequence[float]]) -> int
 
 
 def condition(facts: str, window: int, cut: Cut, hops: Sequence[int], count: int) -> dict[str, Any]:
-    """Both agents under one condition: the share of right answers for each length."""
     curves = {
         name: [round(played(agent, facts, n, count, window, cut)["right"], 3) for n in hops]
         for name, agent in AGENTS.items()

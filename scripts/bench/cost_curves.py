@@ -1,10 +1,4 @@
-"""Seconds of one of our GRPO steps against group size and completion length.
-
-    python -m scripts.bench cost_curves
-
-SmolLM2-135M, float32, two threads, ``rlhf train`` itself: 4 prompts x 2 to 32 completions of 64 tokens; 2 prompts x 4
-completions of 64 to 1024 tokens. A short warm-up step and one counted step each.
-"""
+"""Seconds of one of our GRPO steps against group size and completion length; SmolLM2-135M, float32, two threads."""
 
 from __future__ import annotations
 

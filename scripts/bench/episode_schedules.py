@@ -1,30 +1,20 @@
 """Episodes with slow tools: ``as_ready`` and ``by_count`` against lock step, and what a call costs beside its tool.
 
-    python -m scripts.bench episode_schedules episodes=[64]
-
-Each episode has 6 turns of the policy, a call after each but the last; a call takes 0.2 s, every 50th hangs until its
-deadline of 5 s, is killed, and the policy goes on. The native engine samples the embedded tool user ``pocket-tools``,
-or a Llama-type model with random weights and a prompt of 434 tokens, whose decoding is the bottleneck; float32, CPU.
-Every drawn token is replaced by that of a fixed call, so that the policy calls. ``lock step`` asks the engine for all
-turns of a round in one call, as for engines without streams.
-
-``bound_s`` is the larger of decoding alone (seconds inside the engine when tools answer at once, by_count) and of the
-slowest episode (its environment's seconds, and its turns decoded alone). ``calls``: 1 and 256 processes of an
-environment that answers at once: milliseconds per call through the journal, the host and the process, and start-up.
+Each episode has 6 turns, a call after each but the last, which takes 0.2 s; every 50th hangs until its deadline of 5 s.
+Every drawn token is replaced by that of a fixed call. ``lock step`` asks the engine for all turns of a round in one
+call, as for engines without streams. ``bound_s`` is the larger of decoding alone and of the slowest episode.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from scripts._distribution import install
+from scripts._distribution import installed
 from scripts.bench._late_tools import ENTRIES, MODULE, agent_of, writes_calls
 from scripts.bench._random_llama import random_llama
 
@@ -75,7 +65,6 @@ class Contest:
         self.engine = NativeEngine(model, self.tokenizer, 4096, keep_mib=8192)
 
     def play(self, side: str, episodes: int, latency_s: float = LATENCY_S, hang_every: int = HANG_EVERY) -> Any:
-        """(Seconds, seconds inside the engine, rollouts) of so many episodes."""
         from rlhf_core.models.prompt_format import Formatter
         from rlhf_core.types.rollouts import Prompt, PromptGroup, SamplingParams
 
@@ -175,15 +164,8 @@ def calls(processes: int = 256, repeats: int = 200) -> dict[str, Any]:
 
 
 def prepared(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    import sys
-
-    with tempfile.TemporaryDirectory() as folder:
-        install(Path(folder), "late_environment", MODULE, ENTRIES)
-        try:
-            return work()
-        finally:
-            sys.path.remove(folder)
-            sys.modules.pop("late_environment", None)
+    with installed("late_environment", MODULE, ENTRIES):
+        return work()
 
 
 def cases(rounds: int = 3, episodes: tuple[int, ...] = (64, 256)) -> dict[str, Callable[[], Any]]:

@@ -1,14 +1,8 @@
 """Keys and values kept between turns, against reading the whole context again at every turn.
 
-    python -m scripts.bench kv_reuse turns=[2,8] rounds=1
-
-16 episodes, a prompt of 600 tokens, turns of exactly 24 tokens, 40 tokens of results after each; random token ids, a
-Llama-type model with random weights, float32, CPU. ``shared``: one prompt for all 16, a group of 16 completions, read
-once by both sides. ``distinct``: 16 prompts, which both sides have to read, so that two turns cannot be twice as fast.
-
-Sides take turns; medians of the rounds. ``kept`` is the engine's stream of turns, ``read anew`` one ``generate`` call a
-turn, as for engines without streams. Both sample the same tokens, but where rounding moves a draw: the first token that
-differs is shown, by episode, turn and place, with the number of episodes that have one.
+A Llama-type model with random weights, float32, CPU; ``shared`` is one prompt for all 16 episodes, read once by both
+sides. ``kept`` is the engine's stream of turns, ``read anew`` one ``generate`` call a turn. Both sample the same
+tokens, but where rounding moves a draw.
 """
 
 from __future__ import annotations
@@ -51,7 +45,6 @@ class Contest:
         self.engine.ends = ()  # every turn has all its tokens
 
     def play(self, keep: bool) -> tuple[Rows, dict[str, Any]]:
-        """Tokens of every episode and turn, and what the stream counted."""
         from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
 
         sampling = SamplingParams(max_tokens=TURN)

@@ -1,9 +1,6 @@
 """float32 matrix products by torch's default (MKL) and by oneDNN, in 10^9 operations per second of one core.
 
-    OMP_NUM_THREADS=1 python -m scripts.bench matmul
-
 Shapes of SmolLM2-135M: rows x inputs x outputs; 32 rows is a decoding step, 512 rows a micro-batch of the update.
-Processor time is measured, so other programs hardly matter; the best of five.
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
 """What `rlhf memory plan` says against live tensor bytes of the same run, phase by phase.
 
-    RLHF_SMOLLM2_GGUF=SmolLM2-135M-Instruct.Q4_1.gguf python -m scripts.bench memory_plan
-
-Each row is a training run of two updates in processes of its own, its tensors counted by
-:class:`rlhf_plugin_preflight.memory.live.LiveBytes` (not resident memory, of which libraries and the allocator are a
-part), and the
-plan of its configuration, made before. Completions get all their tokens (``min_tokens``), as the plan assumes, and rows
-of SFT and DPO are equally long: the plan is for the heaviest of 200 micro-batches, of which so short a run sees a few.
-The 135M model is written as safetensors first, which sharded ranks read
-by parts; its rows have smaller batches (``SMALLER``), need RLHF_SMOLLM2_GGUF and are left out without. Rows of several
-processes are two ranks on gloo, of which the larger is measured. ``--missing`` goes on with rows that were not
-measured, ``--only "135M: sft"`` measures some.
-On cards the same rows are
-measured by :mod:`scripts.bench.memory_plan_cuda`.
+Each row is a training run of two updates in processes of its own. Completions get all their tokens, as the plan
+assumes, and rows of SFT and DPO are equally long: the plan is for the heaviest of 200 micro-batches, of which so short
+a run sees a few. The 135M model has smaller batches and needs RLHF_SMOLLM2_GGUF.
 """
 
 from __future__ import annotations
@@ -90,7 +80,6 @@ class Row(NamedTuple):
 
     @property
     def reference(self) -> str:
-        """Where its reference is, if it has one."""
         if self.algo == "dpo" and not self.more:
             return PRECOMPUTED
         return self.layout.reference if self.algo in ("dpo", "grpo", "ppo") else ""
@@ -118,7 +107,6 @@ def settings_of(model: str, row: Row) -> tuple[str, ...]:
 
 @cache
 def equal_rows() -> dict[str, str]:
-    """Files of demonstrations and of pairs in which every row has as many tokens as any other."""
     folder = Path(tempfile.mkdtemp(prefix="memory-plan-rows-"))
     prompts = [f"what is {a} plus {b} ?" for a in range(11, 30) for b in range(11, 30)][:200]
     chosen, rejected = ("the answer is a number and " * 2 + end for end in ("it is right .", "it is wrong ."))
@@ -134,7 +122,6 @@ def equal_rows() -> dict[str, str]:
 
 @cache
 def safetensors_folder() -> str:
-    """The 135M model, written for this benchmark as other models lie on disk."""
     folder = tempfile.mkdtemp(prefix="memory-plan-135m-")
     in_processes([partial(_write_safetensors, os.environ["RLHF_SMOLLM2_GGUF"], folder)])
     return folder

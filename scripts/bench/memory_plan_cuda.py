@@ -1,11 +1,7 @@
 """What `rlhf memory plan` says against what torch's allocator gave out on cards, in the same run, phase by phase.
 
-    RLHF_BENCH_MODEL=./Qwen2.5-0.5B-Instruct:./Llama-3.2-1B python -m scripts.bench memory_plan_cuda
-
-The rows are those of :mod:`scripts.bench.memory_plan`, with the smaller batches of its larger model, and FSDP with its
-reference offloaded (C). The truth is ``torch.cuda.max_memory_allocated`` of each phase on the card that has most; what
-was reserved is beside it. Rows of two processes need two cards and are left out with one. Each process starts anew, so
-that a row takes half a minute more than its run.
+The rows of :mod:`.memory_plan` with the smaller batches, and FSDP with its reference offloaded (C), for the models of
+RLHF_BENCH_MODEL. Rows of two processes need two cards and are left out with one.
 """
 
 from __future__ import annotations

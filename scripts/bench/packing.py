@@ -1,10 +1,6 @@
 """Seconds per token of packed rows, forward and backward, from 512 to 16,384 tokens in one row: they must not grow.
 
-    OMP_NUM_THREADS=1 python -m scripts.bench packing
-
-One layer a third as wide as SmolLM2-135M's, with random weights. A block of 128 tokens is a prompt of 16 with 8
-completions of 14 that share it, so that a longer row holds more sequences and no longer ones. Processor time, the best
-of five.
+One layer a third as wide as SmolLM2-135M's, with random weights; a longer row holds more sequences and no longer ones.
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
 """Pairs per second of scoring with a reward model: ours, TRL's RewardTrainer and transformers' pipeline.
 
-    python -m scripts.bench reward_scoring data=FOLDER
-
-SmolLM2-135M as a one-label classifier, float32, CPU, human preference pairs of hh-rlhf in the model's chat template,
-both sides of each pair scored. Sides take turns, in one process; medians of the rounds.
-
-- ``ours`` starts from texts, as ``rlhf reward score`` does: no padding, a pair's common conversation computed once;
-  ``ours, torch's products`` without oneDNN's matrix products, which the other sides do not have either;
-  ``ours, padded`` sorted by length instead, as before and for models that cannot be packed, also with torch's products;
-- ``TRL`` is ``RewardTrainer.evaluate()``, which had tokenized the pairs before the clock starts; its batch size of 8;
-- ``pipeline`` is transformers' text-classification pipeline on the rendered texts, with batches of 1 and of 8.
-
-Every side's scores are compared with ours: the same weights on the same tokens. Processor time is reported beside
-seconds, for on a busy machine it is disturbed less.
+SmolLM2-135M as a one-label classifier, float32, CPU, pairs of hh-rlhf. ``ours`` starts from texts, without padding and
+with a pair's common conversation computed once; ``TRL`` is ``RewardTrainer.evaluate()``, which had tokenized the pairs
+before the clock starts. Every side's scores are compared with ours.
 """
 
 from __future__ import annotations

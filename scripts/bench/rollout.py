@@ -1,19 +1,8 @@
 """Tokens per second of sampling: the native engine, transformers' ``generate`` and its continuous batching.
 
-    python -m scripts.bench rollout rounds=1
-
-SmolLM2-135M, float32, CPU, two threads; 4 prompts x 8 completions of exactly 64 tokens, and 8 prompts x 8 of 32 to 256
-tokens from a table. Sides take turns; medians of the rounds, and the processor time of all threads, which other
-programs disturb less. Every side produces the same number of tokens per row; the end of the text is banned, and
-
-- ``generate`` is given the lengths as TRL's side of ``step_time`` is: finished rows wait for the longest;
-- continuous batching gets each request's ``max_new_tokens``, and a bounded cache: left to itself it takes the share of
-  memory that it may have on a GPU, and the process is killed;
-- ``native, model's forward`` decodes with transformers' forward instead of packed weights, ``native, torch's products``
-  in addition with MKL's matrix products, as the other two have: what each is worth.
-
-Case ``b, 16 places`` asks what refilling is worth: 64 requests with 16 places, waiting ones entering as others end,
-against the same engine emptied before the next 16 enter.
+Every side produces the same number of tokens per row; the end of the text is banned. Continuous batching gets a bounded
+cache: left to itself it takes the share of memory that it may have on a GPU, and the process is killed. Case ``b, 16
+places`` asks what refilling is worth: waiting requests enter as others end, or once the engine is empty.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """What FSDP costs and saves beside DDP on two ranks: bytes that stay between steps, seconds, collectives of an update.
 
-    RLHF_SMOLLM2_GGUF=SmolLM2-135M-Instruct.Q4_1.gguf python -m scripts.bench sharding
-
-A GRPO update of all weights with AdamW in float32; two ranks on gloo, one thread each, which make steps under DDP and
-FSDP in turn. Static bytes are a rank's weights, moments and gradients that stay. The 135M model needs
-RLHF_SMOLLM2_GGUF and is left out without. Wanted of it: static bytes at most 0.65 of DDP's, a step at most 1.5 of its
-time.
+A GRPO update of all weights with AdamW in float32 on gloo, in turn. Wanted of the 135M model, which needs
+RLHF_SMOLLM2_GGUF: static bytes at most 0.65 of DDP's, a step at most 1.5 of its time.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """What training does to pocket-voice: gains on unseen sentences by what made the labels, by algorithm, against chance.
 
-    python -m scripts.bench speech_training folder=runs/speech-study
-
 Each arm is `rlhf tts train` with other labels, at equal numbers of clips: ``composite`` (its default), ``grpo`` (the
-same reward), ``mos`` (DNSMOS P.808 alone, guarded), ``features`` (the model on acoustic features alone, guarded,
-trained here on pairs by P.808), ``random`` (the control).
-Every voice says the forty unseen sentences, and for the table by category the thirty that were trained on (with DNSMOS
-and the proxy alone), once each. A gain is the mean over sentences of after less before; its standard error is over
-training seeds (over sentences where there is one seed). Nothing is tuned on the unseen sentences.
-
-The same command goes on where it stopped; ``arms`` and ``seeds`` make less.
+same reward), ``mos`` (DNSMOS P.808 alone, guarded), ``features`` (a model on acoustic features alone, guarded),
+``random`` (the control). A gain's standard error is over training seeds, over sentences where there is one seed.
 """
 
 from __future__ import annotations
@@ -89,7 +82,6 @@ def listened(folder: Path, name: str, model: str, jobs: int, count: int) -> dict
 
 
 def gains(before: Scores, after: list[Scores], rows: slice | list[int]) -> dict[str, Any]:
-    """Scorer -> mean gain over seeds, its standard error, and each seed's."""
     table = {}
     for name in (n for n in SHOWN if n in before):
         old = np.array(before[name], float)[rows]

@@ -1,8 +1,6 @@
 """Seconds per step against how stale rollouts may be: synchronous, and with a worker that samples beside the learner.
 
-The pocket recipe with the numeric verifier (32 prompts x 8 completions a step), and, where ``RLHF_SMOLLM2_GGUF`` names
-the model's file, SmolLM2-135M on 4 x 8 completions of 32 tokens. Each with one and with two threads per operation: a
-synchronous run may use both cores in every operation, two threads that overlap have one each. Medians over the steps
+A synchronous run may use both cores in every operation, two threads that overlap have one each. Medians over the steps
 in which the schedule has settled and over paired runs, in processes of their own, in turn.
 """
 

@@ -1,12 +1,8 @@
 """One whole GRPO step (rollout, reward, advantage, update), ours against TRL's GRPOTrainer on the same work.
 
-    python -m scripts.bench step_time model=SmolLM2-135M-Instruct.Q4_1.gguf
-
-No KL term, AdamW, micro-batches of 8 completions, two threads. Completions have the same lengths on both sides, from
-one table: in ours a request has its own ``max_tokens`` and the end of the text is banned, in TRL's the end is
-impossible before and certain at the row's last token. What differs is how the work is done, which is the question.
-Ours is ``rlhf train`` itself (``_ours.py``); TRL's settings are in ``_trl.py``; ``_sides.py`` takes turns. The ratio
-depends on the processor, whose name and whose matrix products' speed stand beside it.
+No KL term, AdamW, two threads. Completions have the same lengths on both sides: in ours a request has its own
+``max_tokens`` and the end of the text is banned, in TRL's the end is impossible before and certain at the row's last
+token. The ratio depends on the processor, whose name and speed stand beside it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A newcomer's first hour, timed: clone, install, every block of the tutorial, the page opened, the quickstart.
 
-    python -m scripts.bench strangers_path folder=../stranger
-
-The clone, the environment, the home folder and pip's cache are new. Nothing is run but what README and tutorial say.
+The clone, the environment, the home folder and pip's cache are new.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ def steps_of(tutorial: str) -> list[Step]:
 
 
 def timed(step: Step, folder: Path, env: Mapping[str, str]) -> dict[str, Any]:
-    """Run a step; wall seconds, and processor seconds of it and its children."""
     command = ["bash", "-c", step.command] if step.language == "bash" else [sys.executable, "-c", step.command]
     if step.language == "python" and (own := Path(env["VIRTUAL_ENV"]) / "bin/python").exists():
         command[0] = str(own)

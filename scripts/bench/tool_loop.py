@@ -1,11 +1,7 @@
 """Multi-turn GRPO with a tool, ours against TRL's tool loop: the same loss and gradient, then whole steps in turns.
 
-    RLHF_SMOLLM2_GGUF=SmolLM2-135M-Instruct.Q4_1.gguf python -m scripts.bench tool_loop
-
 First both sides are given the same episodes, token by token: prompts and results must be the same tokens, and loss and
-gradient agree to ``TOLERANCE``. Then ``rlhf train --env`` and TRL's ``GRPOTrainer(environment_factory=...)`` make whole
-steps in turns, in one run: sampling of all turns, parsing, calls, rewards, advantages, update. The case's table decides
-how many tokens a turn has and which turns are calls (``_work.py``), so that both do the same work.
+gradient agree to ``TOLERANCE``. The case's table decides how many tokens a turn has and which turns are calls.
 """
 
 from __future__ import annotations
@@ -159,7 +155,6 @@ def measure(case: str, model: Path | str, runs: int, threads: int = THREADS) -> 
 
 
 def cases(model: Path | None = None, runs: int | None = None) -> dict[str, Callable[[], dict[str, Any]]]:
-    """``runs`` are counted steps of each side."""
     return {
         case: lambda case=case, usual=usual: measure(case, model or smollm2(), runs or usual)
         for case, usual in RUNS.items()

@@ -1,12 +1,8 @@
 """One forward and backward over completions of unequal length: padded, packed, prompts shared, bfloat16, checkpointed.
 
-    python -m scripts.bench update_paths
-    python -m scripts.bench update_paths path=SmolLM2-135M-Instruct.gguf rounds=3
-
-All variants take turns in every round, in one process with one thread. CPU seconds are what to compare where other
-work shares the machine. Memory is the peak of resident memory above what was there before the variant began, the
-gradient included. Errors are against the padded forward: largest of the logprobs, and norm of the gradient's difference
-over its norm.
+All variants take turns in one process with one thread. Memory is the peak of resident memory above what was there
+before, the gradient included. Errors are against the padded forward: largest of the logprobs, and norm of the
+gradient's difference over its norm.
 """
 
 from __future__ import annotations

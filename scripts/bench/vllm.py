@@ -1,16 +1,8 @@
-"""Tokens per second of sampling with vLLM beside the native engine, and what a sync costs.
+"""Tokens per second of sampling with vLLM beside the native engine, and what a sync costs; with vLLM's own Python.
 
-    RLHF_VLLM_MODEL=./SmolLM2-135M-Instruct python -m scripts.bench vllm          # with vLLM's own Python
-
-N prompts x G completions of up to L tokens (``RLHF_VLLM_SIZE=64x8x256``, the default on CUDA; less
-on a CPU) with ``native`` and ``vllm_colocated`` in this process, and ``vllm`` servers started by the interpreter that
-``RLHF_VLLM_PYTHON`` names, if it does. vLLM cannot be kept from ending a completion without changing its logprobs, so
-that what was sampled is counted. Engines take turns; the figures are medians of the rounds. Every round has a new
-version of the weights, and an engine's pause is what it takes until it can sample from it: copying, its canary, and on
-CUDA waking up.
-
-On CUDA weights are float32 and engines compute in bfloat16. On a CPU vLLM is not compiled (``enforce_eager``), and
-computes in float32.
+vLLM cannot be kept from ending a completion without changing its logprobs, so that what was sampled is counted. Every
+round has a new version of the weights, and an engine's pause is what it takes until it can sample from it. On CUDA
+weights are float32 and engines compute in bfloat16; on a CPU vLLM is not compiled and computes in float32.
 """
 
 from __future__ import annotations
@@ -125,7 +117,6 @@ def rollout() -> dict[str, Any]:
 
 
 def loaded(path: str, kind: str) -> Any:
-    """The policy, on the device; on CUDA its layers compute in bfloat16."""
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
     from rlhf_core.models.precision import set_precision
@@ -176,7 +167,6 @@ def servers(policy: Any, kind: str, python: str) -> tuple[Any, Any]:
 
 
 def in_turns(engines: dict[str, tuple[Any, Any]], policy: Any, size: Size, rounds: int) -> dict[str, list[Round]]:
-    """A warm-up of each, then their turns, in another order every round."""
     names = list(engines)
     taken: dict[str, list[Round]] = {name: [] for name in names}
     for version in range(rounds + 1):
@@ -231,7 +221,6 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def summary(rounds: dict[str, list[Round]]) -> dict[str, Any]:
-    """Medians, each round's speed, and each engine's speed over the native one's in the same rounds."""
     speeds = {name: [turn.speed for turn in turns] for name, turns in rounds.items()}
     found: dict[str, Any] = {}
     for name, turns in rounds.items():

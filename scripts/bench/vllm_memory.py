@@ -1,10 +1,7 @@
 """What the memory plan says of vLLM in the training process against the memory that it takes, on a CPU.
 
-    RLHF_VLLM_MODEL=./SmolLM2-135M-Instruct python -m scripts.bench vllm_memory     # with vLLM's own Python
-
-The cache is measured as the bytes of vLLM's tensors; all of vLLM as the memory of this process alone (``uss``) that
-came with the engine and its first weights, after a smaller engine has loaded the libraries: vLLM packs weights into
-memory that no tensor owns.
+All of vLLM is the memory of this process alone (``uss``) that came with the engine and its first weights, after a
+smaller engine has loaded the libraries: vLLM packs weights into memory that no tensor owns.
 """
 
 from __future__ import annotations
@@ -15,13 +12,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from scripts.bench.vllm import CPU_ENVIRONMENT
+
 SETTINGS: dict[str, Any] = {
     "arguments": {"enforce_eager": True, "max_num_seqs": 32},
-    "environment": {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "TORCH_COMPILE_DISABLE": "1",
-    },
+    "environment": CPU_ENVIRONMENT,
 }
 CONTEXT = 2048
 

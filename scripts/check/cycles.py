@@ -6,8 +6,8 @@ Imports inside functions count, since they only hide a circle; those under ``if 
 from __future__ import annotations
 
 import ast
-from collections import deque
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from scripts.check.files import is_test, parse, python_files
@@ -18,11 +18,9 @@ Graph = Mapping[str, frozenset[str]]
 
 
 def check(root: Path) -> list[str]:
-    """Return one shortest circle through every module that is in one, each circle once."""
-    problems: list[str] = []
-    for folder in (root, *(project.folder for project in find_projects(root))):
-        problems += [" -> ".join(circle) for circle in circles(import_graph(folder, root))]
-    return problems
+    """Return a circle of each package that has one."""
+    folders = (root, *(project.folder for project in find_projects(root)))
+    return [" -> ".join(found) for folder in folders if (found := circle(import_graph(folder, root)))]
 
 
 def import_graph(folder: Path, root: Path) -> dict[str, frozenset[str]]:
@@ -85,33 +83,10 @@ def running(tree: ast.AST) -> Iterator[ast.AST]:
         yield from running(node)
 
 
-def circles(graph: Graph) -> list[list[str]]:
-    """A shortest circle through each module that is in one; modules of circles already found are not repeated."""
-    found: list[list[str]] = []
-    covered: set[str] = set()
-    for module in sorted(graph):
-        if module in covered:
-            continue
-        circle = shortest_circle(graph, module)
-        if circle:
-            found.append(circle)
-            covered |= set(circle)
-    return found
-
-
-def shortest_circle(graph: Graph, start: str) -> list[str]:
-    """The shortest way from a module back to itself, both ends included; empty if there is none."""
-    came_from: dict[str, str] = {}
-    queue = deque([start])
-    while queue:
-        module = queue.popleft()
-        for target in sorted(graph.get(module, ())):
-            if target == start:
-                path = [start, module]
-                while path[-1] != start:
-                    path.append(came_from[path[-1]])
-                return path[::-1] if module != start else [start, start]
-            if target not in came_from:
-                came_from[target] = module
-                queue.append(target)
+def circle(graph: Graph) -> list[str]:
+    """A circle, both ends the same module; empty if there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
     return []

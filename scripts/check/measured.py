@@ -45,13 +45,11 @@ def measure(file: Path) -> FileSize:
 
 
 def code_lines(text: str) -> set[int]:
-    """Return the numbers of the lines on which a token other than a comment lies."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return {n for t in tokens if t.type not in NO_CODE for n in range(t.start[0], t.end[0] + 1)}
 
 
 def docstring_lines(tree: ast.Module) -> set[int]:
-    """Return the numbers of the lines of every docstring, attributes' docstrings included."""
     return {
         number
         for node in ast.walk(tree)
@@ -69,7 +67,6 @@ def row(name: str, sizes: list[FileSize]) -> str:
 
 
 def public_names(root: Path) -> Iterator[tuple[str, int]]:
-    """Yield each public module of the core with the number of names in its ``__all__``."""
     modules = {f.stem for f in (root / "rlhf_core").glob("[!_]*.py")} | {p.name for p in packages(root)}
     for module in ("rlhf_core", *(f"rlhf_core.{name}" for name in sorted(modules))):
         names = getattr(importlib.import_module(module), "__all__", ())
@@ -86,7 +83,6 @@ def words(files: list[Path]) -> int:
 
 
 def documentation(root: Path) -> list[Path]:
-    """Return the written Markdown files: neither the generated reference nor the changelog."""
     markdown = [f for f in repository_files(root) if f.suffix == ".md" and not is_test(f.relative_to(root))]
     return [f for f in markdown if (root / "docs" / "reference") not in f.parents and f.name != "CHANGELOG.md"]
 

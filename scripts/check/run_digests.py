@@ -101,7 +101,6 @@ def digest_of(folder: Path) -> dict[str, str]:
 
 
 def canonical(value: Any) -> Any:
-    """JSON values without times and without names of cached files, which change with every new setting."""
     if isinstance(value, Mapping):
         kept = {k: v for k, v in value.items() if k not in ("time", "conditions", "digest") and "seconds" not in k}
         return {k: canonical(v) for k, v in kept.items()}
@@ -115,6 +114,7 @@ def sha(value: Any) -> str:
 
 def weights_digest(folder: Path) -> str:
     """Content hash of every tensor below a folder, by file and name (16 hex digits)."""
+    import torch
     from safetensors import safe_open
 
     digest = hashlib.sha256()
@@ -123,15 +123,8 @@ def weights_digest(folder: Path) -> str:
             for name in sorted(tensors.keys()):
                 tensor = tensors.get_tensor(name)
                 digest.update(f"{file.relative_to(folder)} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.contiguous().view(-1).view(dtype_of_bytes()).numpy().tobytes())
+                digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def dtype_of_bytes() -> Any:
-    """torch's unsigned byte."""
-    import torch
-
-    return torch.uint8
 
 
 def compare(now: Mapping[str, Mapping[str, str]], then: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -35,7 +35,6 @@ def start(name: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
-    """Until a run has logged a step, or is over."""
     rows = run / "metrics.jsonl"
     while process.poll() is None and (not rows.is_file() or f'"step": {step},' not in rows.read_text()):
         time.sleep(0.5)
@@ -43,7 +42,6 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> Non
 
 @contextmanager
 def dashboard(folder: Path) -> Generator[str, None, None]:
-    """A dashboard's address."""
     command = [*RLHF, "dashboard", folder.name, "--port", "0", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder.resolve().parent) as process:
         assert process.stdout is not None
@@ -92,7 +90,6 @@ def save(file: Path, png: bytes) -> None:
 
 
 def main() -> None:
-    """Train, and take the pictures while the second run goes on."""
     if missing():
         raise SystemExit(missing())
     PICTURES.mkdir(parents=True, exist_ok=True)

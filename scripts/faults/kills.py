@@ -1,13 +1,8 @@
 """Kills runs with kill -9, again and again, and compares what they become with an uninterrupted run.
 
-    python -m scripts.faults kills kills=10
-
-Five kinds of run: GRPO with rollouts two steps ahead; an environment with effects outside (each call appends a line to
-a file) and a pure one, each synchronous and with rollouts ahead. The process is killed once its files have grown so
-often, drawn at random (of five times four as soon as no call is under way), and resumed, until it has been killed so
-often and is done. Of each run: weights, metrics and trace against the uninterrupted run bit for bit, and every line of
-the file once. A kill during a call with effects (the journal says that it began) may change what follows, since the
-policy is told; it is counted apart, and no effect of it may come twice.
+A run is killed once its files have grown so often, drawn at random, four times of five as soon as no call is under way,
+and resumed. Weights, metrics and trace must be equal bit for bit. A kill during a call with effects may change what
+follows, since the policy is told; it is counted apart, and no effect of it may come twice.
 """
 
 from __future__ import annotations
@@ -120,7 +115,6 @@ KINDS = {
 
 @cache
 def inputs() -> Path:
-    """A folder with the environments' distribution, a model with random weights, and prompts."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -142,7 +136,6 @@ def inputs() -> Path:
 
 
 def under_way(run: Path) -> bool:
-    """Whether the journal holds a call that began and was not answered."""
     rows: list[dict[str, Any]] = []
     for file in sorted((run / "episodes").glob("rank-*.jsonl")):
         with contextlib.suppress(FileNotFoundError):  # it was renamed just now

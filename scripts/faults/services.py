@@ -1,19 +1,8 @@
 """Paid services with faults, and clients killed twice: is any row lost, any call paid for twice, does the cap hold?
 
-    python -m scripts.faults services
-
-Services are stand-ins on this machine that speak the real SDKs' protocols; every arrival may meet a fault. The clients
-are commands of their own that are killed with SIGKILL twice while they work and started again with the same words. The
-meter counts what the service would bill: also answers that it never delivered, that were cut short, or whose reader has
-died.
-
-``judge``    `rlhf reward score --reward judge` on 500 rows; once with a cap that leaves room, once with one that does
-             not, until it is raised
-``agents``   `rlhf eval agentbench_mini`, four agents on 36 tasks through Anthropic's and OpenAI's SDK; three starts
-             follow the kills: with a tight cap, with room, and with leave to repeat what may have been paid already
-
-A last start must send nothing. A question is known by the header ``x-question``: two tasks may ask the same words, and
-Anthropic's requests hold no seed that tells them apart.
+Services are stand-ins that speak the real SDKs' protocols. The clients, `rlhf reward score --reward judge` and `rlhf
+eval agentbench_mini`, are killed with SIGKILL while they work and started again with the same words. The meter counts
+what the service would bill, answers that it never delivered included. A last start must send nothing.
 """
 
 from __future__ import annotations
@@ -46,12 +35,10 @@ HOLDS = "billed <= ledger <= cap"
 
 
 def sets(settings: Mapping[str, Any]) -> list[str]:
-    """As ``--set`` takes them."""
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
 def killed(words: Sequence[str], folder: Path, service: Service, answers: int) -> bool:
-    """Start, and SIGKILL as soon as the service has made so many answers."""
     return kill_when(lambda: service.seen["answers"] >= answers, words, folder)
 
 
@@ -78,7 +65,6 @@ def judge_words(server: StandIn, folder: Path, count: int, cap: float) -> list[s
 
 
 def verdicts(folder: Path, count: int) -> dict[str, Any]:
-    """What is in the judge's output beside what should be."""
     rows = list(read_jsonl(folder / "scored.jsonl"))
     wrong = [row["id"] for row in rows if row["status"] == "ok" and row["parts"]["grade"] != expected(row)]
     return {
@@ -90,7 +76,6 @@ def verdicts(folder: Path, count: int) -> dict[str, Any]:
 
 
 def expected(row: Mapping[str, Any]) -> float:
-    """The grade that the service gives this row, whatever else happens."""
     text = delimited(("conversation", row["prompt"]), ("response", row["completion"]))
     return float(json.loads(by_question({"messages": [{"content": text}]}))["grade"])
 
@@ -161,7 +146,6 @@ def counted(evaluations: Sequence[Mapping[str, Any]], service: Service, folder: 
 
 
 def played(words: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """The evaluations of a start that is not killed."""
     return json.loads(finish(words, folder))["evaluations"]
 
 

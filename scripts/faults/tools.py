@@ -1,9 +1,6 @@
 """Many episodes whose tools hang or crash now and then: none is lost, no process is left, neighbours are undisturbed.
 
-    python -m scripts.faults tools episodes=10000
-
-Episodes are played in batches of 200 by the agent ``multi_turn`` in the environment ``faulty`` of a throw-away
-distribution; a stand-in engine writes one call and an answer. Of every 200 calls two hang and one crashes.
+Of every 200 calls two hang and one crashes; a stand-in engine writes one call and an answer.
 """
 
 from __future__ import annotations

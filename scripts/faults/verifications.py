@@ -1,11 +1,7 @@
 """Many verifications of which some hang, eat memory or crash: the worker pool beside math-verify called directly.
 
-    python -m scripts.faults verifications
-
-Both judge the same pairs of answers with math-verify. Of all calls 1 % loop for ever, 0.5 % want 64 GB and 0.1 % read
-address 0. The direct side is one process that has math-verify's own timeout (an alarm of whole seconds) and the same
-limit of memory; when it dies, it is started again behind the call that killed it, which is lost. It waits a whole
-second for every call that hangs, so that it may be given the first part of the same calls only.
+The direct side is one process that has math-verify's own timeout (an alarm of whole seconds) and the same limit of
+memory; when it dies, it is started again behind the call that killed it, which is lost.
 """
 
 from __future__ import annotations
@@ -16,11 +12,10 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +25,7 @@ from rlhf_core.workers.pool import VerifierPool
 from rlhf_core.workers.worker_handle import descendants
 from rlhf_plugin_verifiers.reward import worker_spec
 from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
-from scripts._distribution import install
+from scripts._distribution import installed
 
 FAULTS = (("hang", 0.01), ("memory", 0.005), ("segfault", 0.001))
 EXPECTED = {"": "ok", "hang": "timeout", "memory": "error", "segfault": "error"}
@@ -84,8 +79,6 @@ for line in open(sys.argv[1]).readlines()[int(sys.argv[3]):]:
 
 
 class Timed(VerifierPool):
-    """Keeps what each call took."""
-
     def verify(self, samples: Sequence[Sample]) -> list[Score]:
         """As the pool, with fresh times."""
         self.times: list[float] = []
@@ -116,15 +109,9 @@ def calls(count: int, seed: int) -> list[tuple[int, str, str, str]]:
     return made
 
 
-@contextmanager
-def distribution() -> Generator[Path, None, None]:
+def distribution() -> AbstractContextManager[Path]:
     """A throw-away package with the faulty verifier, importable here and in the workers."""
-    with tempfile.TemporaryDirectory() as name:
-        install(Path(name), "faulty_verifier", MODULE, "[rlhf.verifier]\nfaulty = faulty_verifier:FaultyConfig\n")
-        try:
-            yield Path(name)
-        finally:
-            sys.path.remove(name)
+    return installed("faulty_verifier", MODULE, "[rlhf.verifier]\nfaulty = faulty_verifier:FaultyConfig\n")
 
 
 def through_pool(
@@ -172,7 +159,6 @@ def sample(number: int, fault: str, gold: str, said: str) -> Sample:
 
 
 def directly(work: Sequence[tuple[int, str, str, str]], folder: Path, deadline_s: int) -> dict[str, Any]:
-    """All calls in one process, which is started again whenever a call kills it."""
     file = folder / "calls.jsonl"
     file.write_text("".join(json.dumps(call) + "\n" for call in work))
     answers: dict[int, tuple[str, float | None]] = {}

@@ -85,7 +85,6 @@ def shown(registry: Registry, algorithm: str) -> tuple[list[str], Mapping[str, l
 
 
 def markdown(columns: Sequence[str], rows: Mapping[str, Sequence[Any]]) -> str:
-    """A table of settings, one column of values for each model."""
     head = f"| setting | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
     lines = [f"| `{key}` | {' | '.join(f'`{json.dumps(value)}`' for value in row)} |\n" for key, row in rows.items()]
     return f"\n{head}{''.join(lines)}"

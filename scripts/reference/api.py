@@ -26,7 +26,6 @@ def section(topic: str) -> str:
 
 
 def row(name: str, thing: Any) -> str:
-    """A name and the first paragraph of its docstring."""
     documented = inspect.isclass(thing) or inspect.isfunction(thing)
     about = (inspect.getdoc(thing) or "").split("\n\n")[0] if documented else ""
     return f"| `{name}` | {' '.join(about.split()).replace('|', chr(92) + '|')} |\n"

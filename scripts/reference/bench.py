@@ -50,13 +50,11 @@ def section(title: str, records: Mapping[str, Any]) -> str:
 
 
 def figures(name: str, paths: Mapping[str, str]) -> str:
-    """Every figure of a record in words."""
     record = json.loads((FOLDER / f"{name}.json").read_text())
     return "; ".join(f"{what}: {said(dict(found(record, path.split('.'))))}" for what, path in paths.items())
 
 
 def found(value: Any, path: list[str]) -> Iterator[tuple[str, Any]]:
-    """(What stands for ``*``, value) of each that a path leads to; cases without it are left out."""
     if not path:
         yield "", value
     elif path[0] == "*":

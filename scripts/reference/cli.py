@@ -15,7 +15,6 @@ def page() -> str:
 
 
 def helps(command: click.Command, path: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
-    """Yield (command, help text) of a command and of everything under it."""
     context = click.Context(command, info_name=path.split()[-1], parent=parent, terminal_width=100)
     yield path, command.get_help(context)
     if isinstance(command, click.Group):

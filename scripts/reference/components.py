@@ -37,7 +37,7 @@ def pages() -> Mapping[str, str]:
         components = [(entry, registry.load(kind, entry.qualified)) for entry in entries]
         index.append(f"\n## {kind}\n\n| name | what | from |\n|---|---|---|\n")
         index += [index_row(entry, config) for entry, config in components]
-        parts = [f"# {title(kind)}\n\n[All kinds](../components.md)\n"]
+        parts = [f"# Components: {kind}\n\n[All kinds](../components.md)\n"]
         parts += [section(entry, config) for entry, config in components]
         texts[f"components/{kind}.md"] = "".join(parts)
     index.append("\n## study\n\n[Studies](studies.md) have a page of their own.\n")
@@ -45,13 +45,7 @@ def pages() -> Mapping[str, str]:
     return {"components.md": f"{INTRO}\n{kinds} · [study](#study)\n{''.join(index)}", **texts}
 
 
-def title(kind: str) -> str:
-    """The heading of a kind's page. Example: ``Components: loss``"""
-    return f"Components: {kind}"
-
-
 def index_row(entry: Entry, config: type[ComponentConfig]) -> str:
-    """Name, first sentence and distribution of one component."""
     link = f"components/{entry.kind}.md#{anchor(entry.name)}"
     return f"| [{entry.name}]({link}) | {first_sentence(config)} | {entry.distribution} |\n"
 
@@ -65,7 +59,6 @@ def section(entry: Entry, config: type[ComponentConfig]) -> str:
 
 
 def first_sentence(thing: Any) -> str:
-    """Of a docstring's first paragraph, in one line."""
     paragraph = " ".join(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0].split())
     return re.split(r"(?<!Dr\.)(?<=[.!?]) (?=[A-Z`])", paragraph)[0].replace("|", "\\|")
 

@@ -119,7 +119,6 @@ def default_of(value: ast.expr) -> str:
 
 
 def members(cls: type[enum.Enum]) -> str:
-    """An enumeration with its members."""
     body = body_of(cls)
     rows = [
         f"| `{cls.__name__}.{ast.unparse(node.targets[0])}` | {below(body, n)} |"
@@ -136,7 +135,6 @@ def section(cls: type) -> str:
 
 
 def hook(name: str) -> str:
-    """A hook, when it is called and its event's fields."""
     spec = getattr(hooks.Specs, name)
     when = plain(spec.__doc__ or "")
     event = event_of(name)
@@ -148,7 +146,6 @@ def hook(name: str) -> str:
 
 
 def event_of(name: str) -> type | None:
-    """The class of a hook's event; None for the one that takes the registry."""
     annotation = inspect.signature(getattr(hooks.Specs, name)).parameters.get("event")
     return None if annotation is None else getattr(hooks, str(annotation.annotation))
 

@@ -18,7 +18,6 @@ def page() -> str:
 
 
 def section(table: Table) -> Iterator[str]:
-    """The keys of one library: those with a counterpart, then the others."""
     yield from (f"## {table.peer}", "", f"{table.about}.", "")
     yield from ("| key | here | |", "|---|---|---|")
     for entry in table.entries:

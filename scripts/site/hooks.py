@@ -45,7 +45,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def generated(path: str, config: Any) -> File:
-    """The site's file for one path of the repository."""
     if path.endswith(PICTURES):
         return File.generated(config, site_path(path), abs_src_path=str(ROOT / path))
     text = (ROOT / path).read_text() if path.endswith(".md") else content(path)
@@ -53,7 +52,6 @@ def generated(path: str, config: Any) -> File:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Point links at pages of the site."""
     return relink(markdown, page.file.src_uri)
 
 

@@ -55,7 +55,6 @@ def repository_path(page: str) -> str:
 
 
 def relink(text: str, page: str) -> str:
-    """Turn a page's links between files of the repository into links between pages of the site."""
     place, folder = repository_path(page), posixpath.dirname(page) or "."
 
     def moved(match: re.Match[str]) -> str:

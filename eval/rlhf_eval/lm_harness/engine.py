@@ -48,7 +48,6 @@ class EngineLM(TemplateLM):
         return self.tokenizer.chat_template if chat_template else None
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as the model is fed it."""
         self.chat = True
         return str(
             self.tokenizer.apply_chat_template(

@@ -131,7 +131,6 @@ def _one_thread() -> None:
 
 
 def _raise(failed: Mapping[Key, Exception]) -> None:
-    """Report seeds that failed; the user's mistakes as such."""
     if not failed:
         return
     first = next(iter(failed.values()))

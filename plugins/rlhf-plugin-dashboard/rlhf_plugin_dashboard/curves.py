@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any
 
 from rlhf_plugin_dashboard.follow import Follower
+from rlhf_plugin_report.rows import is_count
 from rlhf_plugin_report.turns import is_turn, turns_of
 
 POINTS = 1000
@@ -72,7 +73,7 @@ class RunData:
         if new.restarted:
             self._rows.clear()
             self._epochs["metrics"] += 1
-        self._rows += [dict(_numbers(row)) for row in new.rows if _is_step(row.get("step"))]
+        self._rows += [dict(_numbers(row)) for row in new.rows if is_count(row.get("step"))]
         new = self._trace.read()
         if new.restarted:
             self._rollouts.clear()
@@ -92,10 +93,6 @@ class RunData:
         epoch, _, count = cursor.partition(".")
         known = epoch == str(self._epochs[stream]) and count.isascii() and count.isdigit() and len(count) < 16
         return int(count) if known and int(count) <= most else None
-
-
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and 0 <= value < 2**53
 
 
 def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -119,7 +116,6 @@ def _curves(rows: Iterable[Mapping[str, float]]) -> dict[str, tuple[list[float],
 
 
 def _thin(values: list[float]) -> list[float]:
-    """Evenly at most :data:`POINTS`, the last one always."""
     n = len(values)
     return values if n <= POINTS else [values[(i + 1) * n // POINTS - 1] for i in range(POINTS)]
 

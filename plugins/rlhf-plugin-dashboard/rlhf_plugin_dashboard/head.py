@@ -48,7 +48,6 @@ class Head:
     """When it last wrote something, in seconds since 1970."""
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """For the page, with its age instead of a time, for clocks differ."""
         row = asdict(self)
         written = row.pop("written")
         return {**row, "age": None if written is None else max(0.0, now - written)}

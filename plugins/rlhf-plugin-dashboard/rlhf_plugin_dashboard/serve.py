@@ -87,9 +87,7 @@ class Pages(Protocol):
     command: str
     """What printed the address."""
 
-    def answer(self, path: str, query: Any) -> Answer:
-        """The answer to ``path``, which is relative to the site's address."""
-        ...
+    def answer(self, path: str, query: Any) -> Answer: ...
 
 
 class Dashboard(ThreadingHTTPServer):

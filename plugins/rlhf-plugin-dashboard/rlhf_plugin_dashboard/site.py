@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -51,7 +50,6 @@ class Answer:
 
 
 def text(message: str, status: int) -> Answer:
-    """A plain sentence."""
     return Answer(f"{message}\n".encode(), "text/plain", status)
 
 
@@ -139,10 +137,9 @@ def group_of(metric: str) -> str:
 @cache
 def _asset(name: str) -> Answer:
     if name in BOKEH:
-        spec = find_spec("bokeh")  # it need not be imported
-        assert spec is not None, "the distribution depends on it"
-        assert spec.origin is not None, "bokeh is a package with an __init__.py"
-        body = (Path(spec.origin).parent / "server" / "static" / "js" / name).read_bytes()
+        from rlhf_plugin_report.charts import bokeh_file
+
+        body = bokeh_file(name).read_bytes()
     else:
         body = (files("rlhf_plugin_dashboard") / "templates" / ASSETS[name]).read_bytes()
     return Answer(body, TYPES[Path(ASSETS.get(name, name)).suffix], keep=name in BOKEH)

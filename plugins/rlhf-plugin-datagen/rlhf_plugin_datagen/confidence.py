@@ -31,7 +31,6 @@ def margins(reward: Any, pairs: Sequence[PreferencePair]) -> list[float | None]:
 
 
 def score_difference(chosen: Score, rejected: Score) -> float | None:
-    """``r(chosen) - r(rejected)``, None where one is missing."""
     if chosen.value is None or rejected.value is None or not (chosen.ok and rejected.ok):
         return None
     return float(chosen.value) - float(rejected.value)

@@ -80,7 +80,6 @@ class Flywheel:
         return [surest, control] if self.options["control"] else [surest]
 
     def train(self, training: Training) -> dict[str, Any]:
-        """Train one and measure it on the held-out pairs; an interrupted training goes on."""
         from rlhf_plugin_datagen.confidence import accuracy
 
         run = self.folder / f"{training.name}-run"
@@ -189,7 +188,6 @@ def finished(run: Path) -> bool:
 
 
 def plain(pair: PreferencePair) -> dict[str, Any]:
-    """A pair as a JSON line, without a margin."""
     from rlhf_plugin_datagen.confidence import row_of
 
     return {k: v for k, v in row_of(pair, None, {}).items() if k != "confidence"}

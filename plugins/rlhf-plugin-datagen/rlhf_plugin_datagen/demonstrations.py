@@ -27,7 +27,6 @@ Write the revised response alone, as it will be sent: no preface, no remark on t
 
 
 def demonstrations(items: Sequence[Item], generator: Meter, judge: Meter, settings: Settings) -> list[ItemResult]:
-    """Draft, critique, revision under the constitution; the revision is the completion."""
     drafts = texts_of(items, generator.ask([draft_request(item, settings) for item in items]))
     drafted = [item for item in items if drafts[item.id]]
     critiques = texts_of(drafted, judge.ask([critique_request(item, drafts[item.id], settings) for item in drafted]))
@@ -107,7 +106,6 @@ def texts_of(items: Sequence[Item], replies: Sequence[JudgeReply]) -> dict[str, 
 
 
 def estimate_demonstrations(item: Item, generator: Estimate, judge: Estimate, settings: Settings) -> None:
-    """A draft, a critique of it, and a revision by both."""
     rules, prompt, draft = len(numbered(settings.principles)), length(item.prompt), 4 * settings.max_tokens
     generator.add(rules + len(GUIDE) + prompt, settings.max_tokens)
     judge.add(rules + FRAME + len(CRITIQUE) + prompt + draft, settings.judge_tokens)

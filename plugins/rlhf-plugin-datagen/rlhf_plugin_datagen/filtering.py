@@ -83,7 +83,6 @@ def filter_pairs(
 
 
 def counts_by_stratum(strata: Sequence[str], kept_rows: Sequence[int]) -> dict[str, dict[str, int]]:
-    """Stratum -> pairs in it, and how many of them are kept."""
     kept = Counter(strata[i] for i in kept_rows)
     return {stratum: {"all": count, "kept": kept[stratum]} for stratum, count in Counter(strata).items()}
 
@@ -142,7 +141,6 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """How many pairs were kept, and how the model sees them."""
     kept, total = result["kept"], result["all"]
     click.echo(f"kept {kept['pairs']} of {total['pairs']} pairs by {result['by']} margin, in {result['output']}")
     if kept["mean_abs_margin"] is not None:

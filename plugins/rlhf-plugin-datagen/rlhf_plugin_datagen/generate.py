@@ -27,7 +27,6 @@ class Generate(click.Command):
 
 
 def brought(kind: str, parent: click.Context | None) -> click.Command | None:
-    """The command of another distribution beside this one that makes such data; None if there is none."""
     group: Any = parent.command if parent else None
     if parent is None or not isinstance(group, OpenGroup) or kind in OWN or group.has_own(parent, kind):
         return None

@@ -41,7 +41,6 @@ def grades(items: Sequence[Item], generator: Meter, judge: Meter, settings: Sett
 
 
 def responses(items: Sequence[Item], generator: Meter, settings: Settings) -> tuple[dict[str, str], set[str]]:
-    """(item -> response: its own, or one that is generated; ids of those that were cut off)."""
     texts = {item.id: item.completion for item in items if item.completion is not None}
     without = [item for item in items if item.completion is None]
     replies = generator.ask([response_request(item, f"{item.id}#response", 0, settings) for item in without])

@@ -91,7 +91,6 @@ def question(*texts: str) -> tuple[Message, ...]:
 
 
 def reply_text(reply: JudgeReply) -> str:
-    """A reply's text without the white space around it; "" if there is none."""
     return (reply.text or "").strip()
 
 

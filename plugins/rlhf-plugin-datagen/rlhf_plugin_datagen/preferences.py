@@ -67,7 +67,6 @@ def preference(item: Item, texts: Sequence[str], outcome: Outcome) -> ItemResult
 
 
 def estimate_preferences(item: Item, generator: Estimate, judge: Estimate, settings: Settings) -> None:
-    """Two responses, and two comparisons of the longest that they can be."""
     generator.add(length(item.prompt), settings.max_tokens, times=2)
     system = FRAME + len(SYSTEM) + len(BETTER) + len(numbered(settings.principles))
     judge.add(length(item.prompt) + system + 8 * settings.max_tokens, settings.judge_tokens, times=2)

@@ -24,7 +24,6 @@ SEVEN = (
 
 
 def read_constitution(path: str | None) -> tuple[str, ...]:
-    """Principles of a YAML list (or a mapping with ``principles``); None is :data:`SEVEN`."""
     if path is None:
         return SEVEN
     try:

@@ -11,7 +11,6 @@ from rlhf_core.cli import table
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Rows, what was left out and why, and what it took."""
     click.echo(f"{result['rows']} rows in {result['output']}")
     if result["left_out"]:
         why = ", ".join(f"{reason} {count}" for reason, count in sorted(result["left_out_reasons"].items()))
@@ -30,7 +29,6 @@ def show(result: Mapping[str, Any]) -> None:
 
 
 def show_estimate(estimate: Mapping[str, Any]) -> None:
-    """Requests, tokens and dollars before anything is asked."""
     click.echo(
         f"{estimate['kind']}: {estimate['prompts']} prompts, {estimate['done']} of them done; nothing is asked now\n"
     )
@@ -45,7 +43,6 @@ def show_estimate(estimate: Mapping[str, Any]) -> None:
 
 
 def estimate_row(role: str, part: Mapping[str, Any]) -> tuple[str, ...]:
-    """One line of the estimate's table."""
     return (
         role,
         part["asked"],

@@ -49,9 +49,10 @@ def run_batches(
         batch = waiting[first : first + job.batch_size]
         failed = run_batch(job, store, batch, *meters)
         unanswered |= failed
+        cost = sum(m.total.cost_usd for m in meters)
         say(
             f"{job.name}: {first + len(batch)} of {len(waiting)}; {len(store.rows)} rows, "
-            f"{len(store.left_out)} left out, {len(unanswered)} without an answer, {spent(meters):.4f} USD"
+            f"{len(store.left_out)} left out, {len(unanswered)} without an answer, {cost:.4f} USD"
         )
         silent = silent + len(batch) if len(failed) == len(batch) else 0
         only_errors = all(reason.startswith("error") for reason in failed.values())
@@ -141,8 +142,3 @@ def summary(job: Job, store: Store, meters: Sequence[Meter], unanswered: Mapping
         "usage": vars(usage_of_call),
         "usage_of_file": vars(usage_of_file),
     }
-
-
-def spent(meters: Sequence[Meter]) -> float:
-    """Dollars of this call."""
-    return sum(m.total.cost_usd for m in meters)

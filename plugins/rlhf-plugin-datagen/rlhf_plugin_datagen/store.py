@@ -84,7 +84,7 @@ def ids_of(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[s
 
 def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write the settings beside a new output; refuse to mix others into one that is there."""
-    settings_file = settings_path(path)
+    settings_file = path.with_name(f"{path.name}.settings.json")
     has_rows = path.is_file() and path.stat().st_size > 0
     if has_rows and not settings_file.is_file():
         raise ConfigError(f"--output '{path}' exists, and was not written by this command", fix="choose another")
@@ -99,8 +99,3 @@ def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
                 fix="go on with the same, or choose another --output",
             )
     write_json(settings_file, settings)
-
-
-def settings_path(path: Path) -> Path:
-    """Where an output's settings are kept."""
-    return path.with_name(f"{path.name}.settings.json")

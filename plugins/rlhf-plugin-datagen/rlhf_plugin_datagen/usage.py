@@ -54,17 +54,12 @@ class Meter:
             return []
         replies = list(self.judge.ask(requests))
         for request, reply in zip(requests, replies, strict=True):
-            item = item_of(request)
+            item = request.id.rpartition("#")[0]
             self.total.add(reply)
             self.items[item].add(reply)
             if not reply.ok and not reply.input_tokens:  # what took tokens was answered, if only by a refusal
                 self.unanswered.setdefault(item, f"{reply.status.value}: {reply.detail}")
         return replies
-
-
-def item_of(request: JudgeRequest) -> str:
-    """The item that a request belongs to."""
-    return request.id.rpartition("#")[0]
 
 
 @dataclass

@@ -68,7 +68,6 @@ class Verdict:
 
     @property
     def valid(self) -> bool:
-        """Whether it may be built on: it has a score, and nothing is wrong with it."""
         return self.worth > float("-inf")
 
     @property
@@ -106,7 +105,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.proposals = [proposal_of(r) for r in read_jsonl(folder / "proposals.jsonl")]
+        self.proposals = [Proposal(**{**r, "shown": tuple(r["shown"])}) for r in read_jsonl(folder / "proposals.jsonl")]
         self.verdicts = [Verdict(**r) for r in read_jsonl(folder / "verdicts.jsonl")]
         self.rounds = list(read_jsonl(folder / "rounds.jsonl"))
         self._files = {name: JsonlFile.resume(folder / f"{name}.jsonl") for name in ("proposals", "verdicts", "rounds")}
@@ -130,12 +129,10 @@ class Journal:
 
     @property
     def calls(self) -> int:
-        """Questions that were answered or failed, kept answers aside."""
         return sum(not p.cached for p in self.proposals)
 
     @property
     def spent_usd(self) -> float:
-        """What all answers cost."""
         return sum(p.cost_usd for p in self.proposals)
 
     @property
@@ -146,9 +143,3 @@ class Journal:
     def close(self) -> None:
         for file in self._files.values():
             file.close()
-
-
-def proposal_of(row: Mapping[str, Any]) -> Proposal:
-    """Read one line back."""
-    fields: dict[str, Any] = {**row, "shown": tuple(row["shown"])}
-    return Proposal(**fields)

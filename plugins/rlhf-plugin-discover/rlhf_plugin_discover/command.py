@@ -83,7 +83,6 @@ def discover(
 
 
 def plan_of(task: Task, config: DiscoverConfig) -> dict[str, Any]:
-    """What a dry run prints: the resolved configuration and the first question."""
     return {
         "task": task.name,
         "isolation": isolation(task),

@@ -96,8 +96,6 @@ class KissingConfig(LeftBehindConfig):
 
 
 class Budget(Config):
-    """Where discovery ends, whatever comes first; counted over all starts of one folder."""
-
     rounds: int = Field(default=10, ge=1)
     """Rounds of best-of-N."""
     calls: int | None = Field(default=None, ge=1)

@@ -26,14 +26,12 @@ class Conversation:
     """Attempts since then that were no better, oldest first."""
 
     def take(self, verdict: Verdict, archive: Archive) -> None:
-        """Go on from the new verdict."""
         if verdict.worth > archive.verdicts[self.parent].worth:
             self.build_on(verdict.id)
         else:
             self.failed.append(verdict.id)
 
     def build_on(self, parent: str) -> None:
-        """Begin again from an attempt."""
         self.parent, self.failed = parent, []
 
 
@@ -78,7 +76,6 @@ def verdict_text(verdict: Verdict, unit: str, max_characters: int) -> str:
 
 
 def beyond(parent: Verdict, unit: str, best: float) -> str:
-    """The best score, where the program at hand is not it."""
     return f" The best score so far is {best:g} {unit}." if best > parent.worth and parent.valid else ""
 
 

@@ -112,12 +112,10 @@ def verdict_row(verdict: Verdict | None) -> dict[str, Any] | None:
 
 
 def in_order(journal: Journal) -> list[Proposal]:
-    """Proposals by round and conversation."""
     return sorted(journal.proposals, key=lambda proposal: (proposal.round, proposal.slot))
 
 
 def report(summary: Mapping[str, Any], journal: Journal, archive: Archive) -> str:
-    """The course of the search, for people: where the best score rose, and what went wrong most."""
     unit = summary["unit"]
     lines = [
         f"# {summary['task']}: {score_text(summary['best'])} {unit}",

@@ -127,7 +127,6 @@ class Discovery:
                 c.build_on(self.archive.pick(random.Random(f"{self.config.seed}/{number}/{c.slot}")))
 
     def question(self, c: Conversation, number: int) -> tuple[JudgeRequest, Proposal]:
-        """What a conversation asks next, and the proposal without its answer."""
         config, verdicts = self.config, self.archive.verdicts
         shown = c.failed[max(0, len(c.failed) - config.history) :]
         turns = messages(
@@ -169,7 +168,6 @@ class Discovery:
                 self.improved(verdicts[p.id])
 
     def finish(self, number: int, seconds: float) -> None:
-        """Write the round's figures and say them."""
         ids = [p.id for p in self.journal.proposals if p.round == number]
         verdicts = [self.archive.verdicts[i] for i in ids if i in self.archive.verdicts]
         valid = [v for v in verdicts if v.valid]

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def options(files: Sequence[str], settings: Sequence[str], judge: str | None) -> dict[str, Any]:
-    """Configuration that the options stand for; ``--set`` wins over ``--judge``, that over files."""
     from rlhf_core.config import merge_settings, parse_settings, read_yaml
 
     merged: dict[str, Any] = {}

@@ -148,7 +148,6 @@ def check_models(plan: Comparison) -> None:
 
 
 def show(result: dict[str, Any], plan: Comparison, out: Path, as_json: bool) -> None:
-    """Print the table, or the whole result as JSON."""
     from rlhf_core.cli import emit_json, table
     from rlhf_plugin_evaluate import report
 
@@ -165,7 +164,6 @@ def show(result: dict[str, Any], plan: Comparison, out: Path, as_json: bool) -> 
 def run(
     plan: Comparison, ctx: Any, prompts: Sequence[Prompt], reward_config: Any, judge_config: Any, out: Path
 ) -> dict[str, Any]:
-    """Generate, score, judge, count; returns what ``result.json`` holds."""
     from rlhf_core.data import write_json
 
     with ExitStack() as stack:
@@ -187,7 +185,6 @@ def policy_figures(
     judge: Any,
     out: Path,
 ) -> dict[str, Any]:
-    """Rewards, lengths and KL of one policy and, unless it is the baseline, its win rates over it."""
     from rlhf_plugin_evaluate import judging, report
     from rlhf_plugin_evaluate.comparison import BASELINE
 

@@ -88,7 +88,6 @@ def reference_of(reference: str, baseline: str) -> str | None:
 
 
 def reward_of(registry: Registry, folder: str | None, name: str | None, settings: Sequence[str]) -> Any:
-    """The reward's Config, or None if neither a folder nor a name was given."""
     if folder is None and name is None:
         if settings:
             raise ConfigError("--set sets a reward, and none is named", fix="--reward NAME or --reward-model FOLDER")

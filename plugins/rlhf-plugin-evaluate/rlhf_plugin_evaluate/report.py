@@ -46,7 +46,6 @@ def measure(rows: Rows) -> dict[str, Any]:
 
 
 def against(rows: Rows, base: Rows, judge_rows: Rows | None, seed: int) -> dict[str, Any]:
-    """Win rates over the baseline by everything that can compare: gold, reward, judge."""
     outcomes: dict[str, list[float | None]] = {}
     for by in ("gold", "reward"):
         ours, theirs = values(rows, by), values(base, by)
@@ -67,7 +66,6 @@ def against(rows: Rows, base: Rows, judge_rows: Rows | None, seed: int) -> dict[
 
 
 def shown(rate: Rate | None) -> dict[str, Any] | None:
-    """JSON form of a rate."""
     return None if rate is None else {"rate": rate.rate, "interval": [rate.low, rate.high], "prompts": rate.n}
 
 
@@ -139,8 +137,6 @@ would make it infinite."""
 
 
 class Rate(NamedTuple):
-    """A share and its 95 % interval, over ``n`` prompts."""
-
     rate: float
     low: float
     high: float
@@ -148,7 +144,6 @@ class Rate(NamedTuple):
 
 
 def wins(ours: Sequence[float | None], theirs: Sequence[float | None], tolerance: float = 1e-9) -> list[float | None]:
-    """Win, tie or loss of each prompt by two scores; None where one is missing."""
     return [
         None if a is None or b is None else 1.0 if a > b + tolerance else 0.0 if b > a + tolerance else 0.5
         for a, b in zip(ours, theirs, strict=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from rlhf_core.config import ConfigError, PluginError
-from rlhf_plugin_recipes.files import flat, near
+from rlhf_core.config import ConfigError, PluginError, did_you_mean
+from rlhf_plugin_recipes.files import flat
 
 UNUSABLE = ("help", "json", "dry_run", "debug")
 """Options that the recipe itself gives or that would end the command."""
@@ -30,7 +30,7 @@ def find_command(words: Sequence[str]) -> click.Command:
         if found is None:
             raise PluginError(
                 f"there is no command `rlhf {' '.join(words)}`",
-                fix=near(word, names) or "install the plugin that brings it",
+                fix=did_you_mean(word, names) or "install the plugin that brings it",
             )
         command = found
     if isinstance(command, click.Group):
@@ -55,7 +55,7 @@ def arguments(command: click.Command, settings: Mapping[str, Any]) -> list[str]:
     for key, value in settings.items():
         param = params.get(key)
         if param is None:
-            raise ConfigError(f"unknown key '{key}'", fix=near(key, params) or f"one of: {', '.join(params)}")
+            raise ConfigError(f"unknown key '{key}'", fix=did_you_mean(key, params) or f"one of: {', '.join(params)}")
         many = param.multiple if isinstance(param, click.Option) else param.nargs == -1
         if isinstance(param, click.Argument):
             positional += _values(key, value, many)

@@ -59,7 +59,6 @@ def key_of(parts: Mapping[str, Any]) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two keys' parts, in words."""
     old, new = flat(before), flat(now)
     rows: list[str] = []
     for key in dict.fromkeys([*old, *new]):
@@ -87,7 +86,6 @@ def is_changed(path: Path, known: Mapping[str, Any]) -> bool:
 
 
 def digest_of(path: str) -> str:
-    """As :func:`rlhf_core.models.weights_digest`, which passes over a model's card, but of a file of any kind."""
     file = Path(path).expanduser()
     if file.suffix == ".md" and file.is_file():
         return hashlib.sha256(file.read_bytes()).hexdigest()[:16]

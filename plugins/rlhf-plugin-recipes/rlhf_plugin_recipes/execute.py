@@ -81,7 +81,6 @@ class Execution:
         return plans
 
     def forecast(self, plans: list[StagePlan]) -> list[tuple[str, str]]:
-        """Stage -> what would happen, in words."""
         known: dict[str, Made] = {}
         rows: list[tuple[str, str]] = []
         for planned in plans:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rlhf_core.config import ConfigError, merge_settings, parse_settings
+from rlhf_core.config import ConfigError, did_you_mean, merge_settings, parse_settings, read_yaml
 
 FLOW = "a value with ${...} inside { } or [ ] needs quotes: {path: '${stages.rm.model}'}"
 
@@ -32,29 +29,20 @@ def find_file(name: str, folder: str) -> Path:
     raise ConfigError(
         f"there is no {kind} '{name}'",
         why="it is neither a file nor one of those that are shipped",
-        fix=near(name, known) or f"one of: {', '.join(known)}; or the path of a YAML file",
+        fix=did_you_mean(name, known) or f"one of: {', '.join(known)}; or the path of a YAML file",
     )
 
 
 def read_mapping(file: Path, settings: Iterable[str]) -> dict[str, Any]:
     """The file's mapping with ``a.b=c`` settings over it."""
-    text = ""
     try:
-        text = file.read_text(encoding="utf-8")
-        twice = _twice(yaml.compose(text, Loader=yaml.SafeLoader))
-        data = yaml.safe_load(text)
+        return merge_settings(numbers(read_yaml(file)), parse_settings(settings))
     except RecursionError as error:
         raise ConfigError(f"'{file}' holds itself", why="an anchor (&) is used inside of what it names") from error
-    except yaml.YAMLError as error:
-        flow = FLOW if "${" in text else ""
-        raise ConfigError(f"'{file}' is not valid YAML", why=str(error), fix=flow) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"'{file}' cannot be read: {error}") from error
-    if twice:
-        raise ConfigError(f"'{twice}' is given twice", where=str(file), fix="rename one of them")
-    if not isinstance(data, dict):
-        raise ConfigError(f"'{file}' must hold a mapping, not {type(data).__name__}")
-    return merge_settings(numbers(data), parse_settings(settings))
+    except ConfigError as error:
+        if "not valid YAML" in error.what and "given twice" not in error.why and "${" in file.read_text():
+            raise ConfigError(error.what, why=error.why, fix=FLOW) from error
+        raise
 
 
 def numbers(value: Any) -> Any:
@@ -72,40 +60,15 @@ def numbers(value: Any) -> Any:
 
 
 def refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keys that nobody reads."""
     names = list(known)
     for key in given:
         if key not in names:
-            fix = near(str(key), names) or f"one of: {', '.join(names)}"
+            fix = did_you_mean(str(key), names) or f"one of: {', '.join(names)}"
             raise ConfigError(f"unknown key '{key}'", where=where, fix=fix)
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'?``, or nothing."""
-    names = difflib.get_close_matches(name, list(known), n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(repr(one) for one in names)}?" if names else ""
-
-
 def flat(value: Any, key: str = "") -> dict[str, Any]:
-    """Dotted key -> value of nested mappings; lists stay whole."""
     if isinstance(value, Mapping) and value:
         rows = (flat(one, f"{key}.{name}" if key else str(name)) for name, one in value.items())
         return {name: one for row in rows for name, one in row.items()}
     return {key: value}
-
-
-def _twice(node: Any, path: str = "") -> str:
-    """Dotted key that stands twice in one mapping; "" if none does."""
-    if isinstance(node, yaml.MappingNode):
-        keys = [str(key.value) for key, _ in node.value]
-        for key, (_, value) in zip(keys, node.value):
-            name = f"{path}.{key}".removeprefix(".")
-            if keys.count(key) > 1:
-                return name
-            if inner := _twice(value, name):
-                return inner
-    if isinstance(node, yaml.SequenceNode):
-        for one in node.value:
-            if inner := _twice(one, path):
-                return inner
-    return ""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config import ConfigError, parse_settings
-from rlhf_plugin_recipes.files import near, read_mapping, refuse_unknown
+from rlhf_core.config import ConfigError, did_you_mean, parse_settings
+from rlhf_plugin_recipes.files import read_mapping, refuse_unknown
 from rlhf_plugin_recipes.kinds import KINDS, Kind
 
 REFERENCE = re.compile(r"\$\{([^{}]*)\}")
@@ -50,12 +50,11 @@ class Recipe:
             raise ConfigError(
                 f"there is no stage '{name}'",
                 where=str(self.file),
-                fix=near(name, stages) or f"one of: {', '.join(stages)}",
+                fix=did_you_mean(name, stages) or f"one of: {', '.join(stages)}",
             )
         return stages[name]
 
     def after(self, name: str) -> set[str]:
-        """The stage and every one that depends on it."""
         names = {self.stage(name).name}
         for stage in self.stages:
             names |= {stage.name} if names & set(stage.needs) else set()
@@ -121,7 +120,7 @@ def _check_given(
     for name in parse_settings(settings).get("vars") or {}:
         if f"vars.{name}" not in used:
             known = [key for key in variables if f"vars.{key}" in used]
-            fix = near(name, known) or f"vars: {', '.join(known) or 'none'}"
+            fix = did_you_mean(name, known) or f"vars: {', '.join(known) or 'none'}"
             raise ConfigError(f"no stage uses '${{vars.{name}}}'", where=f"{file}, --set vars.{name}", fix=fix)
 
 
@@ -133,12 +132,15 @@ def _stage(name: str, section: Any, variables: Mapping[str, Any], file: Path) ->
         raise ConfigError(f"stage '{name}' has no kind", where=str(file), fix=f"kind: one of {', '.join(KINDS)}")
     kind = str(section["kind"])
     if kind not in KINDS:
-        fix = near(kind, KINDS) or f"one of: {', '.join(KINDS)}; an algorithm is `kind: train` with `algo: {kind}`"
+        fix = (
+            did_you_mean(kind, KINDS)
+            or f"one of: {', '.join(KINDS)}; an algorithm is `kind: train` with `algo: {kind}`"
+        )
         raise ConfigError(f"there is no kind of stage '{kind}'", where=where, fix=fix)
     known = {f"vars.{key}": value for key, value in variables.items()}
     for key, reference in references(section):
         if reference.startswith("vars.") and reference not in known:
-            fix = near(reference, known) or f"vars: {', '.join(variables) or 'none'}"
+            fix = did_you_mean(reference, known) or f"vars: {', '.join(variables) or 'none'}"
             raise ConfigError(f"'${{{reference}}}' is not defined", where=f"{where}, {key}", fix=fix)
     filled = fill(section, known)
     after, show = (_texts(filled.get(key), f"{where}, {key}") for key in ("after", "show"))
@@ -184,11 +186,11 @@ def _check_references(stage: Stage, stages: Mapping[str, Stage], file: Path) -> 
             raise ConfigError(
                 f"stage '{words[1]}' has no output '{words[2]}'",
                 where=f"{where}, {key}",
-                fix=near(words[2], outputs) or f"one of: {', '.join(outputs)}",
+                fix=did_you_mean(words[2], outputs) or f"one of: {', '.join(outputs)}",
             )
     for name in stage.needs:
         if name not in stages:
-            fix = near(name, stages) or f"one of: {', '.join(stages)}"
+            fix = did_you_mean(name, stages) or f"one of: {', '.join(stages)}"
             raise ConfigError(f"there is no stage '{name}'", where=where, fix=fix)
 
 

@@ -19,8 +19,6 @@ LOCAL = (".jsonl", ".json", ".parquet", ".yaml", ".gz")
 
 @dataclass(frozen=True)
 class Made:
-    """What a finished stage left."""
-
     folder: Path
     digests: Mapping[str, str]
     """Output -> hash of its content."""
@@ -116,7 +114,6 @@ def check_command(stage: Stage, settings: Mapping[str, Any]) -> None:
 
 
 def command_words(stage: Stage, settings: Mapping[str, Any], folder: Path) -> list[str]:
-    """Words after the command's own."""
     command = commands.find_command(stage.kind.command)
     decided = [key for key in settings if key in stage.kind.places]
     if decided:

@@ -27,7 +27,6 @@ class Store:
         self.current = root / "current.json"
 
     def folder(self, stage: Stage, key: str) -> Path:
-        """Where a stage of this key is made."""
         return self.root / f"{stage.name}-{key}"
 
     def latest(self, stage: Stage) -> dict[str, Any] | None:
@@ -59,7 +58,6 @@ class Store:
         return [name for name, row in record["outputs"].items() if not (folder / row["path"]).exists()]
 
     def begin(self, stage: Stage, key: str, parts: Mapping[str, Any], recipe: str) -> Path:
-        """The stage's folder, written down as the current one."""
         folder = self.folder(stage, key)
         folder.mkdir(parents=True, exist_ok=True)
         spent = 0.0 if (folder / DONE).exists() else _spent(folder)

@@ -20,7 +20,6 @@ log = logging.getLogger("rlhf.recipes")
 
 
 def write_summary(execution: Execution, status: str) -> dict[str, Any]:
-    """Write ``summary.json`` into the recipe's folder and return it."""
     root = execution.store.root
     summary = {
         "recipe": execution.recipe.name,

@@ -36,7 +36,7 @@ TRAIN = {"kind": "train", "algo": "reward_model"}
         ({"a": {"kind": "score", "reward": "verifier", "input": "gone.jsonl"}}, "'gone.jsonl' does not exist"),
         ({"a": {"kind": "command", "run": "reward wiegh"}}, "there is no command `rlhf reward wiegh`"),
         ({"a": {**PAIRS, "model": "./gone"}}, "'./gone' does not exist"),
-        ("stages:\n  a: {kind: pairs}\n  a: {kind: train}\n", "'stages.a' is given twice"),
+        ("stages:\n  a: {kind: pairs}\n  a: {kind: train}\n", "'a' is given twice"),
         ("stages:\n  a: {kind: pairs, model: ${vars.x}}\n", "needs quotes"),
         ("stages:\n  no: {kind: pairs}\n", "quotes around it"),
         ("stages: &a\n  b: {kind: pairs}\n  c: *a\n", "holds itself"),

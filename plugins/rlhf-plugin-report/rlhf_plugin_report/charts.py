@@ -35,14 +35,13 @@ SPREAD = "Scores and lengths"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 """Okabe and Ito's, told apart by people who do not see all colours; the lines differ by dash as well."""
 DASHES = ("solid", "dashed", "dotdash", "dotted")
+BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
 POINTS = 1000
 """Most points of a curve; a longer one is thinned evenly."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart, and the same in words."""
-
     metric: str
     place: str
     """Identifier of the element that it is drawn into."""
@@ -54,12 +53,16 @@ class Chart:
 
 @cache
 def library() -> str:
-    """bokeh's JavaScript and its plotting functions, from its wheel; bokeh itself is not imported."""
+    """bokeh's JavaScript and its plotting functions."""
+    return "\n".join(bokeh_file(name).read_text(encoding="utf-8") for name in BOKEH)
+
+
+def bokeh_file(name: str) -> Path:
+    """One of :data:`BOKEH` in bokeh's wheel; bokeh itself is not imported."""
     spec = find_spec("bokeh")
     assert spec is not None, "the distribution depends on it"
     assert spec.origin is not None, "bokeh is a package with an __init__.py"
-    folder = Path(spec.origin).parent / "server" / "static" / "js"
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in ("bokeh.min.js", "bokeh-api.min.js"))
+    return Path(spec.origin).parent / "server" / "static" / "js" / name
 
 
 def draw(runs: Sequence[RunView]) -> list[tuple[str, list[Chart]]]:

@@ -126,7 +126,6 @@ def _left_out(count: int, kept: int, limit: int, what: str) -> str:
 
 
 def _size(completion: Row) -> int:
-    """About the bytes of a completion on the page."""
     lists = sum(len(completion[key]) for key in PER_TOKEN if isinstance(completion.get(key), list))
     words = sum(len(str(completion.get(key, ""))) for key in ("text", "info", "turns"))
     return 150 + words + 8 * lists
@@ -186,7 +185,6 @@ def _distribution(measured: Sequence[tuple[int, float, int]]) -> list[Mapping[st
 
 
 def _pieces(run: StoredRun) -> Callable[[Any], list[str]] | None:
-    """A function from token ids to the text that each adds; None if the run's tokenizer cannot be had."""
     saved = [run.path / "checkpoints" / f"step-{n:06d}" / "model" for n in run.checkpoints[::-1]]
     trained = str((run.plan.config.get("model") or {}).get("path", ""))  # where the run saved nothing
     for place in (str(run.path / "final"), *map(str, saved), trained):

@@ -110,7 +110,6 @@ def _others(configured: Mapping[str, Any], warned: Sequence[Row], run: StoredRun
 
 
 def _lines(warned: Sequence[Row], monitors: Sequence[str], pattern: str) -> list[tuple[int, str, bool]]:
-    """(Step, warning, whether it ended the run) of the monitors' lines that fit."""
     return [
         (int(row.get("step", 0)), line, bool(row.get("stops")))
         for row in warned

@@ -44,7 +44,6 @@ class Pair:
 
     @property
     def id(self) -> str:
-        """The same for the same two sounds of the same prompt."""
         names = [self.kind, self.prompt, *(str(side.media.get("path")) for side in self.sides)]
         return hashlib.sha256("\n".join(names).encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -62,7 +61,7 @@ def pairs_of(run: Path, trace: Sequence[Row], samples: Sequence[Row]) -> list[Pa
         return media.get("kind") == "audio" and place_of(run, str(media.get("path", ""))) is not None
 
     asked = [row for row in trace if row.get("event") in ("prompt", "set_aside", "filtered")]
-    over_time = _over_time(samples, _of_sample, BEFORE_AFTER, there) or _over_time(asked, _first, EARLY_LATE, there)
+    over_time = _over_time(samples, lambda r: r, BEFORE_AFTER, there) or _over_time(asked, _first, EARLY_LATE, there)
     return [*_evenly(over_time), *_evenly(_by_score(asked, there))]
 
 
@@ -109,10 +108,6 @@ def _by_score(rows: Sequence[Row], there: Callable[[Row], bool]) -> list[Pair]:
 
 def _pair(kind: str, row: Row, first: Side, second: Side) -> Pair:
     return Pair(kind, str(row.get("prompt", "")), _maps(row.get("messages")), (first, second))
-
-
-def _of_sample(row: Row) -> Row:
-    return row
 
 
 def _first(row: Row) -> Row:

@@ -43,7 +43,6 @@ class Packer:
         self.shapes: dict[tuple[str, ...], int] = {}
 
     def row(self, row: Mapping[str, Any]) -> list[Any]:
-        """The number of the row's keys, then its values."""
         return [self._shape(row), *(self._value(key, value) for key, value in row.items())]
 
     def _shape(self, mapping: Mapping[str, Any]) -> int:

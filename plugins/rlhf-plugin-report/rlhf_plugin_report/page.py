@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from rlhf_plugin_report.charts import COLOURS, DASHES, draw, library
-from rlhf_plugin_report.completions import TOKENS, Row
+from rlhf_plugin_report.completions import TOKENS
 from rlhf_plugin_report.media import unembedded
 from rlhf_plugin_report.pack import in_script, packed, zipped
 from rlhf_plugin_report.read import PageView, RunView
@@ -155,7 +155,10 @@ def _thinned_tokens(run: RunView, share: float) -> RunView:
         return run
     kept = evenly(places, share)
     dropped = set(places).difference(kept)
-    rows = [_without_tokens(row) if n in dropped else row for n, row in enumerate(run.rollouts)]
+    rows = [
+        {key: value for key, value in row.items() if key not in TOKENS} if n in dropped else row
+        for n, row in enumerate(run.rollouts)
+    ]
     note = (
         f"token by token are {len(kept)} of the {len(places)} completions whose tokens the trace kept, evenly over the "
         f"trace: with all, this page would be larger than {MOST_BYTES / 1e6:g} MB. All are in trace.jsonl (rlhf "
@@ -180,7 +183,3 @@ def evenly(rows: Sequence[Any], share: float) -> Sequence[Any]:
     """A share of them, in their order and at the same distance from each other."""
     count = min(len(rows), math.floor(share * len(rows)))
     return rows if count == len(rows) else [rows[i * len(rows) // count] for i in range(count)]
-
-
-def _without_tokens(row: Row) -> Row:
-    return {key: value for key, value in row.items() if key not in TOKENS}

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.completions import read_completions
@@ -14,7 +14,7 @@ from rlhf_plugin_report.lights import Light, lights_of
 from rlhf_plugin_report.listening import Pair, pairs_of
 from rlhf_plugin_report.media import MOST, MediaReader
 from rlhf_plugin_report.plays import plays_of
-from rlhf_plugin_report.stored import lines_of
+from rlhf_plugin_report.stored import lines_of, mapping
 
 LIMIT = 10_000
 """Most completions of a run on a page, unless another number is asked for."""
@@ -192,20 +192,16 @@ def _damaged(file: str, lines: int) -> list[str]:
 def _warnings(summary: Mapping[str, Any], trace: Sequence[Mapping[str, Any]]) -> list[str]:
     said = [row for row in trace if row.get("event") == "warning" and not row.get("stops")]
     spoken = [f"step {row.get('step')}: {line}" for row in said for line in str(row.get("text", "")).splitlines()]
-    dropped = _mapping(summary.get("dropped"))
+    dropped = mapping(summary.get("dropped"))
     counted = [
         f"{key.replace('_', ' ')}: {n}"
         for key, n in dropped.items()
         if n and key not in ("scores_ok", "monitor_warnings" if spoken else "")
     ]
-    hooks = [f"hook {name} failed {n} times" for name, n in _mapping(summary.get("hook_errors")).items() if n]
+    hooks = [f"hook {name} failed {n} times" for name, n in mapping(summary.get("hook_errors")).items() if n]
     listed = summary.get("warnings")
     warned = [str(w) for w in listed] if isinstance(listed, list) else []
     return [*spoken, *warned, *counted, *hooks]
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _examples(samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -16,7 +16,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST)
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
     return isinstance(value, int) and 0 <= value < LARGEST
 
 
@@ -33,20 +33,16 @@ def _is_list(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _is_stretch(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(map(_is_count, value[:2])) and _is_text(value[2])
+    return isinstance(value, list) and len(value) == 3 and all(map(is_count, value[:2])) and _is_text(value[2])
 
 
 def _is_version_span(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(map(_is_count, value))
-
-
-def _is_flag(value: Any) -> bool:
-    return value in (0, 1)
+    return isinstance(value, list) and len(value) == 3 and all(map(is_count, value))
 
 
 _numbers = _is_list(lambda value: value is None or is_number(value))
 KINDS: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("step", "tokens"), _is_count),
+    **dict.fromkeys(("step", "tokens"), is_count),
     **dict.fromkeys(("text", "prompt"), _is_text),
     **dict.fromkeys(("score", "advantage"), is_number),
     **dict.fromkeys(("parts", "info"), _is_mapping),
@@ -63,11 +59,11 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
         ),
         _numbers,
     ),
-    "completion_ids": _is_list(_is_count),
+    "completion_ids": _is_list(is_count),
     "segments": _is_list(_is_stretch),
     "versions": _is_list(_is_version_span),
     "turns": _is_list(is_turn),
-    "mask": _is_list(_is_flag),
+    "mask": _is_list(lambda value: value in (0, 1)),
     "media": _is_list(_is_mapping),
 }
 ROW, COMPLETION, EXAMPLE = ("step", "prompt_id", "prompt"), ("text", "tokens"), ("id", "tokens")

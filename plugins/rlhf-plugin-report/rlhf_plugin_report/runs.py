@@ -174,7 +174,6 @@ def _labels(stored_runs: list[StoredRun]) -> list[str]:
 
 
 def _flat(value: Any, key: str = "") -> dict[str, Any]:
-    """Leaves of nested settings by dotted key."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if pairs is None or not value:
         return {key: value}

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from rlhf_core.config import read_yaml
 from rlhf_core.runs import RunDirError, StoredRun
+from rlhf_plugin_report.rows import is_count
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ def open_run(name: str) -> StoredRun:
     """The run at a path, or of that name under ``runs``; a :class:`DamagedRun` where a file of it cannot be read."""
     try:
         run = StoredRun.find(name)
-        if all(_whole(row) for row in run.metrics):
+        if all(is_count(row.get("step")) for row in run.metrics):
             return run
         return _what_is_left(run.path)
     except RunDirError:
@@ -75,7 +76,7 @@ def _what_is_left(folder: Path) -> DamagedRun:
     plan = read("plan.json") or {}
     config = plan.get("config") or _config(folder / "config.yaml")
     rows, broken = lines_of(folder / "metrics.jsonl")
-    whole = [row for row in rows if _whole(row)]
+    whole = [row for row in rows if is_count(row.get("step"))]
     if broken or len(whole) < len(rows):
         problems.append(f"metrics.jsonl: {broken + len(rows) - len(whole)} damaged lines are left out")
     steps = [p.name.removeprefix("step-") for p in (folder / "checkpoints").glob("step-*")]
@@ -85,7 +86,7 @@ def _what_is_left(folder: Path) -> DamagedRun:
             "Any",
             SimpleNamespace(
                 config=config if isinstance(config, Mapping) else {},
-                versions=_mapping(plan.get("versions")),
+                versions=mapping(plan.get("versions")),
                 components=plan.get("components") if isinstance(plan.get("components"), list) else [],
             ),
         ),
@@ -97,11 +98,6 @@ def _what_is_left(folder: Path) -> DamagedRun:
     )
 
 
-def _whole(row: Mapping[str, Any]) -> bool:
-    step = row.get("step")
-    return isinstance(step, int) and 0 <= step < 2**53  # JavaScript's integers
-
-
 def _config(file: Path) -> Mapping[str, Any]:
     try:
         return read_yaml(file)
@@ -109,7 +105,7 @@ def _config(file: Path) -> Mapping[str, Any]:
         return {}
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 

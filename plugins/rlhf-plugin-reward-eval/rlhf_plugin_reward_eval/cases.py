@@ -111,7 +111,7 @@ def _of_split(datasets: Datasets, split: str, folder: Path) -> tuple[list[Case],
     for source in datasets.sources:
         for record in source.records("pairs", split, Counter()):
             rows[source.name(record, split)] = (source.reader, record)
-            if is_audio_pair(record.row):
+            if record.row.get("chosen_audio") and record.row.get("rejected_audio"):
                 grids.append(read_audio_pair(source.reader, record, source.label, folder))
             elif is_grid(record.row):
                 grids += read_grid(source.reader, record, source.label)
@@ -135,11 +135,6 @@ def row_of(reader: RowReader, record: RawRow, source: str) -> Prompt:
     """Source, reference answer and further columns of a row, as a training run's prompts have them."""
     meta, _ = reader.rest(record, "completion", "completions", "response")
     return Prompt("", (), reader.answer(record, None), source, meta)
-
-
-def is_audio_pair(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a pair of clips."""
-    return bool(row.get("chosen_audio")) and bool(row.get("rejected_audio"))
 
 
 def read_audio_pair(reader: RowReader, record: RawRow, label: str, folder: Path) -> Case:

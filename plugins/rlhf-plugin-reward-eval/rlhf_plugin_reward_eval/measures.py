@@ -52,7 +52,6 @@ class Scored:
 
     @classmethod
     def of(cls, cases: Sequence[Case], chosen_N: Floats, rejected_N: Floats) -> Scored:
-        """Leave out pairs with a missing score."""
         scored_N = np.isfinite(chosen_N) & np.isfinite(rejected_N)
         return cls([c for c, ok in zip(cases, scored_N) if ok], chosen_N[scored_N], rejected_N[scored_N])
 
@@ -212,7 +211,7 @@ def against_gold(responses: Sequence[Response], scores_N: Floats, seed: int) -> 
     scored_N = np.isfinite(scores_N)
     golds_N = np.array([r.gold for r in responses])[scored_N]
     scores_N, clusters = scores_N[scored_N], [prompt_key(r.text.prompt) for r, ok in zip(responses, scored_N) if ok]
-    within_prompts = [spearman(scores_N[rows], golds_N[rows]) for rows in groups_of(clusters).values()]
+    within_prompts = [spearman(scores_N[rows], golds_N[rows]) for rows in stats.groups_of(clusters).values()]
     varied = [rho for rho in within_prompts if math.isfinite(rho)]
     interval = stats.bootstrap(lambda rows: spearman(scores_N[rows], golds_N[rows]), clusters, seed, 300)
     return {
@@ -225,14 +224,6 @@ def against_gold(responses: Sequence[Response], scores_N: Floats, seed: int) -> 
     }
 
 
-def groups_of(clusters: Sequence[Any]) -> dict[Any, list[int]]:
-    """Key -> its rows."""
-    groups: dict[Any, list[int]] = {}
-    for i, key in enumerate(clusters):
-        groups.setdefault(key, []).append(i)
-    return groups
-
-
 def best_of_n(responses: Sequence[Response], scores_N: Floats, seed: int) -> list[dict[str, Any]]:
     """Gold score of the response that the reward likes best of n, for n = 1, 2, 4, ...; empty without groups.
 
@@ -241,7 +232,7 @@ def best_of_n(responses: Sequence[Response], scores_N: Floats, seed: int) -> lis
     """
     golds_N = np.array([r.gold for r in responses])
     scored_N = np.isfinite(scores_N)
-    groups = groups_of([prompt_key(r.text.prompt) for r in responses])
+    groups = stats.groups_of([prompt_key(r.text.prompt) for r in responses])
     rows_by_prompt = [[i for i in rows if scored_N[i]] for rows in groups.values()]
     sizes = [len(rows) for rows in rows_by_prompt if len(rows) > 1]
     largest_n = int(np.quantile(sizes, 0.1, method="lower")) if sizes else 0

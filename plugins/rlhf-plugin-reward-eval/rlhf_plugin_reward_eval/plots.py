@@ -23,7 +23,6 @@ def check_plots(folder: Path) -> None:
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
-    """Write calibration, scores, probes, and best-of-N where there is one."""
     import matplotlib
 
     matplotlib.use("Agg")

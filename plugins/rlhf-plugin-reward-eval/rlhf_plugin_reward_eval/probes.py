@@ -149,7 +149,6 @@ def next_prompts(texts: Sequence[Text]) -> list[Text | None]:
 
 
 def control(scorer: Scorer, rows: Sequence[tuple[Text, Text]], seed: int, spread: float) -> dict[str, Any]:
-    """Score change from each text to its spoilt version; ``noticed``: how often it falls."""
     change_N = (scorer([spoilt for _, spoilt in rows]) - scorer([text for text, _ in rows])) / spread
     scored_N = np.isfinite(change_N)
     clusters = [prompt_key(text.prompt) for (text, _), ok in zip(rows, scored_N) if ok]

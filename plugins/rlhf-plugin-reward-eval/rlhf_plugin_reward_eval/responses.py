@@ -14,8 +14,6 @@ from rlhf_plugin_reward_eval.cases import Case, Text, prompt_key, row_of
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response whose worth is known."""
-
     text: Text
     gold: float
 

@@ -34,10 +34,7 @@ def bootstrap(
     """Percentile bootstrap over clusters (Efron and Tibshirani 1993): rows of one prompt are drawn together.
 
     Its tails are those of :func:`rlhf_core.runs.percentile_tails`, so that few prompts do not look like many."""
-    places: dict[Hashable, list[int]] = {}
-    for i, key in enumerate(clusters):
-        places.setdefault(key, []).append(i)
-    groups = [np.array(rows) for rows in places.values()]
+    groups = [np.array(rows) for rows in groups_of(clusters).values()]
     alone = len(groups) == len(clusters)
     rng = np.random.default_rng(seed)
     statistics_R: list[float] = []
@@ -49,6 +46,14 @@ def bootstrap(
         return Interval(math.nan, math.nan)
     low, high = np.quantile(values, percentile_tails(len(groups)))
     return Interval(float(low), float(high))
+
+
+def groups_of(clusters: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+    """Key -> its rows."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, key in enumerate(clusters):
+        groups.setdefault(key, []).append(i)
+    return groups
 
 
 def points(margins_N: Floats, tie: float = 0.0) -> Floats:

@@ -1,1 +1,0 @@
-"""Every agent on every suite with small models, beside published figures."""

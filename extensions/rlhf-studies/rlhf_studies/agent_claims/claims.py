@@ -50,7 +50,6 @@ class Claim:
 
 
 def between(suite: str, table: Mapping[str, tuple[float, ...]], kinds: tuple[str, ...]) -> list[Claim]:
-    """Each agent of a table against the one above it, by category."""
     names = list(table)
     return [
         Claim(suite, kind, a, b, round(table[b][i] - table[a][i], 1))

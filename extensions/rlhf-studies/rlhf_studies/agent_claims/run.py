@@ -18,6 +18,7 @@ from rlhf_studies.agent_claims.claims import CLAIMS, NOT_HERE
 from rlhf_studies.agent_claims.config import AgentClaimsConfig
 from rlhf_studies.agent_claims.verdict import Row, right, verdict
 from rlhf_studies.common.outside import data_file
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean
 
 BY_PATH = {"bfcl": "bfcl", "tau_bench": "tau_bench_retail"}
@@ -28,12 +29,7 @@ IN_TURNS: Mapping[str, Any] = {"max_turns": 8}
 """Besides, of agents that go on until they answer: small models do not stop by themselves."""
 
 
-class AgentClaims:
-    """The study."""
-
-    def __init__(self, config: AgentClaimsConfig) -> None:
-        self.config = config
-
+class AgentClaims(Study[AgentClaimsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         """Every agent on every suite; evaluations are kept, as `rlhf eval` keeps them."""
         lines, rows = list[dict[str, Any]](), dict[tuple[str, str], Sequence[Row]]()

@@ -58,7 +58,6 @@ def of_values(first: Sequence[Row], second: Sequence[Row]) -> dict[str, float]:
 
 
 def called(points: float, low: float, high: float, tasks: int) -> str:
-    """The word for a difference, by the rule of this module."""
     if tasks < ENOUGH:
         return f"{NO}: {tasks} tasks"
     if low <= points <= high:

@@ -1,1 +1,0 @@
-"""Seven algorithms on one task."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from rlhf_studies.arithmetic_algorithms.config import ArithmeticAlgorithmsConfig
 from rlhf_studies.common.plots import panels
 from rlhf_studies.common.runs import Run, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean
 
 ACCURACY, TRAINED = "eval/reward/part/answer", "reward/part/answer"
@@ -65,12 +66,7 @@ Curves = Mapping[str, Sequence[Sequence[Point]]]
 """Algorithm -> the points of each seed."""
 
 
-class ArithmeticAlgorithms:
-    """The study."""
-
-    def __init__(self, config: ArithmeticAlgorithmsConfig) -> None:
-        self.config = config
-
+class ArithmeticAlgorithms(Study[ArithmeticAlgorithmsConfig]):
     def settings(self, algorithm: str, seed: int) -> list[Mapping[str, Any]]:
         """The layers of one run's configuration; later ones win."""
         own = {"seed": seed, "trainer": {"name": algorithm, "steps": self.config.steps}}
@@ -153,7 +149,6 @@ def summarise(curves: Curves) -> list[dict[str, Any]]:
 
 
 def plot(curves: Curves, file: Path) -> None:
-    """Held-out accuracy by step and by second, and accuracy in training: mean and range of the seeds."""
     with panels(file, 1, 3, (15, 4.5)) as axes:
         for panel, (across, up, xlabel, ylabel) in zip(axes or (), PLOTTED):
             for algorithm, seeds in curves.items():

@@ -1,1 +1,0 @@
-"""Our verdicts on function calls beside the leaderboard's own checker."""

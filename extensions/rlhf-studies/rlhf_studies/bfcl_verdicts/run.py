@@ -15,17 +15,13 @@ from rlhf_plugin_agents.suites.bfcl import CATEGORIES, example, fault_in_calls, 
 from rlhf_studies.bfcl_verdicts.config import BfclVerdictsConfig
 from rlhf_studies.bfcl_verdicts.mutations import mutated
 from rlhf_studies.common.outside import data_file, other_python
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 
 MUTATIONS = 10
 
 
-class BfclVerdicts:
-    """The study."""
-
-    def __init__(self, config: BfclVerdictsConfig) -> None:
-        self.config = config
-
+class BfclVerdicts(Study[BfclVerdictsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         python = other_python(self.config.python, "bfcl-eval")
         rows = list(cases(data_file(self.config.data, "bfcl"), self.config.limit, seed))
@@ -43,7 +39,6 @@ class BfclVerdicts:
 
 
 def cases(folder: Path, limit: int | None, seed: int) -> Iterator[dict[str, Any]]:
-    """The example of every possible answer, then ten mutations of it."""
     for category, file in CATEGORIES.items():
         if category == "irrelevance":
             continue

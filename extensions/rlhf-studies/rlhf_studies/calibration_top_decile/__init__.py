@@ -1,1 +1,0 @@
-"""A reward model where it is most certain."""

@@ -22,17 +22,13 @@ from rlhf_plugin_reward_eval.stats import Bin, deciles, expected_calibration_err
 from rlhf_studies.calibration_top_decile.config import CalibrationTopDecileConfig
 from rlhf_studies.common.pocket import assistant, gold_of
 from rlhf_studies.common.runs import Run, runs_in
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 
 KINDS = ("held-out pairs", "policy, first steps", "policy, last steps")
 
 
-class CalibrationTopDecile:
-    """The study."""
-
-    def __init__(self, config: CalibrationTopDecileConfig) -> None:
-        self.config = config
-
+class CalibrationTopDecile(Study[CalibrationTopDecileConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         sweep = (self.config.sweep or folder.parent.parent / "lambda_sweep") / f"seed-{seed}"
         ctx, last, found = assistant(), self.config.last, dict[str, Any]()
@@ -94,7 +90,6 @@ class Judged:
         return aggregate(scores_NK, self.reward["aggregate"], self.reward["uncertainty_penalty"])
 
     def sampled(self, steps: Iterable[int], ctx: BuildContext) -> list[float]:
-        """Margins of the best- over the worst-scored completion of each prompt, negative if gold disagrees."""
         prompts, wanted = {p.id: p for p in ctx.datasets.prompts("train")}, set(steps)
         found: list[float] = []
         for row in read_jsonl(self.run.folder / "trace.jsonl"):

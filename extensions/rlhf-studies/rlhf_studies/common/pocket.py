@@ -34,7 +34,6 @@ def assistant() -> BuildContext:
 
 
 def gold_of(ctx: BuildContext, answer: Sample) -> float:
-    """Gold score of an answer to one of the assistant's prompts."""
     found = ctx.datasets.gold(answer)
     assert found is not None, "pocket/assistant has a gold score"
     return float(found["value"])

@@ -49,7 +49,6 @@ class Run:
         return [row for row in read_jsonl(self.folder / "metrics.jsonl") if not key or row.get(key) is not None]
 
     def gold(self) -> tuple[dict[str, float], dict[str, float]]:
-        """The first and the last held-out evaluation, by the names of :data:`GOLD`."""
         rows = self.rows(GOLD["gold"])
         first, last = ({name: float(row[key]) for name, key in GOLD.items()} for row in (rows[0], rows[-1]))
         return first, last
@@ -60,7 +59,6 @@ class Run:
         return log_of(self.folder).read_text()
 
     def drop_models(self) -> None:
-        """Remove the weights of a run whose metrics alone are wanted."""
         for name in ("final", "checkpoints"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
@@ -116,7 +114,6 @@ def first_member(run: Run) -> Path:
 
 
 def runs_in(folder: Path) -> list[Run]:
-    """The finished runs of a study's seed, by name."""
     found = [Run(path.parent) for path in sorted(folder.glob("*/summary.json"))]
     if not found:
         raise RunDirError(f"there are no finished runs in {folder}", fix=f"rlhf study run {folder.parent.name}")

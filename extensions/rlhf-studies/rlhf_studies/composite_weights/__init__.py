@@ -1,1 +1,0 @@
-"""The weights of a composite reward."""

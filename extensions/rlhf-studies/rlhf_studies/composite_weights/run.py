@@ -24,6 +24,7 @@ from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import encode_pairs
 from rlhf_studies.common.pocket import sampled_answers
 from rlhf_studies.common.runs import GOLD, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.composite_weights.config import CompositeWeightsConfig
 
@@ -38,12 +39,7 @@ STATIC = {
 GRPO = {"name": "grpo", "eval_samples": 200, "kl": {"coefficient": 0}, "checkpoint_every": 0}
 
 
-class CompositeWeights:
-    """The study."""
-
-    def __init__(self, config: CompositeWeightsConfig) -> None:
-        self.config = config
-
+class CompositeWeights(Study[CompositeWeightsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         use_matmul_backend("auto")
         policy = load_policy(ModelConfig())
@@ -63,7 +59,6 @@ class CompositeWeights:
         return linear_head(folder / "linear_head", self.config.pairs, seed, policy)
 
     def scored(self, model: Path, seed: int, policy: LoadedModel) -> Scored:
-        """Answers of the untrained policy with their gold score and the score of each part."""
         answers = sampled_answers(policy, self.config.prompts, self.config.answers, seed)
         registry = open_registry()
         config = registry.config("reward", "composite", parts(model, 0.5))
@@ -127,7 +122,6 @@ def known(values: Any) -> list[float]:
 
 
 def linear_head(folder: Path, pairs: int, seed: int, policy: LoadedModel) -> Path:
-    """Train it unless it is there; the folder that ``bradley_terry`` loads."""
     if folder.is_dir():
         return folder
     rows = open_datasets(Registry(), "pocket/assistant", limit=pairs).pairs("train")

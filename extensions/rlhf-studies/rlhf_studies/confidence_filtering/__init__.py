@@ -1,1 +1,0 @@
-"""Preference pairs that a reward model is sure of."""

@@ -27,6 +27,7 @@ from rlhf_plugin_reward.members import fit
 from rlhf_plugin_reward.net import RewardNet, fresh_net, new_head
 from rlhf_plugin_reward.pairs import encode_pairs
 from rlhf_plugin_reward.reward import by_length, score_ids
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.confidence_filtering.config import ConfidenceFilteringConfig
 
@@ -42,11 +43,8 @@ VARIANTS = {
 Pairs = Mapping[str, Sequence[PreferencePair]]
 
 
-class ConfidenceFiltering:
-    """The study. The trunk's features are computed once for all seeds that are run here."""
-
-    def __init__(self, config: ConfidenceFilteringConfig) -> None:
-        self.config = config
+class ConfidenceFiltering(Study[ConfidenceFilteringConfig]):
+    """The trunk's features are computed once for all seeds that are run here."""
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -108,7 +106,6 @@ def highest(rows: Rows, values: Any, keep: float) -> Rows:
 
 
 def gold_margins(pairs: Sequence[PreferencePair]) -> list[float]:
-    """Gold score of chosen minus that of rejected, pair by pair."""
     facts = {question: fact for fact, question in of_split("heldout")}
     found: list[float] = []
     for pair in pairs:
@@ -119,7 +116,6 @@ def gold_margins(pairs: Sequence[PreferencePair]) -> list[float]:
 
 
 def compared(found: Sequence[Mapping[str, Any]], variant: str, truth: str) -> tuple[str, str]:
-    """Agreement of one variant, and by how many points it differs from all pairs."""
     values = [seed[variant][truth]["rate"] for seed in found]
     gains = [100 * (value - seed["all"][truth]["rate"]) for value, seed in zip(values, found)]
     gain = f"{mean(gains):+.1f} pp ({min(gains):+.1f} to {max(gains):+.1f})"
@@ -127,7 +123,6 @@ def compared(found: Sequence[Mapping[str, Any]], variant: str, truth: str) -> tu
 
 
 def denied(found: Sequence[Mapping[str, Any]]) -> str:
-    """How often the first model denies the label of a pair that it was trained on."""
     share = {key: mean([seed["denied"][key] for seed in found]) for key in ("all", "surest_half")}
     return (
         f"The first model denies the label of {share['all']:.1%} of all pairs that it was trained on, and of "

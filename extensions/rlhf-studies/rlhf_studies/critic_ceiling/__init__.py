@@ -1,1 +1,0 @@
-"""How much of the returns PPO's critic could explain."""

@@ -17,6 +17,7 @@ from rlhf_plugin_pocket import gold_score
 from rlhf_plugin_pocket.data import load_prompts
 from rlhf_plugin_ppo.critic import Critic, trunk_of, width
 from rlhf_plugin_ppo.maths import explained_variance
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.critic_ceiling.config import CriticCeilingConfig
 
@@ -32,17 +33,11 @@ class Scored(NamedTuple):
     score: float
 
 
-class CriticCeiling:
-    """The study."""
-
-    def __init__(self, config: CriticCeilingConfig) -> None:
-        self.config = config
-
+class CriticCeiling(Study[CriticCeilingConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         return {task: self.measured(task, seed) for task in MAX_TOKENS}
 
     def measured(self, task: str, seed: int) -> dict[str, Any]:
-        """The share of the variance that prompts explain, and what the critic does."""
         policy, engine = load_sampler(open_registry(), ModelConfig())
         prompts, formatter = load_prompts(task, "train")[: self.config.prompts], Formatter(policy.tokenizer, "auto")
         asked = [formatter.encode([{"role": "user", "content": row["prompt"]}]) for row in prompts]
@@ -63,7 +58,6 @@ class CriticCeiling:
         }
 
     def fit(self, policy: LoadedModel, rows: Sequence[Scored], seed: int) -> dict[str, float]:
-        """Explained variance on held-out prompts by number of updates."""
         cut, updates = len(rows) // GROUP // 4 * GROUP, self.config.updates
         held, train = rows[:cut], rows[cut:]
         trunk = trunk_of(policy)

@@ -1,1 +1,0 @@
-"""Six mixes of conversational, synthetic and agentic data."""

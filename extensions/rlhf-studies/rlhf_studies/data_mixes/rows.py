@@ -52,7 +52,6 @@ def spoken(question: str, answer: str) -> list[dict[str, str]]:
 
 
 def conversational(count: int, seed: int) -> list[Row]:
-    """The annotator's pairs, so many of the training ones."""
     rows = load_pairs("train")
     if count > len(rows):
         raise UserError(f"a mix wants {count} of the annotator's pairs, and there are {len(rows)}", fix="fewer rows")
@@ -74,7 +73,6 @@ def synthetic(count: int, seed: int) -> list[Row]:
 
 
 def agentic(count: int, seed: int, split: Any) -> list[Row]:
-    """Pairs of whole plays as text: by the plan, against a beginner's whose answer is wrong."""
     rng, people, rows = random.Random(f"mixes/agentic/{split}/{seed}"), world(0, split), list[Row]()
     known = draw_questions(0, split, CALLS, QUESTIONS[split])
     while len(rows) < count:

@@ -21,6 +21,7 @@ from rlhf_plugin_reward.reward import SingleReward
 from rlhf_studies.common.pocket import write_jsonl
 from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.scores import auc_interval
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.data_mixes.config import DataMixesConfig
 from rlhf_studies.data_mixes.rows import Row, agentic, mixed
@@ -46,12 +47,7 @@ CLAIMS: Mapping[str, tuple[str, str, Sequence[str]]] = {
 """What is published -> the metric, the lower mix, and the higher ones."""
 
 
-class DataMixes:
-    """The study."""
-
-    def __init__(self, config: DataMixesConfig) -> None:
-        self.config = config
-
+class DataMixes(Study[DataMixesConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         mixes = {name: self.measured(name, seed, folder) for name in self.config.mixes}
         return {"start": accuracy(self.config.agent_start, self.config.tasks), "mixes": mixes}
@@ -117,7 +113,6 @@ def called(results: Mapping[int, Mapping[str, Any]], metric: str, lower: str, hi
 
 
 def pair_scores(model: Path, rows: Sequence[Row]) -> dict[str, float]:
-    """AUC of chosen against rejected with its interval over questions, and the share of pairs in the right order."""
     reward = SingleReward.load(BradleyTerryConfig(path=str(model)), "cpu")
 
     def scores(side: str) -> list[float]:

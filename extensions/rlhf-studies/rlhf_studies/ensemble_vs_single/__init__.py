@@ -1,1 +1,0 @@
-"""One reward model against an ensemble."""

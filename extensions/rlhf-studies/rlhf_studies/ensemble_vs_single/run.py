@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_studies.common.plots import panels
 from rlhf_studies.common.runs import Run, first_member, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.ensemble_vs_single.config import EnsembleVsSingleConfig
 
@@ -30,12 +31,7 @@ TRAINER = {
 }
 
 
-class EnsembleVsSingle:
-    """The study."""
-
-    def __init__(self, config: EnsembleVsSingleConfig) -> None:
-        self.config = config
-
+class EnsembleVsSingle(Study[EnsembleVsSingleConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         common = {"seed": seed, "trainer": {**TRAINER, "steps": self.config.steps}}
         ensemble = train(

@@ -1,1 +1,0 @@
-"""GSM8K with a small model."""

@@ -9,14 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import open_registry
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.models import ModelConfig
 from rlhf_eval.cli import suite_of
-from rlhf_eval.harness import Job, context, evaluate
+from rlhf_eval.harness import Job, evaluate
 from rlhf_eval.plot import curves
 from rlhf_eval.selectors import parse_selector
 from rlhf_eval.store import read
 from rlhf_studies.common.outside import data_file, model_path
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.gsm8k_best_of_n.config import Gsm8kBestOfNConfig
 
@@ -26,17 +27,12 @@ EXAMPLES = 5
 KEPT = ("prompts", "samples", "completions", "categories", "modes", "endings", "seconds")
 
 
-class Gsm8kBestOfN:
-    """The study."""
-
-    def __init__(self, config: Gsm8kBestOfNConfig) -> None:
-        self.config = config
-
+class Gsm8kBestOfN(Study[Gsm8kBestOfNConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         return {style: self.measured(style, seed, folder / style) for style in self.config.styles}
 
     def measured(self, style: str, seed: int, folder: Path) -> dict[str, Any]:
-        config, ctx = self.config, context(open_registry(), seed)
+        config, ctx = self.config, context_of(open_registry(), seed=seed)
         suite = suite_of(
             ctx,
             "gsm8k",

@@ -1,1 +1,0 @@
-"""Reward models of a real model on human pairs."""

@@ -11,6 +11,7 @@ from typing import Any
 from rlhf_studies.common.outside import data_file, model_path
 from rlhf_studies.common.real import configuration, kept_cost
 from rlhf_studies.common.runs import Run, first_member, rlhf, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.hh_reward_models.config import HhRewardModelsConfig
 
@@ -19,12 +20,7 @@ HELDOUT = 0.25
 KEPT = ("dropped", "reports", "evaluation_after")
 
 
-class HhRewardModels:
-    """The study."""
-
-    def __init__(self, config: HhRewardModelsConfig) -> None:
-        self.config = config
-
+class HhRewardModels(Study[HhRewardModelsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         pairs = data_file(self.config.data, "hh_rlhf")
         runs = {name: self.trained(name, pairs, seed, folder) for name in MODELS}
@@ -48,7 +44,6 @@ class HhRewardModels:
             return train(folder / name, settings, local)
 
     def evaluated(self, runs: Mapping[str, Run], pairs: Path, folder: Path) -> dict[str, Any]:
-        """What ``rlhf reward evaluate`` says of both."""
         output, ensemble = folder / "evaluation.json", folder / "models" / "ensemble"
         if not output.is_file():
             shutil.copytree(first_member(runs["ensemble"]).parent, ensemble, dirs_exist_ok=True)

@@ -1,1 +1,0 @@
-"""Instruction verdicts against the references."""

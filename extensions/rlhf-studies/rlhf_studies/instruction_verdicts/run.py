@@ -9,16 +9,12 @@ from typing import Any, NamedTuple
 from rlhf_core.data import read_rows
 from rlhf_plugin_verifiers.instructions.verifier import checks, judge
 from rlhf_studies.common.outside import data_file
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.instruction_verdicts.config import InstructionVerdictsConfig
 
 
-class InstructionVerdicts:
-    """The study."""
-
-    def __init__(self, config: InstructionVerdictsConfig) -> None:
-        self.config = config
-
+class InstructionVerdicts(Study[InstructionVerdictsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         compared = list(compare_ifeval(data_file(self.config.data, "ifeval"), self.config.every))
         compared += compare_ifbench(self.config.ifbench) if self.config.ifbench else []
@@ -52,7 +48,6 @@ class Compared(NamedTuple):
 
 
 def compare_ifeval(folder: Path, every: int = 1) -> Iterator[Compared]:
-    """Compare with every file of Google's verdicts; ``every=10`` takes each tenth row."""
     rows = read_rows(str(folder / "input_data.jsonl")).rows
     for file in sorted(folder.glob("*.jsonl.gz")):
         yield compare(file, rows, "strict" if "_strict" in file.name else "loose", every)

@@ -1,1 +1,0 @@
-"""The kissing number without a model."""

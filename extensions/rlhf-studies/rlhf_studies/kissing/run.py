@@ -13,6 +13,7 @@ from rlhf_core.rewards import Sample
 from rlhf_plugin_discover.baseline import program_of
 from rlhf_plugin_discover.config import KissingConfig as VerifierConfig
 from rlhf_plugin_discover.kissing.search import search, shell
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.kissing.config import KissingConfig
 
@@ -21,12 +22,7 @@ MILESTONES = (438, 566, 582)
 """438 is the best laminated lattice's number."""
 
 
-class Kissing:
-    """The study."""
-
-    def __init__(self, config: KissingConfig) -> None:
-        self.config = config
-
+class Kissing(Study[KissingConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         reached: list[tuple[int, float]] = []
         points = search(
@@ -54,7 +50,6 @@ class Kissing:
 
 
 def verdict(points: list[list[int]]) -> dict[str, Any]:
-    """What the verifier says of a program that states these points."""
     verifier = VerifierConfig().build(context_of(open_registry()))
     asked = Prompt("kissing", ({"role": "user", "content": ""},))
     try:
@@ -66,7 +61,6 @@ def verdict(points: list[list[int]]) -> dict[str, Any]:
 
 
 def exactly(points: list[list[int]]) -> dict[str, Any]:
-    """The condition in Python's integers, pair by pair."""
     started = time.perf_counter()
     longest = max(sum(x * x for x in p) for p in points)
     nearest = min(sum((x - y) ** 2 for x, y in zip(p, q)) for i, p in enumerate(points) for q in points[:i])

@@ -1,1 +1,0 @@
-"""An ensemble's uncertainty penalty."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_studies.common.runs import Run, first_member, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.lambda_sweep.config import LambdaSweepConfig
 
@@ -33,12 +34,7 @@ COLUMNS = {
 }
 
 
-class LambdaSweep:
-    """The study."""
-
-    def __init__(self, config: LambdaSweepConfig) -> None:
-        self.config = config
-
+class LambdaSweep(Study[LambdaSweepConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         trainer = {**TRAINER, "steps": self.config.steps}
         common = {"seed": seed, "dataset": "pocket/assistant", "trainer": trainer}
@@ -63,7 +59,6 @@ class LambdaSweep:
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """Gold score at the start, at its best and at the end; how the last policy writes; what members say."""
     gold = {int(row["step"]): row for row in run.rows("eval/gold/value")}
     values = {step: float(row["eval/gold/value"]) for step, row in gold.items()}
     best, last = max(values, key=lambda step: values[step]), max(values)

@@ -1,1 +1,0 @@
-"""Multi-turn GRPO on `lookup`, with controls."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf_core.runs import wilson
 from rlhf_studies.common.runs import Run, log_of, offering, rlhf
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.lookup_grpo.config import LookupGrpoConfig
 from rlhf_studies.lookup_grpo.unmasked import ENTRY
@@ -22,17 +23,11 @@ ARMS: Mapping[str, Mapping[str, object]] = {
 }
 
 
-class LookupGrpo:
-    """The study."""
-
-    def __init__(self, config: LookupGrpoConfig) -> None:
-        self.config = config
-
+class LookupGrpo(Study[LookupGrpoConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         return {arm: self.figures(self.trained(arm, seed, folder)) for arm in self.config.arms}
 
     def trained(self, arm: str, seed: int, folder: Path) -> Run:
-        """Make a run, go on with it, or find it."""
         place, heldout = folder / arm, self.config.heldout
         sources = [
             {"source": {"name": "lookup", "calls": [n], "prompts": heldout}, "label": f"calls{n}"} for n in CALLS

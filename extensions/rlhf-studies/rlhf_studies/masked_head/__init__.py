@@ -1,1 +1,0 @@
-"""The head on the policy's tokens alone, beside the head on every token."""

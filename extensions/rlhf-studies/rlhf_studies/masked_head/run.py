@@ -15,6 +15,7 @@ import torch
 from rlhf_core.models import ModelConfig, load_policy, use_matmul_backend
 from rlhf_core.training import completion_logprobs
 from rlhf_studies.common.outside import model_path
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.masked_head.config import MaskedHeadConfig
 
@@ -23,12 +24,7 @@ GROUP, PROMPT, TURNS, TURN, RESULT = 4, 300, 4, 24, 40
 MASK = ([True] * TURN + [False] * RESULT) * (TURNS - 1) + [True] * TURN
 
 
-class MaskedHead:
-    """The study."""
-
-    def __init__(self, config: MaskedHeadConfig) -> None:
-        self.config = config
-
+class MaskedHead(Study[MaskedHeadConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         use_matmul_backend("auto")
         model: Any = load_policy(ModelConfig(path=model_path(self.config.model))).model

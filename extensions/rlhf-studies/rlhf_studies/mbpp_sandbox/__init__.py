@@ -1,1 +1,0 @@
-"""MBPP in the sandbox."""

@@ -1,5 +1,3 @@
-"""What the entry point names."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -19,6 +19,7 @@ from rlhf_plugin_code.config import MBPPConfig
 from rlhf_plugin_code.sandbox import Sandbox
 from rlhf_plugin_code.verifiers import Asserts
 from rlhf_studies.common.outside import data_file
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.mbpp_sandbox.config import MbppSandboxConfig
 
@@ -29,12 +30,7 @@ MUTANT_TIMEOUT_S = 3.0
 Row = Mapping[str, Any]
 
 
-class MbppSandbox:
-    """The study."""
-
-    def __init__(self, config: MbppSandboxConfig) -> None:
-        self.config = config
-
+class MbppSandbox(Study[MbppSandboxConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         file = data_file(self.config.data, "mbpp", "sanitized-mbpp.json")
         rows = json.loads(file.read_text())[: self.config.rows]
@@ -56,7 +52,6 @@ class MbppSandbox:
 
 @contextmanager
 def verifier(timeout_s: float) -> Generator[Asserts, None, None]:
-    """The verifier ``mbpp``, closed at the end."""
     config = MBPPConfig.model_validate({"sandbox": {"timeout_s": timeout_s}})
     built = config.build(context_of(open_registry()))
     try:
@@ -106,7 +101,6 @@ def mutants(rows: Sequence[Row], seed: int) -> dict[str, Any]:
 
 
 def cold(rows: Sequence[Row]) -> dict[str, Any]:
-    """A new sandbox for each program."""
     started = time.perf_counter()
     for row in rows:
         with Sandbox() as sandbox:
@@ -160,7 +154,6 @@ def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def mutate(code: str, seed: int) -> str | None:
-    """The program with one change at a place drawn by ``seed``; None if there is none."""
     tree = ast.parse(code)
     found = list(places(tree))
     if not found:

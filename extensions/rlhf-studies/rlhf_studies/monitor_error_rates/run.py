@@ -13,6 +13,7 @@ import numpy as np
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_plugin_hacking.config import HackingConfig
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.monitor_error_rates.config import MonitorErrorRatesConfig
 from rlhf_studies.monitor_error_rates.simulate import Family, ramp, simulate, still
@@ -25,12 +26,7 @@ UNBOUNDED = ("gold, 20 readings",)
 RECORDED = {"recorded, reward is the truth": "", "recorded, pays for length": "length", "recorded, brevity": "brevity"}
 
 
-class MonitorErrorRates:
-    """The study."""
-
-    def __init__(self, config: MonitorErrorRatesConfig) -> None:
-        self.config = config
-
+class MonitorErrorRates(Study[MonitorErrorRatesConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         """Kind of run -> what is hacked, when, and what the monitor said of each run."""
         ctx = context_of(open_registry(), seed=seed, dataset={"name": "pocket/arithmetic"})
@@ -60,7 +56,6 @@ class MonitorErrorRates:
 
 
 def watched(rows: Steps, ctx: BuildContext) -> dict[str, int | None]:
-    """First step of a warning, and of a HARD_STOP."""
     monitor = HackingConfig(stop=False, repeat_every=1).build(ctx.with_(session=None))
     first: dict[str, int | None] = {"warned": None, "stopped": None}
     for step, row in enumerate(rows, 1):

@@ -35,8 +35,6 @@ ALWAYS_100 = still(100.0)
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of run. Scores are in units of the spread of answers' quality."""
-
     hack: str = ""
     """What is hacked; "" for a healthy run."""
     begin: float = 0.3

@@ -1,1 +1,0 @@
-"""The reward-hacking monitor where nothing is hacked."""

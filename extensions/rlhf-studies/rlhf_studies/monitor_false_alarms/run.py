@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_studies.common.runs import train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean
 from rlhf_studies.monitor_false_alarms.config import MonitorFalseAlarmsConfig
 
@@ -25,12 +26,7 @@ HARD_STOP = 2
 """The monitor's highest level."""
 
 
-class MonitorFalseAlarms:
-    """The study."""
-
-    def __init__(self, config: MonitorFalseAlarmsConfig) -> None:
-        self.config = config
-
+class MonitorFalseAlarms(Study[MonitorFalseAlarmsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         batch = {"rollout_batch_size": self.config.batch, "micro_batch_size": self.config.batch}
         config = {

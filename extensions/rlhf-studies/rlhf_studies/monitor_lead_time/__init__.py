@@ -1,1 +1,0 @@
-"""How early the reward-hacking monitor speaks."""

@@ -18,6 +18,7 @@ from rlhf_plugin_hacking.config import DivergenceConfig, HackingConfig
 from rlhf_plugin_hacking.second import SecondReward
 from rlhf_studies.common.pocket import assistant, gold_of
 from rlhf_studies.common.runs import Run, runs_in
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.monitor_lead_time.config import MonitorLeadTimeConfig
 from rlhf_studies.monitor_lead_time.second import SpotChecks, second_rewards
@@ -49,12 +50,7 @@ class Step:
     scores: list[Score] = field(default_factory=list)
 
 
-class MonitorLeadTime:
-    """The study."""
-
-    def __init__(self, config: MonitorLeadTimeConfig) -> None:
-        self.config = config
-
+class MonitorLeadTime(Study[MonitorLeadTimeConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         ctx, root = assistant(), folder.parent
         seconds = second_rewards(folder / "second_rewards", self.config.pairs, self.config.train, ctx)
@@ -106,7 +102,6 @@ def damage(golds: Sequence[float]) -> int | None:
 
 
 def replay(run: Run, seconds: Mapping[str, SecondReward | None], ctx: BuildContext) -> dict[str, Any]:
-    """First step of each alarm, by second reward; and when the gold score says that it went wrong."""
     steps, prompts = steps_of(run), {p.id: p for p in ctx.datasets.prompts("train")}
     golds = [fmean(gold_of(ctx, Sample(prompts[r.prompt_id], r.text)) for r in s.rollouts) for s in steps.values()]
     evaluations = {int(row["step"]): row for row in run.rows("eval/reward/mean")}
@@ -141,7 +136,6 @@ def alarms(
 
 
 def summary(runs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """By second reward and alarm: in how many hacked runs, how long before the damage, in how many clean runs."""
     hacked, clean = [run for run in runs if run["damage"]], [run for run in runs if not run["damage"]]
     rows: list[tuple[str, ...]] = []
     for name in names:

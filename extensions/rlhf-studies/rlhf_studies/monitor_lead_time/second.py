@@ -40,8 +40,6 @@ class Spotter:
 def second_rewards(
     root: Path, pairs: int, settings: Mapping[str, Any], ctx: BuildContext
 ) -> dict[str, SecondReward | None]:
-    """The second rewards that are compared; models are trained in ``root`` unless they are there."""
-
     def model(name: str, word_weight: float) -> SecondReward:
         path = reward_model(root / name, word_weight, pairs, settings)
         return SecondReward(DivergenceConfig(second=BradleyTerryConfig(path=str(path))), ctx)
@@ -59,7 +57,6 @@ def second_rewards(
 
 
 def reward_model(folder: Path, word_weight: float, pairs: int, settings: Mapping[str, Any]) -> Path:
-    """A reward model of pairs labelled by raters who like each word by ``word_weight``."""
     file = folder.with_name(f"{folder.name}.jsonl")
     if not file.is_file():
         write_jsonl(file, labelled_pairs(folder.name, word_weight, pairs))
@@ -67,7 +64,6 @@ def reward_model(folder: Path, word_weight: float, pairs: int, settings: Mapping
 
 
 def labelled_pairs(name: str, word_weight: float, count: int) -> list[dict[str, str]]:
-    """Pairs of the pocket world's candidates with labels drawn after Bradley and Terry."""
     usual = LABEL_WEIGHTS["words"]
     LABEL_WEIGHTS["words"] = word_weight
     try:

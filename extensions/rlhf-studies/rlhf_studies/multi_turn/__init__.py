@@ -1,1 +1,0 @@
-"""The whole conversation against the last turn."""

@@ -17,6 +17,7 @@ from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.reward import SingleReward
 from rlhf_studies.common.pocket import write_jsonl
 from rlhf_studies.common.runs import train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import interval, markdown, mean
 from rlhf_studies.multi_turn.config import MultiTurnConfig
 
@@ -31,12 +32,7 @@ Row = dict[str, Any]
 """Turns, chosen, rejected, and whether only truth tells the two apart."""
 
 
-class MultiTurn:
-    """The study."""
-
-    def __init__(self, config: MultiTurnConfig) -> None:
-        self.config = config
-
+class MultiTurn(Study[MultiTurnConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         rows = conversations("train", self.config.pairs)
         held = conversations("heldout", self.config.heldout)
@@ -77,7 +73,6 @@ def conversations(split: str, count: int) -> list[Row]:
 
 
 def conversation(rng: Random) -> Row | None:
-    """One labelled pair; None if both responses are the same."""
     known = rng.choice(list(facts()))
     fact = Fact(known.person, known.attribute, rng.choice(known.attribute.values))
     first, again = rng.sample(known.attribute.questions, 2)
@@ -112,7 +107,6 @@ def whole_conversations(rows: Sequence[Row], condition: str) -> list[dict[str, A
 
 
 def accuracy(model: Path, rows: Sequence[Row], condition: str) -> dict[str, Any]:
-    """Held-out accuracy with 95 % intervals, and tokens per conversation."""
     reward = SingleReward.load(BradleyTerryConfig(path=str(model)), "cpu")
 
     def scores(side: str) -> list[float]:

@@ -1,1 +1,0 @@
-"""What a reward without information does to a policy."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_core.config import parse_settings
 from rlhf_studies.common.runs import Run, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.noise_control.config import NoiseControlConfig
 
@@ -33,12 +34,7 @@ COLUMNS = {
 }
 
 
-class NoiseControl:
-    """The study."""
-
-    def __init__(self, config: NoiseControlConfig) -> None:
-        self.config = config
-
+class NoiseControl(Study[NoiseControlConfig]):
     def reward(self, name: str) -> dict[str, Any]:
         """The reward that trains, and the verifier beside it, with weight 0, that tells the truth."""
         verifier = {"name": "verifier"}
@@ -76,7 +72,6 @@ class NoiseControl:
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """Share of right held-out answers, KL from the start at the last step, and what moved."""
     held_out = [float(row[f"eval/{RIGHT}"]) for row in run.rows(f"eval/{RIGHT}")]
     steps = run.rows("grad_norm")
     return {

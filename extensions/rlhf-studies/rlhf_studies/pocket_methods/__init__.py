@@ -1,1 +1,0 @@
-"""Five methods from one policy."""

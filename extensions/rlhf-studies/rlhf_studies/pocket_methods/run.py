@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_core.config import Registry
 from rlhf_studies.common.runs import Run, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.pocket_methods.config import PocketMethodsConfig
 
@@ -44,12 +45,7 @@ COLUMNS = {
 Row = dict[str, float | None]
 
 
-class PocketMethods:
-    """The study."""
-
-    def __init__(self, config: PocketMethodsConfig) -> None:
-        self.config = config
-
+class PocketMethods(Study[PocketMethodsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Row]:
         common = {"seed": seed, "dataset": "pocket/assistant"}
         sft = train(folder / "sft", {**common, "trainer": {**SFT, **self.config.sft}})
@@ -87,7 +83,6 @@ def figures(summary: Mapping[str, Any]) -> Row:
 
 
 def by_proxy(measured: Run) -> Row:
-    """The fine-tuned policy by the reward models, and these by held-out pairs."""
     return {
         "reward": measured.summary["evaluation_before"]["eval/reward/mean"],
         "reward_seconds": measured.summary["seconds"],

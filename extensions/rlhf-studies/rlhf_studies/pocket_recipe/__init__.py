@@ -1,1 +1,0 @@
-"""The quickstart's win rate over several seeds."""

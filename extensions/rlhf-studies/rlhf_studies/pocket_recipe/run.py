@@ -8,18 +8,14 @@ from typing import Any
 
 from rlhf_core.config import parse_settings
 from rlhf_studies.common.runs import GOLD, Run, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.pocket_recipe.config import PocketRecipeConfig
 
 DEFAULT = {"trainer": {"name": "grpo"}, "reward": {"name": "ensemble"}}
 
 
-class PocketRecipe:
-    """The study."""
-
-    def __init__(self, config: PocketRecipeConfig) -> None:
-        self.config = config
-
+class PocketRecipe(Study[PocketRecipeConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         """Figures by variant; "" is the command as it is."""
         found: dict[str, Any] = {}

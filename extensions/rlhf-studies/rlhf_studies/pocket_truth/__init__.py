@@ -1,1 +1,0 @@
-"""What the pocket model knows."""

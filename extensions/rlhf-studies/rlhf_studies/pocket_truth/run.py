@@ -12,6 +12,7 @@ import torch
 
 from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy
 from rlhf_plugin_pocket import draw_style, facts, of_split, render
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.pocket_truth.config import PocketTruthConfig
 
@@ -19,12 +20,7 @@ Rows = Iterator[tuple[list[int], bool]]
 """(Token ids that a verdict follows, whether the claim is true)."""
 
 
-class PocketTruth:
-    """The study."""
-
-    def __init__(self, config: PocketTruthConfig) -> None:
-        self.config = config
-
+class PocketTruth(Study[PocketTruthConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, float]:
         policy, limit = load_policy(ModelConfig()), self.config.limit
         return {
@@ -49,7 +45,6 @@ def claims(policy: LoadedModel, seed: int, limit: int | None) -> Rows:
 
 
 def conversations(policy: LoadedModel, seed: int, limit: int | None) -> Rows:
-    """Held-out questions with a right and a wrong answer of the same style."""
     rng, formatter = random.Random(f"conversations/{seed}"), Formatter(policy.tokenizer, "chat")
     verdict = policy.tokenizer.encode("This is", add_special_tokens=False)
     for fact, question in of_split("heldout")[:limit]:

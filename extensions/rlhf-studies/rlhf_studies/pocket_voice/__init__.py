@@ -1,1 +1,0 @@
-"""How pocket-voice sounds beside the voice that it learnt."""

@@ -14,18 +14,14 @@ from rlhf_plugin_tts.speech_data.catalogue import UNSEEN
 from rlhf_plugin_tts.speech_data.compare import interval, measure, score_with
 from rlhf_plugin_tts.speech_training.command import scorers
 from rlhf_studies.common.speech import cell, flite
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.pocket_voice.config import PocketVoiceConfig
 
 SHOWN = ("wer/wer", "wer/cer", "distillmos", "dnsmos/p808", "dnsmos/ovrl")
 
 
-class PocketVoice:
-    """The study."""
-
-    def __init__(self, config: PocketVoiceConfig) -> None:
-        self.config = config
-
+class PocketVoice(Study[PocketVoiceConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         os.environ.setdefault("RLHF_AUDIO", str(folder))
         count, names = self.config.sentences, scorers()
@@ -38,7 +34,6 @@ class PocketVoice:
         return table
 
     def of_flite(self, folder: Path, names: tuple[str, ...], seed: int) -> dict[str, Any]:
-        """The sentences as the voice that was learnt says them."""
         said = [
             flite(f"unseen/{n}", text, folder / f"{n}.wav", "rms")
             for n, text in enumerate(UNSEEN[: self.config.sentences], 1)

@@ -1,1 +1,0 @@
-"""Process against outcome rewards."""

@@ -27,6 +27,7 @@ from rlhf_plugin_prm.net import StepEncoder, StepModule, encode_solutions, step_
 from rlhf_plugin_prm.reward import aggregate
 from rlhf_plugin_reward.net import RewardNet, new_head
 from rlhf_studies.common.scores import auc
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.prm_vs_orm.config import PrmVsOrmConfig
 
@@ -53,7 +54,6 @@ Target = Literal["steps", "outcome"]
 
 
 def solutions(seed: int, split: str, kinds: Mapping[str, float], chains: int) -> list[tuple[str, Solution]]:
-    """(kind, solution) of a split; the questions are the same whatever the kinds."""
     config = ChainStepsConfig.model_validate({**WORLD, "chains": chains, **kinds, "seed": seed})
     rows = ChainSource(config).rows(split)
     prompts = [Prompt(row["id"], ({"role": "user", "content": row["prompt"]},), meta=row) for row in rows]
@@ -96,12 +96,7 @@ READINGS: tuple[Reading, ...] = ("orm", "min", "mean", "product", "last")
 FALSE_ALARMS = 0.05
 
 
-class PrmVsOrm:
-    """The study."""
-
-    def __init__(self, config: PrmVsOrmConfig) -> None:
-        self.config = config
-
+class PrmVsOrm(Study[PrmVsOrmConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         return {mix: self.compared(seed, mix, folder) for mix in self.config.mixes}
 
@@ -118,7 +113,6 @@ class PrmVsOrm:
         }
 
     def model(self, seed: int, mix: str, name: str, folder: Path) -> dict[str, Any]:
-        """One model's opinion of the held-out solutions, from an earlier call where it is there."""
         file = folder / f"{mix.replace(' ', '_')}-{name}.json"
         if not file.is_file():
             write_json(file, learn(seed, mix, TARGETS[name], self.config.updates, self.config.chains))

@@ -1,1 +1,0 @@
-"""What Ray's actors cost beside our processes."""

@@ -17,6 +17,7 @@ from typing import Any
 from rlhf_core.config import RlhfError
 from rlhf_studies.common.outside import other_python
 from rlhf_studies.common.runs import offering
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.ray_actors.config import RayActorsConfig
 from rlhf_studies.ray_actors.late import ENTRY
@@ -24,12 +25,7 @@ from rlhf_studies.ray_actors.late import ENTRY
 MARK = "RLHF_STUDY_MARK"
 
 
-class RayActors:
-    """The study."""
-
-    def __init__(self, config: RayActorsConfig) -> None:
-        self.config = config
-
+class RayActors(Study[RayActorsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         sides = {"ours": (sys.executable, "our_side.py")}
         if not self.config.only_ours:

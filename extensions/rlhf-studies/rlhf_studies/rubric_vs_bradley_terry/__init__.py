@@ -1,1 +1,0 @@
-"""Grades on a rubric against preferences."""

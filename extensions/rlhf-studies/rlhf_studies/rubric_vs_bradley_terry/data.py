@@ -38,7 +38,6 @@ def graded(pairs: list[dict[str, Any]], rng: Random) -> Iterator[dict[str, Any]]
 
 
 def grades(fact: Fact, text: str, rng: Random) -> dict[str, int]:
-    """What the erring judge says of an answer."""
     gold = gold_score(fact.attribute.name, fact.value, text)
     right = 5 if (gold.right > 0) != (rng.random() < WRONG_VERDICT) else 1
 
@@ -50,7 +49,6 @@ def grades(fact: Fact, text: str, rng: Random) -> dict[str, int]:
 
 
 def write_answers(file: Path, prompts: int, each: int, seed: int) -> None:
-    """Answers of the untrained policy to unseen questions, with their gold score."""
     answers = sampled_answers(load_policy(ModelConfig()), prompts, each, seed)
     rows = [
         {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_studies.common.runs import GOLD, rlhf, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.rubric_vs_bradley_terry.config import RubricVsBradleyTerryConfig
 from rlhf_studies.rubric_vs_bradley_terry.data import write_answers, write_judged
@@ -26,12 +27,7 @@ GRPO = {"name": "grpo", "eval_samples": 200, "kl": {"coefficient": 0}, "checkpoi
 EVALUATED = [f"{name}_{when}" for name in GOLD for when in ("before", "after")]
 
 
-class RubricVsBradleyTerry:
-    """The study."""
-
-    def __init__(self, config: RubricVsBradleyTerryConfig) -> None:
-        self.config = config
-
+class RubricVsBradleyTerry(Study[RubricVsBradleyTerryConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         if not (folder / "answers.jsonl").is_file():
             write_judged(folder, self.config.pairs, seed)
@@ -47,7 +43,6 @@ class RubricVsBradleyTerry:
         }
 
     def tested(self, models: Mapping[str, Path], folder: Path) -> dict[str, dict[str, Any]]:
-        """What ``rlhf reward evaluate`` says of each."""
         output = folder / "evaluation.json"
         if not output.is_file():
             chosen = [word for kind in models for word in ("--reward", REWARDS[kind])]
@@ -81,7 +76,6 @@ class RubricVsBradleyTerry:
 
 
 def reward_model(kind: str, folder: Path, seed: int) -> Path:
-    """Train it unless it is there: every update on 64 answers."""
     own: dict[str, Any] = {"batch_size": 32}
     if kind == "grades":
         own = {"batch_size": 64, "rubric": str(folder / "rubric.yaml")}

@@ -1,1 +1,0 @@
-"""A real model learns a task."""

@@ -16,6 +16,7 @@ from rlhf_plugin_verifiers.numeric import stated_number
 from rlhf_studies.common.outside import model_path
 from rlhf_studies.common.real import configuration, kept_cost
 from rlhf_studies.common.runs import Run, train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.smollm2_arithmetic.config import Smollm2ArithmeticConfig
 
@@ -24,12 +25,7 @@ Z = 1.959964
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 
 
-class Smollm2Arithmetic:
-    """The study."""
-
-    def __init__(self, config: Smollm2ArithmeticConfig) -> None:
-        self.config = config
-
+class Smollm2Arithmetic(Study[Smollm2ArithmeticConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         model = model_path(self.config.model)
         settings = {**configuration("smollm2_arithmetic"), "seed": seed}

@@ -1,1 +1,0 @@
-"""Process against outcome rewards, asked of a real model."""

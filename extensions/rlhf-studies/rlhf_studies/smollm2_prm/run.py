@@ -17,18 +17,14 @@ from rlhf_studies.common.pocket import write_jsonl
 from rlhf_studies.common.real import configuration, rounded
 from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.scores import auc
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.smollm2_prm.config import Smollm2PrmConfig
 
 ALGOS = ("prm", "orm")
 
 
-class Smollm2Prm:
-    """The study."""
-
-    def __init__(self, config: Smollm2PrmConfig) -> None:
-        self.config = config
-
+class Smollm2Prm(Study[Smollm2PrmConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         data = data_file(self.config.data)
         common = {"seed": seed, "model": {"path": model_path(self.config.model)}}

@@ -1,1 +1,0 @@
-"""What a real model knows of wrong steps."""

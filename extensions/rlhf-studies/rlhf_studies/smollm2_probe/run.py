@@ -20,6 +20,7 @@ from rlhf_plugin_reward.net import trunk_of
 from rlhf_plugin_reward.reward import by_length
 from rlhf_studies.common.outside import data_file, model_path
 from rlhf_studies.common.scores import auc
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.smollm2_probe.config import Smollm2ProbeConfig
 
@@ -28,12 +29,7 @@ Head = Callable[[Any], Any]
 """Features ``[S, H]`` -> probability that each step is right."""
 
 
-class Smollm2Probe:
-    """The study."""
-
-    def __init__(self, config: Smollm2ProbeConfig) -> None:
-        self.config = config
-
+class Smollm2Probe(Study[Smollm2ProbeConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         """Both heads on the same features. Nothing is drawn at random."""
         data = data_file(self.config.data)
@@ -80,7 +76,6 @@ def rows(source: Any) -> list[Solution]:
 
 @torch.inference_mode()
 def features(trunk: Any, encoder: StepEncoder, solutions: Sequence[Solution]) -> list[Any]:
-    """Hidden states ``[S, H]`` at the last token of each step, one array per solution."""
     coded = [encoder.encode(s.prompt, s.text, s.steps)[:2] for s in solutions]
     found: dict[int, Any] = {}
     for batch in by_length([ids for ids, _ in coded], BATCH_TOKENS):

@@ -1,1 +1,0 @@
-"""One scorer of sound alone, and the composite beside it."""

@@ -15,6 +15,7 @@ from rlhf_plugin_tts.speech_training.recipe import composite, sampling
 from rlhf_studies.common.plots import panels
 from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.speech import cell
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.speech_hacking.config import SpeechHackingConfig
 
@@ -38,12 +39,7 @@ LOWER_IS_BETTER = ("wer/wer", "wer/cer")
 LEVELS = {1.0: "WARNING", 2.0: "HARD_STOP"}
 
 
-class SpeechHacking:
-    """The study."""
-
-    def __init__(self, config: SpeechHackingConfig) -> None:
-        self.config = config
-
+class SpeechHacking(Study[SpeechHackingConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         return {arm: self.measured(arm, seed, folder) for arm in ARMS}
 
@@ -55,7 +51,6 @@ class SpeechHacking:
         return {"curves": curves(run), "scores": {name: row for name, row in found.items() if name in SHOWN}}
 
     def training(self, arm: str, seed: int) -> dict[str, Any]:
-        """What `rlhf train` is given. ``single``: all parts but the proxy only record."""
         reward, single = composite(), arm == "single"
         parts = {name: {**part, "weight": 0.0} if single else part for name, part in reward["parts"].items()}
         parts["proxy"] = {**PROXY, "weight": 1.0 if single else 0.2}

@@ -1,1 +1,0 @@
-"""Local speech rewards against listeners."""

@@ -18,6 +18,7 @@ from rlhf_plugin_tts.validation import correlations
 from rlhf_plugin_tts.wer import Wer
 from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.pocket import write_jsonl
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.speech_ratings.config import SpeechRatingsConfig
 
@@ -26,12 +27,7 @@ COMPARES_WORDS = ("wer", "speech")
 Row = dict[str, Any]
 
 
-class SpeechRatings:
-    """The study."""
-
-    def __init__(self, config: SpeechRatingsConfig) -> None:
-        self.config = config
-
+class SpeechRatings(Study[SpeechRatingsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         place, file = data_file(self.config.data, "speech_mushra"), folder / "rated.jsonl"
         ratings = self.ratings(place)
@@ -72,7 +68,6 @@ def stimulus(row: Row) -> str:
 
 
 def rated(place: Path, ratings: Sequence[Row]) -> list[Row]:
-    """Rows for ``read_rated``; the text is what is heard in the stimulus's recording."""
     recogniser = Wer(WerConfig()).recogniser
     recordings = {stimulus(row): place / row["file"] for row in ratings if row["condition"] == "Reference"}
     heard = {name: recogniser.transcribe(read_clip(file)) for name, file in recordings.items()}

@@ -18,6 +18,7 @@ from rlhf_plugin_tts.audio import ClipError, read_clip
 from rlhf_plugin_tts.speech_data.compare import score_with
 from rlhf_plugin_tts.trained import FeatureEar
 from rlhf_plugin_tts.training import HeadSettings, accuracy, train_head
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.speech_reward_pairs.config import SpeechRewardPairsConfig
 from rlhf_studies.speech_reward_pairs.engines import ENGINES
@@ -30,12 +31,7 @@ Pairs = tuple[torch.Tensor, list[str]]
 """Vectors ``[P, 2, F]`` (better, worse), and sentences."""
 
 
-class SpeechRewardPairs:
-    """The study."""
-
-    def __init__(self, config: SpeechRewardPairsConfig) -> None:
-        self.config = config
-
+class SpeechRewardPairs(Study[SpeechRewardPairsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         test, most = self.config.test, max(self.config.sizes)
         engines = [name for name in ENGINES if name != "flite" or shutil.which("flite")]
@@ -65,7 +61,6 @@ class SpeechRewardPairs:
             yield from rows
 
     def curve(self, made: Mapping[str, Pairs], seed: int) -> dict[str, Any]:
-        """Trained on -> number of pairs -> tested on -> accuracy, interval and each subset's."""
         test, sizes = self.config.test, self.config.sizes
         tests = {name: (vectors[:test], names[:test]) for name, (vectors, names) in made.items()}
         pools = {name: vectors[test:] for name, (vectors, _) in made.items() if name != SAME}
@@ -117,12 +112,10 @@ def row_of(sample: Sample, score: Score, ear: FeatureEar) -> Row:
 
 
 def usable(row: Row) -> Row | None:
-    """The row, unless its clip has no score or no features."""
     return None if row["score"] is None or row["features"] is None else row
 
 
 def pairs(rows: Sequence[Row]) -> Pairs:
-    """Pairs of neighbours, without unusable ones and ties."""
     vectors, names = list[torch.Tensor](), list[str]()
     for one, two in zip(rows[::2], rows[1::2], strict=True):
         if usable(one) and usable(two) and one["score"] != two["score"]:

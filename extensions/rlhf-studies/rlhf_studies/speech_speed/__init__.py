@@ -1,1 +1,0 @@
-"""Speed of acoustic features and speech rewards."""

@@ -19,18 +19,14 @@ from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip, read_clip
 from rlhf_plugin_tts.features import measure
 from rlhf_studies.common.outside import data_file
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, mean
 from rlhf_studies.speech_speed.config import SpeechSpeedConfig
 
 TEXT = "Somebody says a sentence of about this length here."
 
 
-class SpeechSpeed:
-    """The study."""
-
-    def __init__(self, config: SpeechSpeedConfig) -> None:
-        self.config = config
-
+class SpeechSpeed(Study[SpeechSpeedConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         files = sorted(data_file(self.config.data, "speech_mushra").glob("stim_*/*.flac"))
         files = files[:: max(1, len(files) // self.config.clips)][: self.config.clips]
@@ -52,7 +48,6 @@ class SpeechSpeed:
 
 
 def of_features(clips: Sequence[Clip]) -> dict[str, float]:
-    """Medians over the clips of processor milliseconds per second of audio."""
     sides: dict[str, Callable[[Clip], Any]] = {"ours": measure, "librosa": plain_librosa}
     spent: dict[str, list[float]] = defaultdict(list)
     for side in sides.values():
@@ -67,7 +62,6 @@ def of_features(clips: Sequence[Clip]) -> dict[str, float]:
 
 
 def of_reward(name: str, samples: Sequence[Sample]) -> float:
-    """Processor seconds per clip, after a warm-up."""
     registry = open_registry()
     with context_of(registry).open("reward", registry.config("reward", name)) as reward:
         reward.score(samples[:1])

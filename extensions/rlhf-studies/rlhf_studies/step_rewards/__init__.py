@@ -1,1 +1,0 @@
-"""Credit for each step against credit for the whole."""

@@ -10,6 +10,7 @@ from rlhf_plugin_pocket import is_hollow, load_pairs
 from rlhf_plugin_prm.steps import split_steps
 from rlhf_studies.common.pocket import write_jsonl
 from rlhf_studies.common.runs import train
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.step_rewards.config import StepRewardsConfig
 
@@ -31,12 +32,7 @@ PROCESS = {
 }
 
 
-class StepRewards:
-    """The study."""
-
-    def __init__(self, config: StepRewardsConfig) -> None:
-        self.config = config
-
+class StepRewards(Study[StepRewardsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         sentences = folder / "sentences.jsonl"
         write_jsonl(sentences, labelled_sentences(self.config.texts))
@@ -68,7 +64,6 @@ class StepRewards:
 
 
 def labelled_sentences(texts: int) -> Iterator[dict[str, Any]]:
-    """Both sides of preference pairs as sentences, each right unless it is hollow."""
     for pair in load_pairs("train")[: texts // 2]:
         for side in ("chosen", "rejected"):
             sentences = [pair[side][s.start : s.end] for s in split_steps(pair[side], "sentence")]

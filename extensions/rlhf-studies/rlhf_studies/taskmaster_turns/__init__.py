@@ -1,1 +1,0 @@
-"""A turn reward model on people's verdicts."""

@@ -13,17 +13,13 @@ from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.pocket import write_jsonl
 from rlhf_studies.common.runs import train
 from rlhf_studies.common.scores import auc_interval
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.taskmaster_turns.config import TaskmasterTurnsConfig
 from rlhf_studies.taskmaster_turns.turns import Row, dialogue, fewer, is_call, read_turns, split
 
 
-class TaskmasterTurns:
-    """The study."""
-
-    def __init__(self, config: TaskmasterTurnsConfig) -> None:
-        self.config = config
-
+class TaskmasterTurns(Study[TaskmasterTurnsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         rows = read_turns(data_file(self.config.data, "taskmaster", "tm-4_reward.jsonl.gz"))[: self.config.limit]
         known, held_out = split(rows, seed)
@@ -79,7 +75,6 @@ class TaskmasterTurns:
 
 
 def of_rows(values: Sequence[float], rows: Sequence[Row]) -> dict[str, float]:
-    """AUC of these values, with its interval over dialogues."""
     return auc_interval(values, [r["labels"][0] for r in rows], [dialogue(r) for r in rows])
 
 

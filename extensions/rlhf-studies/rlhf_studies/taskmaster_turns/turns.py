@@ -17,7 +17,6 @@ Row = dict[str, Any]
 
 
 def read_turns(file: Path) -> list[Row]:
-    """Turns with the dialogue before them."""
     rows: list[Row] = []
     for number, row in enumerate(read_rows(str(file)).rows):
         turns = json.loads(row["context"])
@@ -31,7 +30,6 @@ def read_turns(file: Path) -> list[Row]:
 
 
 def spoken(turn: Mapping[str, Any]) -> tuple[str, str]:
-    """Role and text of a turn, on one line; calls and results are written out."""
     if "response" in turn:
         return "user", f"RESULT {json.dumps(turn['response'])}"
     if "api" in turn:
@@ -61,7 +59,6 @@ def is_call(row: Row) -> bool:
 
 
 def split(rows: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
-    """Rows to train on and held-out rows; no dialogue is in both."""
     names = sorted({dialogue(row) for row in rows})
     random.Random(f"taskmaster/{seed}").shuffle(names)
     held_out = set(names[: round(HELD_OUT * len(names))])

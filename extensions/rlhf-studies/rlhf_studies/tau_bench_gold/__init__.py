@@ -1,1 +1,0 @@
-"""tau-bench's gold actions, and changed ones, judged."""

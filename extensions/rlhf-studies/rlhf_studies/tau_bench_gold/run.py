@@ -16,6 +16,7 @@ from rlhf_plugin_agents.suites.tau import reward
 from rlhf_plugin_agents.suites.tau_files import database, open_store, read
 from rlhf_plugin_agents.suites.tau_store import Store
 from rlhf_studies.common.outside import data_file
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.tau_bench_gold.config import TauBenchGoldConfig
 
@@ -25,12 +26,7 @@ CHECKED = 30
 """Tasks of a split whose changed lists are compared with the published functions, too."""
 
 
-class TauBenchGold:
-    """The study."""
-
-    def __init__(self, config: TauBenchGoldConfig) -> None:
-        self.config = config
-
+class TauBenchGold(Study[TauBenchGoldConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         judge = Judge(data_file(self.config.data, "tau_bench_retail"), self.config.domain, self.config.published)
         splits = {s: judge.split(s, self.config.limit, seed) for s in SPLITS[self.config.domain]}
@@ -114,7 +110,6 @@ def published_tools(root: Path, domain: str) -> dict[str, Callable[..., str]]:
 
 
 def changed(action: Action, others: Sequence[str], rng: random.Random) -> Action:
-    """The action with one argument changed: another identifier of its kind, a shorter list, another text."""
     arguments = deepcopy(dict(action["kwargs"]))
     if not arguments:
         return {**action, "name": rng.choice([o for o in others if o != action["name"]])}

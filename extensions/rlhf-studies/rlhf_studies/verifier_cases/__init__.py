@@ -1,1 +1,0 @@
-"""Maths verifiers on other projects' cases."""

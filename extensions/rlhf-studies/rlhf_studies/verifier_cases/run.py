@@ -13,6 +13,7 @@ from rlhf_plugin_verifiers.maths.equal import Rules
 from rlhf_plugin_verifiers.maths.gsm8k import close, gold_number, read_number
 from rlhf_plugin_verifiers.maths.verifier import grade_math
 from rlhf_studies.common.outside import data_file
+from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.verifier_cases.config import VerifierCasesConfig
 
@@ -27,12 +28,7 @@ class Judged(NamedTuple):
     math_verify: bool
 
 
-class VerifierCases:
-    """The study."""
-
-    def __init__(self, config: VerifierCasesConfig) -> None:
-        self.config = config
-
+class VerifierCases(Study[VerifierCasesConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         file = data_file(self.config.data, "verifier_cases", "math.jsonl.gz")
         judged = [judge(row) for row in read_rows(str(file)).rows[: self.config.limit]]
@@ -68,7 +64,6 @@ def is_right(gold: str, pred: str, options: Mapping[str, Any]) -> bool:
 
 
 def counts(judged: Sequence[Judged]) -> dict[str, dict[str, int]]:
-    """By source: cases, agreements of ours and of math-verify (one that raised does not agree)."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: {"cases": 0, "ours": 0, "math_verify": 0})
     for case in judged:
         for key in (case.source, "total"):

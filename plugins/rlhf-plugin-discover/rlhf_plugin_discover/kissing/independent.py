@@ -51,7 +51,6 @@ class IndependentSet:
             self.free.add(vertex)
 
     def insert(self, vertex: int) -> None:
-        """Choose a vertex; its chosen neighbours leave."""
         for other in self.neighbours[vertex] if self.tight[vertex] else ():
             if self.chosen.at[other] >= 0:
                 self.remove(other)

@@ -77,7 +77,6 @@ def _rows(dimensions: int, norm: int) -> Iterator[tuple[int, ...]]:
 
 
 def too_near(vectors: np.ndarray) -> list[list[int]]:
-    """For each of ``[N, D]`` vectors of one norm, those nearer to it than their length."""
     norm = int(vectors[0] @ vectors[0])
     near: list[list[int]] = []
     for i, vector in enumerate(vectors):

@@ -75,7 +75,6 @@ def known_metrics(folder: Path) -> list[str]:
 
 
 def interval(values_S: Sequence[float]) -> Interval:
-    """Mean and interval of one value per seed."""
     count = len(values_S)
     mean = sum(values_S) / count
     if count < 2 or not all(map(math.isfinite, values_S)):
@@ -86,7 +85,6 @@ def interval(values_S: Sequence[float]) -> Interval:
 
 
 def over_steps(curves_S: Sequence[Curve]) -> tuple[list[float], list[Interval]]:
-    """Mean curve over the steps that all seeds have."""
     tables = [dict(zip(curve.steps_T, curve.values_T)) for curve in curves_S]
     steps = sorted(set.intersection(*(set(table) for table in tables)))
     return [float(step) for step in steps], [interval([table[step] for table in tables]) for step in steps]

@@ -77,7 +77,6 @@ def read_sweep(file: Path, settings: Iterable[str] = (), seeds: tuple[int, ...] 
 
 
 def _points(data: Mapping[str, Any], where: str) -> list[Point]:
-    """The product of points, grid and draws."""
     axes = [axis for axis in (_named(data, where), *_grid(data, where), _drawn(data, where)) if axis]
     if not axes:
         raise ConfigError("nothing varies", where=where, fix="grid: {trainer.optimizer.learning_rate: [1e-5, 1e-4]}")
@@ -151,7 +150,6 @@ def _drawn(data: Mapping[str, Any], where: str) -> list[Point]:
 
 
 def _draw(generator: random.Random, key: str, how: Any, where: str) -> Any:
-    """One value; ``how`` is a mapping of one of ``DRAWS`` to its bounds or choices."""
     fix = f"{key}: {{log_uniform: [1e-6, 1e-3]}}; one of {', '.join(DRAWS)}"
     if not isinstance(how, dict) or len(how) != 1 or next(iter(how)) not in DRAWS:
         raise ConfigError(f"random: {key} says no way to draw it", where=where, fix=fix)

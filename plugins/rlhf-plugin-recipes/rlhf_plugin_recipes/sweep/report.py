@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from rlhf_core.cli import table
+from rlhf_core.config import did_you_mean
 from rlhf_core.data import write_json, write_text
-from rlhf_plugin_recipes.files import near
 from rlhf_plugin_recipes.sweep.curves import Curve, interval, known_metrics, read_curves, seconds_of
 from rlhf_plugin_recipes.sweep.read import Sweep
 from rlhf_plugin_recipes.sweep.run import Result
@@ -40,7 +40,7 @@ def write_results(sweep: Sweep, results: Sequence[Result], curves: Curves, root:
         "metric": sweep.metric,
         "goal": sweep.goal,
         "base": dict(sweep.base),
-        "points": [_point(sweep, label, results, curves.get(label, {})) for label in _labels(sweep)],
+        "points": [_point(sweep, p.label, results, curves.get(p.label, {})) for p in sweep.points],
         "runs": [_run(sweep, one, curves) for one in results],
         "best": best(sweep, curves),
     }
@@ -53,7 +53,6 @@ def write_results(sweep: Sweep, results: Sequence[Result], curves: Curves, root:
 
 
 def best(sweep: Sweep, curves: Curves) -> str | None:
-    """Label of the point with the best final mean that is a number; None if no run has the metric."""
     last = {
         label: [of_run[sweep.metric].values_T[-1] for of_run in of_seed.values() if sweep.metric in of_run]
         for label, of_seed in curves.items()
@@ -101,14 +100,12 @@ def _note(sweep: Sweep, result: Mapping[str, Any]) -> str:
         without = [run for run in good if name not in run["final"]]
         if good and len(without) == len(good):
             known = known_metrics(Path(good[0]["folder"]))
-            notes.append(f"no run has the metric '{name}': {near(name, known) or 'there are ' + ', '.join(known)}")
+            notes.append(
+                f"no run has the metric '{name}': {did_you_mean(name, known) or 'there are ' + ', '.join(known)}"
+            )
         else:
             notes += [f"{run['point']}, seed {run['seed']}: has no '{name}', and is not in its mean" for run in without]
     return "\n".join(notes)
-
-
-def _labels(sweep: Sweep) -> list[str]:
-    return [point.label for point in sweep.points]
 
 
 def _point(sweep: Sweep, label: str, results: Sequence[Result], of_seed: Mapping[int, Mapping[str, Curve]]) -> Any:

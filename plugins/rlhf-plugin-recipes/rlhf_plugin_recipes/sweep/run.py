@@ -51,7 +51,8 @@ def run_all(runs: Sequence[SweepRun], jobs: int, logs: Path, say: Callable[[str]
                     working.remove(job)
                     _end(job)
                     left = len(waiting) + len(working)
-                    say(f"{_name(job.result)}: {job.result.status}  ({total - left} of {total}){_why(job.result)}")
+                    run, why = job.result.run, f"\n  {job.result.error}" if job.result.error else ""
+                    say(f"{run.point.label}, seed {run.seed}: {job.result.status}  ({total - left} of {total}){why}")
         except KeyboardInterrupt:
             _interrupt(working)
     return results
@@ -103,11 +104,3 @@ def _interrupt(working: Sequence[_Job]) -> None:
             job.process.kill()
             job.process.wait()
             job.result.status = "interrupted"
-
-
-def _name(result: Result) -> str:
-    return f"{result.run.point.label}, seed {result.run.seed}"
-
-
-def _why(result: Result) -> str:
-    return f"\n  {result.error}" if result.error else ""

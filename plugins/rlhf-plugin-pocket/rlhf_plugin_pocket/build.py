@@ -1,11 +1,8 @@
 """Rebuild the shipped pocket model and tokenizer from the generator. About 8 minutes on two cores.
 
-    python -m scripts.build_pocket [--out FOLDER] [--steps N] [--seed N]
-
-Pretrains on generated sentences (facts, claims with their truth, sums) and graded conversations, and imitates
-the habits of a mediocre assistant: it knows the facts, yet often guesses, pads and flatters. The grades (learned
-after the end token, so they never enter an answer) give reward models a trunk that can tell right from wrong.
-Prints and records what came out.
+Pretrains on generated sentences and graded conversations, and imitates a mediocre assistant: it knows the facts, yet
+often guesses, pads and flatters. The grades (learned after the end token, so they never enter an answer) give reward
+models a trunk that can tell right from wrong.
 """
 
 from __future__ import annotations
@@ -65,7 +62,6 @@ def pretraining(rng: random.Random) -> Iterator[Document]:
 
 
 def claim(fact: Fact, rng: random.Random) -> str:
-    """A statement, perhaps wrong, with the verdict after it: this is where the model learns to judge."""
     right = rng.random() < 0.5
     text = fact.statement(None if right else rng.choice(fact.others()))
     return f"{text} This is true." if right else f"{text} This is false. {fact.statement()}"
@@ -97,52 +93,44 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     rng = random.Random(f"tokenizer/{seed}")
     sources = (pretraining(rng), habits(rng))
     documents = [next(sources[i % 2]) for i in range(20_000)]
-    corpus = [f"{d.prompt} {d.text}" for d in documents]
+    split = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    raw = trained_bpe([f"{d.prompt} {d.text}" for d in documents], split, SPECIAL, 1024)
+    marks = {"bos_token": "<|bos|>", "eos_token": "<|end|>", "pad_token": "<|pad|>"}
+    return fast(raw, TEMPLATE, 256, **marks, additional_special_tokens=SPECIAL[3:])
+
+
+def trained_bpe(corpus: Sequence[str], split: list[Any], special_tokens: list[str], size: int) -> Tokenizer:
+    """A byte-level BPE that does not merge across what ``split`` takes apart."""
     raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    raw.decoder = decoders.ByteLevel()
-    raw.train_from_iterator(
-        corpus,
-        trainers.BpeTrainer(
-            vocab_size=1024,
-            special_tokens=SPECIAL,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        bos_token="<|bos|>",
-        eos_token="<|end|>",
-        pad_token="<|pad|>",
-        additional_special_tokens=SPECIAL[3:],
-        clean_up_tokenization_spaces=False,
-        model_max_length=256,
-    )
-    tokenizer.chat_template = TEMPLATE
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.Sequence(split), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    options: dict[str, Any] = {"special_tokens": special_tokens, "initial_alphabet": alphabet, "show_progress": False}
+    raw.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size, **options))
+    return raw
+
+
+def fast(raw: Tokenizer, template: str, context: int, **marks: Any) -> PreTrainedTokenizerFast:
+    """The tokenizer that transformers loads."""
+    options = {"clean_up_tokenization_spaces": False, "model_max_length": context, **marks}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, **options)
+    tokenizer.chat_template = template
     return tokenizer
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """A fresh Llama of about 1.4 million parameters."""
+    """About 1.4 million parameters."""
+    return fresh_llama(tokenizer, seed, 160, 432, 5, 256, bos_token_id=tokenizer.bos_token_id)
+
+
+def fresh_llama(
+    tokenizer: PreTrainedTokenizerFast, seed: int, width: int, inner: int, heads: int, context: int, **more: Any
+) -> LlamaForCausalLM:
+    """Four layers with random weights; the head is the embedding."""
     torch.manual_seed(seed)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=160,
-            intermediate_size=432,
-            num_hidden_layers=4,
-            num_attention_heads=5,
-            num_key_value_heads=5,
-            max_position_embeddings=256,
-            tie_word_embeddings=True,
-            bos_token_id=special(tokenizer, "<|bos|>"),
-            eos_token_id=special(tokenizer, "<|end|>"),
-            pad_token_id=special(tokenizer, "<|pad|>"),
-        )
-    )
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": 4, "num_attention_heads": heads}
+    sizes |= {"num_key_value_heads": heads, "max_position_embeddings": context, "vocab_size": len(tokenizer)}
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    return LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=True, **ends, **more))
 
 
 def special(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
@@ -152,8 +140,6 @@ def special(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> tuple[list[int], int]:
-    """Token ids and how many of them are only read."""
-
     def ids(text: str) -> list[int]:
         return [*tokenizer.encode(text, add_special_tokens=False), special(tokenizer, "<|end|>")]
 
@@ -205,7 +191,6 @@ def write_record(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTok
 
 
 def mixed(tokenizer: PreTrainedTokenizerFast, seed: int, steps: int) -> Iterator[dict[str, torch.Tensor]]:
-    """First mostly sentences, later mostly conversations."""
     rng = random.Random(f"train/{seed}")
     kinds = [
         batches(tokenizer, pretraining(rng), 96),
@@ -224,7 +209,6 @@ def train(
     warm_up: int = 100,
     peak: float = 3e-3,
 ) -> None:
-    """AdamW, warm-up, cosine to a twentieth; as many steps as there are batches."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     model.train()
     for step, batch in enumerate(data):
@@ -272,12 +256,16 @@ def measure(model: Any, tokenizer: Any) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=weights_path())
-    parser.add_argument("--steps", type=int, default=5000)
+def arguments(about: str | None, out: Path, steps: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=out)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments(__doc__, weights_path(), 5000)
     start = time.time()
     tokenizer = build_tokenizer(args.seed)
     model = build_model(tokenizer, args.seed)

@@ -1,32 +1,27 @@
 """Rebuild the shipped model `pocket-tools` and its tokenizer from the generator; `BUILD.json` says how long it took.
 
-    python -m scripts.build_pocket_tools [--out FOLDER] [--steps N] [--seed N]
-
-Llama with room for 1024 tokens. It reads and writes conversations about people of generated worlds, first by the plan,
-then with a beginner's habits: it knows both tools, yet often leaves out a step, computes in its head, or guesses. Every
-document has facts of its own, and nobody of the held-out split occurs.
+It reads and writes conversations about people of generated worlds, first by the plan, then with a beginner's habits.
+Every document has facts of its own, and nobody of the held-out split occurs.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_core.models.layers.matmul import use_matmul_backend
+from rlhf_core.models import use_matmul_backend
 from rlhf_plugin_episodes.lookup import weights_path
 from rlhf_plugin_episodes.lookup.questions import CALLS, TOOLS, conversation, draw_question
 from rlhf_plugin_episodes.lookup.world import World, draw_facts, names_of
+from rlhf_plugin_pocket.build import arguments, fast, fresh_llama, padded, save, train, trained_bpe, write_record
 from rlhf_studies.data_mixes.beginner import beginner
-from scripts.build_pocket import padded, save, train, write_record
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 ADDED = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>"]
@@ -59,16 +54,11 @@ HIDDEN, TOKENS = 96, 2048
 """Width of the model, and positions of a batch."""
 
 
-def small_world(rng: random.Random) -> World:
-    """A few people with facts of their own."""
-    people = tuple(rng.sample(names_of("train"), 12))
-    return World(people, {key: value for name in people for key, value in draw_facts(name, people, rng).items()})
-
-
 def stories(rng: random.Random, *, habits: bool, lengths: Sequence[int] = CALLS) -> Iterator[list[dict[str, Any]]]:
-    """Conversations without end, by the plan or with a beginner's habits, whose plans have so many calls."""
     while True:
-        world = small_world(rng)
+        people = tuple(rng.sample(names_of("train"), 12))
+        facts = {key: value for name in people for key, value in draw_facts(name, people, rng).items()}
+        world = World(people, facts)
         question = draw_question(world, rng.choice(lengths), rng)
         if habits:
             calls, answer = beginner(question, world, rng)
@@ -86,32 +76,14 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     marks = re.compile("|".join(map(re.escape, [*SPECIAL, *ADDED])))
     corpus = [part for _ in range(6000) for part in marks.split(rendered(blank, next(rows)))]
     corpus += [f" {name}" for name in names_of("train") for _ in range(3)]
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    raw.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=768,
-        special_tokens=SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    raw.train_from_iterator(corpus, trainer)
+    split = [
+        pre_tokenizers.Split(Regex(PIECES), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+    raw = trained_bpe(corpus, split, SPECIAL, 768)
     raw.add_tokens([AddedToken(name, normalized=False) for name in ADDED])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-        clean_up_tokenization_spaces=False,
-        model_max_length=1024,
-    )
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
+    ends = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    return fast(raw, TEMPLATE, 1024, **ends, additional_special_tokens=["<|im_start|>"])
 
 
 def rendered(tokenizer: PreTrainedTokenizerFast, turns: list[dict[str, Any]], *, generation: bool = False) -> str:
@@ -121,24 +93,10 @@ def rendered(tokenizer: PreTrainedTokenizerFast, turns: list[dict[str, Any]], *,
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """A fresh Llama of about half a million parameters."""
-    torch.manual_seed(seed)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=HIDDEN,
-            intermediate_size=HIDDEN * 8 // 3 // 16 * 16,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=1024,
-            tie_word_embeddings=True,
-            initializer_range=HIDDEN**-0.5,  # at 0.02, which suits large models, copying is not learned for 1,500 steps
-            bos_token_id=None,
-            eos_token_id=tokenizer.vocab[str(tokenizer.eos_token)],
-            pad_token_id=tokenizer.vocab[str(tokenizer.pad_token)],
-        )
-    )
+    """About half a million parameters."""
+    # At 0.02, the usual range, which suits large models, copying is not learned for 1,500 steps.
+    more = {"bos_token_id": None, "initializer_range": HIDDEN**-0.5}
+    return fresh_llama(tokenizer, seed, HIDDEN, HIDDEN * 8 // 3 // 16 * 16, 4, 1024, **more)
 
 
 def learned(ids: list[int], opening: list[int], end: int) -> list[bool]:
@@ -182,11 +140,7 @@ def lessons(tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterat
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=weights_path())
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = arguments(__doc__, weights_path(), 2000)
     use_matmul_backend("auto")
     started = time.time()
     tokenizer = build_tokenizer(args.seed)
