@@ -12,8 +12,7 @@ import pytest
 
 from rlhf_core.cli.main import main
 from rlhf_core.types.errors import UserError
-from rlhf_testing.scaffold.names import names_for
-from rlhf_testing.scaffold.write import kinds, write_package
+from rlhf_testing.scaffold.write import kinds, names_for, write_package
 
 from .conftest import Commands, call, environment, install
 

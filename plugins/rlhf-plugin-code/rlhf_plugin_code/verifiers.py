@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rlhf_core.config import BuildContext
 from rlhf_core.rewards import Sample, Score, ScoreStatus
@@ -18,11 +18,13 @@ from rlhf_plugin_code.extract import program
 from rlhf_plugin_code.rows import Asserted, BrokenTests, calls, cases
 from rlhf_plugin_code.sandbox import Ended, SandboxError, TestReport
 
+C = TypeVar("C", bound=CodeConfig)
 
-class _Coder:
+
+class _Coder(Generic[C]):
     """Finds the program and runs it; a subclass decides what it is tested against."""
 
-    def __init__(self, config: CodeConfig) -> None:
+    def __init__(self, config: C) -> None:
         self.config = config
         self.sandbox = config.sandbox.build()
         self.sandbox.start()
@@ -57,16 +59,12 @@ class _Coder:
         self.sandbox.close()
 
 
-class Asserts(_Coder):
+class Asserts(_Coder[AssertsConfig]):
     """See :class:`AssertsConfig`."""
-
-    def __init__(self, config: AssertsConfig) -> None:
-        super().__init__(config)
-        self.settings = config
 
     def judge(self, code: str, sample: Sample) -> Score:
         """Run the row's asserts in one process, the program in another."""
-        return self.against(self.complete(code, sample), self.settings.row(sample.prompt))
+        return self.against(self.complete(code, sample), self.config.row(sample.prompt))
 
     def complete(self, code: str, sample: Sample) -> str:
         return code
@@ -87,16 +85,12 @@ class HumanEval(Asserts):
         return behind(prompt[: definitions[-1].start()], code) if begins.search(code) else prompt + code
 
 
-class StdinStdout(_Coder):
+class StdinStdout(_Coder[AppsConfig]):
     """See :class:`AppsConfig`."""
-
-    def __init__(self, config: AppsConfig) -> None:
-        super().__init__(config)
-        self.apps = config
 
     def judge(self, code: str, sample: Sample) -> Score:
         """Run the tests until the time is over; those that it does not reach count as failed."""
-        columns = cases(self.apps, sample.prompt)
+        columns = cases(self.config, sample.prompt)
         if columns["fn_name"]:
             return self.against(code, calls(columns))
         passed, late, detail = [], False, ""
@@ -105,7 +99,7 @@ class StdinStdout(_Coder):
             ended = self.sandbox.script(code, lines(test_input), timeout_s=max(left_s, 0.05))
             left_s -= ended.own_s
             late = ended.why == "time"
-            passed.append(ended.good and same_output(ended.stdout, lines(test_output), self.apps.tolerance))
+            passed.append(ended.good and same_output(ended.stdout, lines(test_output), self.config.tolerance))
             if not passed[-1] and not detail:
                 detail = f"test {number + 1}: {how(ended)}"
             if late:
@@ -113,23 +107,22 @@ class StdinStdout(_Coder):
         return self.score([*passed, *[False] * (len(columns["inputs"]) - len(passed))], late, detail)
 
 
-class Program(_Coder):
+class Program(_Coder[ProgramConfig]):
     """See :class:`ProgramConfig`."""
 
     def __init__(self, config: ProgramConfig, ctx: BuildContext) -> None:
         super().__init__(config)
-        self.settings = config
         self.other = config.verifier.build(ctx) if config.verifier is not None else None
 
     def verify(self, sample: Sample) -> Score:
         """One verdict, with part ``ran`` in place of ``tests``; ``missing`` without the answer that it needs."""
-        if self.settings.needs_answer and sample.prompt.answer is None:
+        if self.config.needs_answer and sample.prompt.answer is None:
             return Score.failed(ScoreStatus.MISSING, f"prompt {sample.prompt.id} has no reference answer")
         return super().verify(sample)
 
     def judge(self, code: str, sample: Sample) -> Score:
         """Run the program; the other verifier, or equality, judges what it prints."""
-        ended = self.run(code, lines(sample.prompt.meta.get(self.settings.stdin_column) or ""))
+        ended = self.run(code, lines(sample.prompt.meta.get(self.config.stdin_column) or ""))
         parts = {"format": 1.0, "ran": float(ended.good), "timeout": float(ended.why == "time")}
         if not ended.good:
             return Score(0.0, parts, detail=how(ended))
@@ -147,8 +140,8 @@ class Program(_Coder):
 
     def run(self, code: str, stdin: str) -> Ended:
         """As Python in a warm interpreter, or by the given command."""
-        if self.settings.command:
-            return self.sandbox.command(self.settings.command, stdin, files={"main": code})
+        if self.config.command:
+            return self.sandbox.command(self.config.command, stdin, files={"main": code})
         return self.sandbox.script(code, stdin)
 
 

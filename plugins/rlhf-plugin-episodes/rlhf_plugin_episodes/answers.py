@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rlhf_core.data import ToolCall
@@ -221,13 +221,7 @@ def _untimed(sample: Sample) -> dict[str, Any]:
 
 
 def _kept(reply: Reply) -> dict[str, Any]:
-    return {
-        "value": reply.value,
-        "status": reply.status.value,
-        "detail": reply.detail,
-        "alive": reply.alive,
-        "seconds": reply.seconds,
-    }
+    return {**asdict(reply), "status": reply.status.value}
 
 
 def _reply(row: Mapping[str, Any]) -> Reply:

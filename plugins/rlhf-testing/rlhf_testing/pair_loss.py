@@ -8,9 +8,8 @@ import torch
 
 from rlhf_core.config import ComponentConfig
 from rlhf_core.losses import LossOutput, PairBatch, UnpairedBatch
-from rlhf_testing.batches import Loss, changed, check_pure
 from rlhf_testing.report import require
-from rlhf_testing.token_loss import number, same_metrics
+from rlhf_testing.token_loss import Loss, changed, check_pure, number, same_metrics
 
 
 def make_pair_batch(gap_B: torch.Tensor, centre: float = -20.0) -> PairBatch:

@@ -1,4 +1,4 @@
-"""How the kit reports a property that does not hold."""
+"""How the kit reports a property that does not hold, and sees that components leave what they are given alone."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
 
     from rlhf_core.config import ConfigError
     from rlhf_testing.scaffold.into import write_into
-    from rlhf_testing.scaffold.names import names_for
-    from rlhf_testing.scaffold.write import look_at, write_package
+    from rlhf_testing.scaffold.write import look_at, names_for, write_package
 
     names = names_for(name)
     if into is not None:

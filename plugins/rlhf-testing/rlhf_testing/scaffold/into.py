@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from packaging.requirements import InvalidRequirement, Requirement
 
 from rlhf_core.config import UserError
-from rlhf_testing.scaffold.names import Names, names_for
 from rlhf_testing.scaffold.toml_edit import add_item, add_key, get
-from rlhf_testing.scaffold.write import check_kind, needs, render
+from rlhf_testing.scaffold.write import Names, check_kind, names_for, needs, render
 
 PLACES = (("project", "entry-points"), ("tool", "poetry", "plugins"), ("tool", "flit", "entrypoints"))
 """Where build tools keep entry points: the standard first, then those of poetry and flit before it."""
