@@ -43,6 +43,9 @@ IMPORTED = (
     "pydantic",
     "pluggy",
     "click",
+    "packaging.requirements",
+    "rich.live",
+    "rich.progress",
     "safetensors.torch",
     "tokenizers",
     "datasets",
@@ -68,6 +71,8 @@ READ_AT_IMPORT += ("TORCH_", "PYTHON", "ACCELERATE_", "HOME", "XDG_", "LC_", "LA
 if importlib.util.find_spec("deepspeed"):
     READ_AT_IMPORT += ("DS_",)
 READ_WHEN_STARTED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+# sklearn and lm_eval set these in the process of the tests that imports them.
+READ_WHEN_STARTED += ("KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "HF_XET_HIGH_PERFORMANCE")
 ROOT = Path(__file__).resolve().parents[1]
 PR_SET_CHILD_SUBREAPER = 36
 FILES = 64
