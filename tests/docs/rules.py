@@ -31,6 +31,7 @@ TRAINED = re.compile(
 """Commands that want a trained run, or that work with a model: executed by the slow part."""
 
 SMALL: dict[str, list[str]] = {
+    "rlhf train --resume": ["--dry-run"],
     "rlhf train": ["--dry-run", "--set", "dataset.limit=256"],
     "rlhf data pairs": ["--count", "8"],
     "rlhf data demonstrations lookup": ["--set", "prompts=40"],
