@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,16 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 if sys.platform == "linux" and os.environ.get("RLHF_FORK_SERVER") != "0":
     install(Client(os.environ))
+
+
+# No test outlives a loss of power, and one that writes checkpoints would wait for the disk hundreds of times.
+os.fsync = lambda fd: None
+
+
+def pytest_collection_finish() -> None:
+    """Of the modules of torch and transformers nothing is ever freed: a collection need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -78,7 +78,8 @@ def test_reward_that_fails_on_everything(
 
 def test_ctrl_c(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "rlhf_core.cli.main", *quick, "--set", "trainer.steps=16", "--run-dir", str(run)]
+    settings = ("--set", "trainer.steps=16", "--set", "trainer.sampling.max_tokens=8")
+    command = [sys.executable, "-m", "rlhf_core.cli.main", *quick, *settings, "--run-dir", str(run)]
     process = subprocess.Popen(
         command,
         stderr=subprocess.PIPE,

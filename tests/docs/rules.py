@@ -31,7 +31,8 @@ TRAINED = re.compile(
 """Commands that want a trained run, or that work with a model: executed by the slow part."""
 
 SMALL: dict[str, list[str]] = {
-    "rlhf train": ["--dry-run"],
+    "rlhf train --resume": ["--dry-run"],
+    "rlhf train": ["--dry-run", "--set", "dataset.limit=256"],
     "rlhf data pairs": ["--count", "8"],
     "rlhf data demonstrations lookup": ["--set", "prompts=40"],
     "rlhf recipe run": ["--dry-run"],

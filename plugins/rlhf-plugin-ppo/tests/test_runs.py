@@ -38,6 +38,10 @@ SMALL = (
     "trainer.epochs_per_rollout_batch=1",
     "--set",
     "reward.timeout_s=60",
+    "--set",
+    "reward.workers=1",
+    "--set",
+    "dataset.limit=64",
 )
 Train = Callable[..., "Ran"]
 Weights = dict[str, torch.Tensor]
