@@ -133,7 +133,7 @@ def _sample(reader: RowReader, record: RawRow) -> Sample:
 
 def turns_of(record: RawRow) -> tuple[Turn, ...]:
     """The turns of an episode, as the trace and `rlhf generate --env` write them; none of any other ``turns``."""
-    rows = record.row.get("turns")
+    rows: Any = record.row.get("turns")
     listed = isinstance(rows, Sequence) and rows
     if not listed or not all(isinstance(row, Mapping) and "span" in row for row in rows):
         return ()
