@@ -154,6 +154,7 @@ class ComponentConfig(Config):
         Raises:
             UserError: the machine lacks what the component needs.
         """
+        return {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

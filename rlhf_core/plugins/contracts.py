@@ -198,7 +198,7 @@ class CheckedEngine:
     """What an agent samples with: a rollout engine whose every answer is checked."""
 
     def __init__(self, engine: RolloutEngine, label: str = "", on_ended: OnEnded | None = None) -> None:
-        self.engine, self.label = engine, label or label_of(engine)
+        self.engine, self.label, self.on_ended = engine, label or label_of(engine), on_ended
         reports = on_ended is not None and "on_ended" in inspect.signature(engine.generate).parameters
         self._options: Any = {"on_ended": on_ended} if reports else {}
 

@@ -61,7 +61,7 @@ class Training:
     def static_bytes(self) -> int:
         """Of weights and moments that this rank holds between two steps, and of gradients that stay."""
         inner: Any = self.optimizer.inner  # pyright: ignore[reportAttributeAccessIssue]
-        tensors = [t for p in self.module.parameters() for t in (p, p.grad) if t is not None]
+        tensors: list[Any] = [t for p in self.module.parameters() for t in (p, p.grad) if t is not None]
         tensors += [v for row in inner.state.values() for v in row.values() if torch.is_tensor(v)]
         held = {id(t): t.to_local() if hasattr(t, "to_local") else t for t in tensors}
         return sum(t.numel() * t.element_size() for t in held.values())

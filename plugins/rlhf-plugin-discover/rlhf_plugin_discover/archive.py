@@ -105,7 +105,10 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.proposals = [Proposal(**{**r, "shown": tuple(r["shown"])}) for r in read_jsonl(folder / "proposals.jsonl")]
+        rows: list[dict[str, Any]] = list(read_jsonl(folder / "proposals.jsonl"))
+        for row in rows:
+            row["shown"] = tuple(row["shown"])
+        self.proposals = [Proposal(**row) for row in rows]
         self.verdicts = [Verdict(**r) for r in read_jsonl(folder / "verdicts.jsonl")]
         self.rounds = list(read_jsonl(folder / "rounds.jsonl"))
         self._files = {name: JsonlFile.resume(folder / f"{name}.jsonl") for name in ("proposals", "verdicts", "rounds")}
