@@ -42,7 +42,7 @@ class AgentConfig(Config):
 class ZeroShotConfig(AgentConfig):
     """Answers at once, without tools."""
 
-    agent: ClassVar[str] = "rlhf_plugin_agents.agents.plan_and_execute:ZeroShotAgent"
+    agent: ClassVar[str] = "rlhf_plugin_agents.agents.zero_shot:ZeroShotAgent"
     name: str = "zero_shot"
 
 

@@ -1,4 +1,4 @@
-"""Agents of one conversation: one request without tools, or a plan that is carried out step by step."""
+"""Plan first, then carry out step by step in one conversation (Wang et al. 2023, arXiv:2305.04091)."""
 
 from __future__ import annotations
 
@@ -48,10 +48,3 @@ class PlanAndExecuteAgent(Agent):
 def _tell(messages: list[Message], session: Session, text: str) -> None:
     messages.append({"role": "user", "content": text})
     session.note(messages[-1])
-
-
-class ZeroShotAgent(Agent):
-    def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
-        messages = opening(task, system, HONESTY_RULE, ANSWER_RULE)
-        session.note(*messages)
-        return final_answer(session.ask(messages).message["content"] or "")
