@@ -15,7 +15,6 @@ from rlhf_core.runs.launch.process_end import hard_exit, needs_hard_exit
 
 COMMANDS = {
     "train": ("rlhf_core.cli.train:train", "Train a model: any algorithm, reward and loss that is installed."),
-    "generate": ("rlhf_core.cli.generate:generate", "Sample completions from a model."),
     "reward": ("rlhf_core.cli.reward:reward", "Score completions with a reward, and test rewards."),
     "data": ("rlhf_core.cli.data:data", "Check, make and filter training data."),
     "plugins": ("rlhf_core.cli.plugins:plugins", "List, inspect, check, create or switch off plugins."),

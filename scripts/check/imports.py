@@ -25,7 +25,7 @@ TOPICS = tuple(
 )
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
-    "rlhf-plugin-native": 8,
+    "rlhf-plugin-native": 14,
     "rlhf-plugin-episodes": 13,
     "rlhf-plugin-preflight": 47,
     "rlhf-plugin-verifiers": 1,

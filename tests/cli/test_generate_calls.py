@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.cli import generate
 from rlhf_core.data.tool_calls import read_tools
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.types.messages import ToolCall
 from rlhf_core.types.rollouts import FinishReason, Prompt, Rollout
+from rlhf_plugin_native import generate
 
 
 def test_a_call_is_shown_as_a_call(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.testing import CliRunner
 
-from rlhf_core.cli.generate import print_turn
+from rlhf_core.cli import print_turn
 from rlhf_core.training.trace import turn_row
 from rlhf_core.types.messages import Turn, TurnStatus
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rlhf_core.cli import complete
-from rlhf_core.cli.common import Choice
+from rlhf_core.cli import Choice, complete, print_turn
 
 if TYPE_CHECKING:
+    from rlhf_core.data import Prompt
     from rlhf_core.data.files import FileRows
-    from rlhf_core.models.load import LoadedModel
-    from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.types.rollouts import Prompt, Rollout, SamplingParams
+    from rlhf_core.models import Formatter
+    from rlhf_core.rollouts import Rollout
 
 
 STDIN = "-"
@@ -36,8 +35,8 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
     A file of JSON objects, one a line or in an array, has a ``prompt`` or ``messages`` in each; any other has a prompt
     in each line. Empty lines are skipped.
     """
-    from rlhf_core.types.errors import ConfigError
-    from rlhf_core.types.rollouts import Prompt
+    from rlhf_core.config import ConfigError
+    from rlhf_core.data import Prompt
 
     if not texts and not files:
         raise ConfigError("there is no prompt", fix='--prompt "What is 2 + 3?", FILE, or - for stdin')
@@ -52,10 +51,8 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
 
 
 def _rows_of(file: str, lines: bool) -> list[PromptRow]:
-    from rlhf_core.data.files import check_file, parse_json, read_parquet, read_text
-    from rlhf_core.data.schema import RawRow, RowReader
-    from rlhf_core.types.errors import DatasetError
-    from rlhf_core.types.rollouts import Prompt
+    from rlhf_core.data import DatasetError, Prompt, RawRow, RowReader, check_file
+    from rlhf_core.data.files import parse_json, read_parquet, read_text
 
     name, stem = ("stdin", "stdin") if file == STDIN else (file, Path(file).stem)
     if file != STDIN:
@@ -79,8 +76,8 @@ def _rows_of(file: str, lines: bool) -> list[PromptRow]:
 
 
 def _lines(text: str, name: str) -> FileRows:
+    from rlhf_core.data import DatasetError
     from rlhf_core.data.files import FileRows
-    from rlhf_core.types.errors import DatasetError
 
     numbered = [(n, line.rstrip("\r")) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
@@ -89,7 +86,7 @@ def _lines(text: str, name: str) -> FileRows:
 
 
 def _stdin() -> str:
-    from rlhf_core.types.errors import DatasetError
+    from rlhf_core.data import DatasetError
 
     if sys.stdin.isatty():
         print("reading prompts, one a line; Ctrl-D ends them", file=sys.stderr)
@@ -170,15 +167,11 @@ def generate(
     cat questions.txt | rlhf generate - --n 4 --out - | head -1
     rlhf generate --env tools --model M --prompt "What is 17 * 23?"
     """
-    from rlhf_core.cli.common import emit_json
+    from rlhf_core.cli import check_output, emit_json
     from rlhf_core.cli.episodes import Stage, play_prompts
-    from rlhf_core.cli.scoring import check_output
-    from rlhf_core.models.config import ModelConfig
-    from rlhf_core.models.layers.matmul import use_matmul_backend
-    from rlhf_core.models.load import load_policy
-    from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.types.errors import ConfigError
-    from rlhf_core.types.rollouts import SamplingParams
+    from rlhf_core.config import ConfigError
+    from rlhf_core.models import Formatter, ModelConfig, load_policy, use_matmul_backend
+    from rlhf_core.rollouts import SamplingParams
 
     sampling = SamplingParams(max_tokens=max_tokens or (1024 if environment else 64), **sampling_options)
     if settings and environment is None:
@@ -228,7 +221,7 @@ def _flat_rows(prompt_row: PromptRow, rollouts: Sequence[Rollout], formatter: Fo
 def _write(out: str, rows: Sequence[dict[str, Any]]) -> None:
     import json
 
-    from rlhf_core.data.atomic import write_text
+    from rlhf_core.data import write_text
 
     text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     if out == "-":
@@ -236,21 +229,6 @@ def _write(out: str, rows: Sequence[dict[str, Any]]) -> None:
         return
     write_text(Path(out), text)
     click.echo(f"{len(rows)} completions: {out}", err=True)
-
-
-def sample_completions(
-    policy: LoadedModel, prompts: Sequence[Prompt], sampling: SamplingParams, n: int, seed: int, prompt_format: str
-) -> list[Rollout]:
-    """``n`` rollouts per prompt, prompt by prompt.
-
-    Raises:
-        ConfigError: a prompt and its completion do not fit the model's context.
-    """
-    from rlhf_core.cli.episodes import play_prompts
-    from rlhf_core.models.config import ModelConfig
-
-    config = ModelConfig.model_validate({"prompt_format": prompt_format})
-    return play_prompts(policy, config, prompts, sampling, n, seed)
 
 
 def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> dict[str, Any]:
@@ -282,7 +260,7 @@ def _episode(rollout: Rollout) -> dict[str, Any]:
 
 def _calls(rollout: Rollout, prompt: Prompt, formatter: Formatter) -> dict[str, Any]:
     """What a completion calls, as its tokens say it, those that cannot run with what is wrong; {} without tools."""
-    from rlhf_core.types.rollouts import FinishReason
+    from rlhf_core.rollouts import FinishReason
 
     if not prompt.tools:
         return {}
@@ -321,15 +299,3 @@ def _print_episode(one: Mapping[str, Any]) -> None:
     if "score" in one:
         facts.append(f"score {one['score']:.4g}" if one["score"] is not None else f"no score: {one['status']}")
     click.secho(f"  {', '.join(facts)}{'  ' + one['detail'] if one.get('detail') else ''}", italic=True)
-
-
-def print_turn(turn: Mapping[str, Any], margin: str = "        ") -> None:
-    """A turn of an episode; what the policy read, and is not trained on, is greyed."""
-    from rlhf_core.types.messages import message_text
-
-    start, end = turn["span"]
-    facts = [f"{end - start} tokens", *([turn["status"]] if "status" in turn else ())]
-    facts += [f"score {turn['score']:.4g}"] if "score" in turn else []
-    facts += [f"{turn['seconds']:.3g} s"] if turn.get("seconds") else []
-    text = f"{turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}"
-    click.secho("\n".join(margin + line for line in text.splitlines()), dim=turn["role"] != "assistant")
