@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 CARD = "README.md"
+NO_CARD = f"there is no {CARD}: the hub shows an empty page"
 LARGEST_TEXT = 1_000_000
 """Bytes of a file that is looked through for paths; a tokenizer's vocabulary is larger."""
 
@@ -60,6 +61,8 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
         return
     for line in facts["names_this_machine"]:
         click.echo(f"warning: {line}", err=True)
+    if not (upload.folder / CARD).is_file():
+        click.echo(f"warning: {NO_CARD}", err=True)
     url = send(upload, private=not public, message=message)
     emit_json({**facts, "url": url}) if as_json else click.echo(f"pushed: {url}")
 
@@ -115,7 +118,7 @@ def show(facts: dict[str, Any], card: str | None) -> None:
     for line in facts["names_this_machine"]:
         click.echo(f"warning: {line}")
     click.echo(f"\n{facts['bytes']} bytes to {facts['repository']} ({kind}). Nothing was sent.\n")
-    click.echo(card if card is not None else f"There is no {CARD}: the hub would show an empty page.")
+    click.echo(card if card is not None else NO_CARD)
 
 
 def send(upload: Upload, *, private: bool, message: str) -> str:

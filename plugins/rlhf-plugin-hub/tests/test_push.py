@@ -120,6 +120,10 @@ def test_every_file_arrives_in_a_private_repository(rlhf: Rlhf, model: Path, hub
     assert hub.files.keys() == {p.name for p in model.iterdir()} - {".secret"}
     assert all(data == (model / name).read_bytes() for name, data in hub.files.items())
     assert "secret-token" not in ran.out + ran.err
+    assert "empty page" not in ran.err
+    (model / "README.md").unlink()
+    ran = rlhf("push", model, "--to", "org/name")
+    assert (ran.code, "there is no README.md: the hub shows an empty page" in ran.err) == (0, True)
 
 
 def test_nothing_goes_unasked_to_a_repository_that_everyone_sees(
