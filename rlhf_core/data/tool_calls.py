@@ -243,6 +243,8 @@ def schema_error(parameters: Any) -> str:
         return _schema_error(json.dumps(parameters, default=repr))
     except RecursionError:
         return "it is nested too deeply"
+    except (TypeError, ValueError) as error:  # a key that is no text, or a value that holds itself
+        return f"it is no JSON: {error}"
 
 
 @functools.lru_cache(maxsize=1024)  # rows share their tools, and a check takes milliseconds

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.data.tool_call_parser import AssistantTurn, parse_turn
-from rlhf_core.data.tool_calls import read_tools
+from rlhf_core.data.tool_calls import read_tools, schema_error
 from rlhf_core.models.tool_templates import format_named
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import ToolCall, message_text
@@ -211,3 +211,11 @@ def test_a_schema_fetches_nothing() -> None:
     tools = read_tools([{"name": "add", "parameters": {"$ref": "http://127.0.0.1:9/schema.json"}}], "test")
     turn = parse_turn(write("hermes", [("add", {})]), format_named("hermes"), tools)
     assert "cannot be held against its schema" in turn.calls[0].error
+
+
+def test_parameters_that_no_json_can_say_are_refused() -> None:
+    inside_itself: dict[str, Any] = {"type": "object"}
+    inside_itself["properties"] = inside_itself
+    for parameters in (inside_itself, {("type",): "object"}):
+        assert schema_error(parameters).startswith("it is no JSON"), parameters
+    assert schema_error({"type": "object", "properties": {}}) == ""
