@@ -22,13 +22,14 @@ from rlhf_testing.report import require
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "peft")
 IMPORTER = """
-import importlib, json, os, sys, traceback
+import importlib, json, os, signal, sys, traceback
 import rlhf_core.plugins.component
 
 replies = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)  # what a module prints is no reply
 for module in map(str.strip, sys.stdin):
     if os.fork() == 0:
+        signal.alarm(120)
         problem = ""
         try:
             importlib.import_module(module)
@@ -138,7 +139,7 @@ def check_entry_name(config: ComponentConfig, kind: str) -> None:
 
 
 def check_light_import(config: ComponentConfig) -> None:
-    """Importing the Config's module in a fresh interpreter brings in no heavy library."""
+    """Importing the Config's module after the core's own, in a process for it alone, brings in no heavy library."""
     problem = light_import_problem(type(config).__module__)
     fix = "name the component in `component`, and put types under `if TYPE_CHECKING:`"
     require(not problem, config, "importing the Config is light", problem, fix)
