@@ -41,22 +41,22 @@ def fault_in(value: Any) -> str:
         level = inner
     if level:
         return TOO_DEEP
-    return "" if whole(text := json.dumps(value, ensure_ascii=False, default=str)) == text else HALF
+    return "" if without_surrogates(text := json.dumps(value, ensure_ascii=False, default=str)) == text else HALF
 
 
-def whole(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """The text with a question mark for each half of a character."""
     return text.encode("utf-8", "replace").decode()
 
 
-def kept(reply: ModelReply) -> ModelReply:
+def storable(reply: ModelReply) -> ModelReply:
     """A reply as it can be kept; calls whose arguments cannot be are empty, each with an error."""
     message, errors = dict(reply.message), list(reply.errors)
     if isinstance(message.get("content"), str):
-        message["content"] = whole(message["content"])
+        message["content"] = without_surrogates(message["content"])
     calls: list[dict[str, Any]] = []
     for call in message.get("tool_calls") or ():
-        function, name = call["function"], whole(str(call["function"]["name"]))
+        function, name = call["function"], without_surrogates(str(call["function"]["name"]))
         fault = fault_in(function["arguments"])
         if fault:
             errors.append({"id": str(call.get("id") or ""), "name": name, "error": f"the arguments: {fault}"})
@@ -108,7 +108,7 @@ class Session:
             self.config.max_turn_tokens, self.config.temperature,
         )  # fmt: skip
         start = time.monotonic()
-        reply = kept(self.backend.complete(request))
+        reply = storable(self.backend.complete(request))
         seconds = time.monotonic() - start
         spent = (reply.prompt_tokens, reply.completion_tokens, reply.cost_usd, seconds)
         self.turns.append(ModelTurn(role, request.digest, reply.message, *spent, tuple(reply.errors)))
