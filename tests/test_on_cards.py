@@ -15,7 +15,7 @@ from rlhf_core.distributed import peers as peers_module
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.peers import RankMonitor, waiting
 from rlhf_core.models import random_state
-from rlhf_core.models.layers import segments
+from rlhf_core.models.layers import packing, segments
 from rlhf_core.models.layers.trunk_and_head import on_device
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training import learner as learner_module
@@ -120,6 +120,21 @@ def test_an_operation_without_a_gradient_that_repeats_is_named(message: str, exp
         assert torch.is_deterministic_algorithms_warn_only_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_an_attention_backend_is_tried_with_gradients_that_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    @contextmanager
+    def noted(device: torch.device) -> Iterator[None]:
+        order.append(f"{device} begins")
+        yield
+        order.append("ends")
+
+    monkeypatch.setattr(packing, "repeatable_gradients", noted)
+    kind = packing.Kind(torch.device("cpu"), torch.float32, 2, 1, 16, False, True)
+    packing.refusal.__wrapped__(packing.BACKENDS[-1], kind)
+    assert order[:2] == ["cpu begins", "ends"]
 
 
 def test_an_update_takes_gradients_that_repeat(monkeypatch: pytest.MonkeyPatch) -> None:

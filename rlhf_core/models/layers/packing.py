@@ -31,6 +31,7 @@ from rlhf_core.models.layers.segments import (
     by_flash_attn,
     by_torch,
     layout,
+    repeatable_gradients,
 )
 from rlhf_core.models.layers.trunk_and_head import Ids, on_device, trunk_and_head
 
@@ -177,6 +178,7 @@ def refusal(backend: AttentionBackend, kind: Kind) -> str | None:
                 torch.enable_grad(),
                 torch.autocast(kind.device.type, enabled=False),
                 torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
+                repeatable_gradients(kind.device),
             ):
                 if (gap := _gap(backend, kind, segments, window)) > TOLERANCE:
                     return f"differs by {gap:.1g}"
