@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -131,10 +132,14 @@ def test_an_attention_backend_is_tried_with_gradients_that_repeat(monkeypatch: p
         yield
         order.append("ends")
 
+    def attend(*arguments: Any) -> torch.Tensor:
+        order.append("attends")
+        return segments.attend_by_segment(*arguments)
+
     monkeypatch.setattr(packing, "repeatable_gradients", noted)
-    kind = packing.Kind(torch.device("cpu"), torch.float32, 2, 1, 16, False, True)
-    packing.refusal.__wrapped__(packing.BACKENDS[-1], kind)
-    assert order[:2] == ["cpu begins", "ends"]
+    backend = packing.AttentionBackend("by segment", lambda row, window, device: row, attend)
+    assert packing.refusal(backend, packing.Kind(torch.device("cpu"), torch.float32, 2, 1, 16, False, True)) is None
+    assert order == ["cpu begins", "attends", "ends"] * 2
 
 
 def test_an_update_takes_gradients_that_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
