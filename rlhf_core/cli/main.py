@@ -58,10 +58,10 @@ def _main(argv: list[str] | None) -> None:
         raise SystemExit(130) from error
     except click.ClickException as error:
         from rlhf_core.cli.groups import lost_command
-        from rlhf_core.cli.hints import hint_for
+        from rlhf_core.config.hints import USAGE_GROUP, KeyHints, answers
 
         words = sys.argv[1:] if argv is None else argv
-        hint = hint_for(error, words)
+        hint = _missing(error) or next(answers(USAGE_GROUP, error, words, KeyHints), "")
         if hint and isinstance(error, click.NoSuchOption):  # without click's own guesses
             click.UsageError(error.message, error.ctx).show()
         else:
@@ -86,6 +86,13 @@ def _main(argv: list[str] | None) -> None:
         name = type(error).__name__
         click.echo(f"\nrlhf failed unexpectedly ({name}). `rlhf doctor` checks the installation.", err=True)
         raise SystemExit(1) from error
+
+
+def _missing(error: click.ClickException) -> str:
+    """The help of an option that is required."""
+    if isinstance(error, click.MissingParameter) and isinstance(option := error.param, click.Option) and option.help:
+        return f"{option.opts[0]} {option.make_metavar(error.ctx or click.Context(cli))}: {option.help}"
+    return ""
 
 
 if __name__ == "__main__":
