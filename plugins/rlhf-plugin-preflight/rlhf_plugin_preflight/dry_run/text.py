@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import UserError
-from rlhf_core.config.origin import Row, origins
 from rlhf_plugin_preflight.dry_run.look import NOT_COUNTED, DryRun, look_at
 from rlhf_plugin_preflight.memory.amounts import readable
+from rlhf_plugin_preflight.origin import Row, origins
 
 if TYPE_CHECKING:
     from rlhf_core.config import Registry, RunConfig
