@@ -15,11 +15,14 @@ from rlhf_core.runs.launch.process_end import hard_exit, needs_hard_exit
 
 COMMANDS = {
     "train": ("rlhf_core.cli.train:train", "Train a model: any algorithm, reward and loss that is installed."),
-    "reward": ("rlhf_core.cli.reward:reward", "Score completions with a reward, and test rewards."),
-    "data": ("rlhf_core.cli.data:data", "Check, make and filter training data."),
     "plugins": ("rlhf_core.cli.plugins:plugins", "List, inspect, check, create or switch off plugins."),
-    "config": ("rlhf_core.cli.config:config", "Show, validate or document configurations."),
 }
+OF_PLUGINS = {
+    "reward": "Score completions with a reward, and test rewards.",
+    "data": "Check, make and filter training data. Accepted forms: docs/data.md.",
+    "config": "Show, validate, translate or document configurations.",
+}
+"""Groups that only hold commands of plugins."""
 
 
 @click.group(cls=OpenGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,6 +36,10 @@ def cli(ctx: click.Context, debug: bool) -> None:
     """
     ctx.obj = {"debug": debug}
     set_up_process()
+
+
+for _name, _help in OF_PLUGINS.items():
+    cli.add_command(OpenGroup(_name, path=_name, help=_help))
 
 
 def main(argv: list[str] | None = None) -> None:
