@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.runs import t_quantile, wilson
+from rlhf_core.runs import wilson
 
 Floats = npt.NDArray[np.float64]
 PRIOR_PROMPTS = 0.1
@@ -178,3 +178,76 @@ def mcnemar(lost: int, gained: int) -> float:
     if n == 0:
         return 1.0
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(least + 1)) / 2**n)
+
+
+_FEW = (12.7062, 4.30265, 3.18245)
+
+
+def t_quantile(degrees: int) -> float:
+    """97.5 % quantile of Student's t: how many standard errors a 95 % interval of a mean reaches to each side.
+
+    Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5), within 0.001; infinite without a degree of freedom.
+
+    Example:
+        >>> round(t_quantile(7), 2)
+        2.36
+    """
+    if degrees < 1:
+        return math.inf
+    if degrees <= len(_FEW):
+        return _FEW[degrees - 1]
+    z = 1.959964
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / degrees**i for i, term in enumerate(terms, 1))
+
+
+def percentile_tails(count: int) -> tuple[float, float]:
+    """Quantiles of a percentile bootstrap over ``count`` cases that make its interval as wide as Student's.
+
+    The plain 2.5 % and 97.5 % are too narrow for few cases (85 % coverage at 8), because a bootstrap sample varies less
+    than the cases do (Hesterberg 2015, Am. Stat. 69, 371, "expanded percentile interval").
+
+    Example:
+        >>> [round(tail, 4) for tail in percentile_tails(8)]
+        [0.0057, 0.9943]
+    """
+    if count < 2:
+        return 0.0, 1.0
+    tail = 0.5 * math.erfc(t_quantile(count - 1) * math.sqrt(count / (count - 1)) / math.sqrt(2))
+    return tail, 1 - tail
+
+
+def ranks(values_N: Floats) -> Floats:
+    """Ranks from 1, ``[N]``; equal values share their mean rank.
+
+    Example:
+        >>> ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist()
+        [3.5, 1.0, 3.5, 2.0]
+    """
+    _, place, counts = np.unique(values_N, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[place]
+
+
+def spearman(x_N: Floats, y_N: Floats) -> float:
+    """Correlation of the ranks, in [-1, 1] (Spearman 1904, Am. J. Psychol. 15, 72); ties share their mean rank.
+
+    Args:
+        x_N: one score of each of N things.
+        y_N: the other, in the same order.
+
+    Returns:
+        NaN where one of them does not vary.
+
+    Example:
+        >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])), 6)
+        0.5
+    """
+    if len(x_N) < 2 or np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
+        return math.nan
+    return float(np.corrcoef(ranks(x_N), ranks(y_N))[0, 1])

@@ -123,12 +123,13 @@ class OpenGroup(click.Group):
         if args and args[0] not in self._own(ctx) and args[0] not in (known := [*self._own(ctx), *self._added()]):
             import difflib
 
-            from rlhf_core.cli.hints import command_hint
+            from rlhf_core.config.hints import USAGE_GROUP, KeyHints, answers
 
+            error = click.UsageError(f"no such command '{args[0]}'.", ctx)
             near = difflib.get_close_matches(args[0], known, n=1)
-            meant = "" if self.path else command_hint(args[0], self._groups(ctx))
+            meant = next(answers(USAGE_GROUP, error, args, KeyHints), "")
             hint = f" Did you mean: {meant}?" if meant else f" Did you mean '{near[0]}'?" if near else ""
-            ctx.fail(f"no such command '{args[0]}'.{hint}")
+            ctx.fail(f"{error.message}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -149,7 +150,7 @@ class OpenGroup(click.Group):
         text = description(leaves[0].value) if len(leaves) == 1 else ""
         return f"{text} ({leaves[0].distribution})" if text else summary_of(leaves or entries)
 
-    def _groups(self, ctx: click.Context) -> dict[str, click.Command | None]:
+    def groups(self, ctx: click.Context) -> dict[str, click.Command | None]:
         """Own commands, and groups that only hold commands of distributions; none of a distribution is imported."""
         added = [name for name, entries in self._added().items() if all(e.name != self._below(name) for e in entries)]
         return {name: self.get_command(ctx, name) for name in [*self.lazy, *added]}

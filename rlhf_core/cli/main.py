@@ -15,11 +15,14 @@ from rlhf_core.runs.launch.process_end import hard_exit, needs_hard_exit
 
 COMMANDS = {
     "train": ("rlhf_core.cli.train:train", "Train a model: any algorithm, reward and loss that is installed."),
-    "reward": ("rlhf_core.cli.reward:reward", "Score completions with a reward, and test rewards."),
-    "data": ("rlhf_core.cli.data:data", "Check, make and filter training data."),
     "plugins": ("rlhf_core.cli.plugins:plugins", "List, inspect, check, create or switch off plugins."),
-    "config": ("rlhf_core.cli.config:config", "Show, validate or document configurations."),
 }
+OF_PLUGINS = {
+    "reward": "Score completions with a reward, and test rewards.",
+    "data": "Check, make and filter training data. Accepted forms: docs/data.md.",
+    "config": "Show, validate, translate or document configurations.",
+}
+"""Groups that only hold commands of plugins."""
 
 
 @click.group(cls=OpenGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,6 +36,10 @@ def cli(ctx: click.Context, debug: bool) -> None:
     """
     ctx.obj = {"debug": debug}
     set_up_process()
+
+
+for _name, _help in OF_PLUGINS.items():
+    cli.add_command(OpenGroup(_name, path=_name, help=_help))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -58,10 +65,10 @@ def _main(argv: list[str] | None) -> None:
         raise SystemExit(130) from error
     except click.ClickException as error:
         from rlhf_core.cli.groups import lost_command
-        from rlhf_core.cli.hints import hint_for
+        from rlhf_core.config.hints import USAGE_GROUP, KeyHints, answers
 
         words = sys.argv[1:] if argv is None else argv
-        hint = hint_for(error, words)
+        hint = _missing(error) or next(answers(USAGE_GROUP, error, words, KeyHints), "")
         if hint and isinstance(error, click.NoSuchOption):  # without click's own guesses
             click.UsageError(error.message, error.ctx).show()
         else:
@@ -86,6 +93,13 @@ def _main(argv: list[str] | None) -> None:
         name = type(error).__name__
         click.echo(f"\nrlhf failed unexpectedly ({name}). `rlhf doctor` checks the installation.", err=True)
         raise SystemExit(1) from error
+
+
+def _missing(error: click.ClickException) -> str:
+    """The help of an option that is required."""
+    if isinstance(error, click.MissingParameter) and isinstance(option := error.param, click.Option) and option.help:
+        return f"{option.opts[0]} {option.make_metavar(error.ctx or click.Context(cli))}: {option.help}"
+    return ""
 
 
 if __name__ == "__main__":

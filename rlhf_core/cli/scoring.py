@@ -72,7 +72,19 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
 def score_completions(
     registry: Registry, reward: ComponentConfig, file: str, stop: Sequence[str], *, keep_stop: bool, seed: int
 ) -> tuple[Completions, Completions, Sequence[Score]]:
-    """Score the completions of a file, several of one prompt included."""
+    """Score the completions of a file, several of one prompt included.
+
+    Args:
+        registry: where names are looked up.
+        reward: see :func:`chosen_reward`.
+        file: see :func:`rlhf_core.data.read_completions`.
+        stop: judge as if the first of these strings had ended each completion.
+        keep_stop: leave it at their end.
+        seed: for rewards that draw at random.
+
+    Returns:
+        The completions as they were read, as they were judged, and their scores.
+    """
     from rlhf_core.cli.common import context_of
     from rlhf_core.data.completions import SampledPrompts, cut_at, read_completions
     from rlhf_core.models.layers.matmul import use_matmul_backend

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlhf_core.cli.complete import runs as complete_runs
 from rlhf_core.cli.options import open_plugins, resolve_labelled_options, run_options, sugar_of
+
+if TYPE_CHECKING:
+    from rlhf_core.config.plan import Plan
 
 
 @click.command()
@@ -94,11 +98,11 @@ def train(
         preflight(registry, config, plan.world_size, dry_run=dry_run)
         if resume is None:
             plan = with_rows(plan, registry, config, dry_run=dry_run)
+        ctx = BuildContext(config, registry, config.seed, world_size=plan.world_size, dry_run=dry_run)
+        texts = hooks.fire("rlhf_preflight", Preflight(ctx, force, plan.rows, resolved))
         if dry_run:
-            _dry_run(plan, config, registry, resolved, as_json)
+            _print_dry_run(plan, texts, as_json)
             return
-        ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
-        hooks.fire("rlhf_preflight", Preflight(ctx, force))
         folder, summary = launch_shown(
             plan, config, registry, hooks, run_dir, resume=resume is not None, quiet=as_json, rank_0=rank_0
         )
@@ -108,13 +112,17 @@ def train(
         print_summary(summary, folder)
 
 
-def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:
+def _print_dry_run(plan: Plan, texts: Sequence[str], as_json: bool) -> None:
+    """Print what plugins say of the run; without any, its components."""
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.cli.dry_run import print_dry_run
-    from rlhf_core.runs.launch.dry_run import look_at
 
-    facts = look_at(plan, config, registry)
     if as_json:
         emit_json(plan.to_json())
-    else:
-        print_dry_run(plan, config, facts, resolved, registry)
+        return
+    if not texts:
+        click.echo("dry run: the settings are in order; nothing was trained or written\n")
+        for component in plan.components:
+            click.echo(f"{component['kind']:<12}{component['name']}")
+        click.echo("\nrlhf-plugin-preflight checks models and data too, and counts steps, tokens and memory")
+    for text in texts:
+        click.echo(text)

@@ -1,6 +1,8 @@
-"""Hints for an unknown key: where a key of that name belongs, and what installed distributions say of it: the
-entry-point group ``rlhf.key_hints`` has functions of the key, its value, the registry and the chosen components, which
-return a sentence or "", for example ``TRL's beta is trainer.kl.coefficient here``.
+"""Hints for an unknown key: where a key of that name belongs, and what installed distributions say of it.
+
+Entry-point group ``rlhf.key_hints`` has functions of the key, its value, the registry and the chosen components;
+``rlhf.usage_hints`` has functions of click's error, the command line and :class:`KeyHints`. Each returns a text or "",
+for example ``TRL's beta is trainer.kl.coefficient here``.
 """
 
 from __future__ import annotations
@@ -21,15 +23,30 @@ from rlhf_core.types.errors import UserError
 
 log = logging.getLogger("rlhf.plugins")
 GROUP = "rlhf.key_hints"
+USAGE_GROUP = "rlhf.usage_hints"
+NEAREST = 3
+"""Most places that are named."""
 
 
-def keys_in(sentence: str) -> list[str]:
-    """Settings that a hint names, such as the first in ``trainer.kl.coefficient is our beta here``."""
-    return re.findall(r"\bis ([a-z_0-9.]+) here\b", sentence)
+def answers(group: str, *question: Any) -> Iterator[str]:
+    """What the functions of an entry-point group answer."""
+    from rlhf_core.plugins.entry_points import disabled_distributions, scan
+
+    off = set(disabled_distributions())
+    for distribution, _, point in scan():
+        if point.group != group or distribution in off:
+            continue
+        try:
+            answer = point.load()(*question)
+        except Exception as error:  # the error that is explained is what the user has to hear of
+            log.debug("hints of %s failed: %s: %s", distribution, type(error).__name__, error)
+            continue
+        if answer:
+            yield str(answer)
 
 
 class KeyHints:
-    """Asks for hints about the keys of one configuration."""
+    """Knows every key that one configuration may have with the components that it chooses, and asks for hints."""
 
     def __init__(self, registry: Registry, settings: Mapping[str, Any]) -> None:
         self.registry, self.settings = registry, settings
@@ -42,33 +59,13 @@ class KeyHints:
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
         """A sentence for the key at the end of ``path``: its name here, or where such a key belongs; "" for neither."""
-        from rlhf_core.plugins.entry_points import disabled_distributions, scan
-
-        off, places = set(disabled_distributions()), KeyPlaces(self.registry, self.settings)(path, value)
-        for distribution, _, point in scan():
-            if point.group != GROUP or distribution in off:
-                continue
-            try:
-                hint = point.load()(path[-1], value, self.registry, self.chosen)
-            except Exception as error:  # the unknown key is what the user has to hear of
-                log.debug("hints of %s failed: %s: %s", distribution, type(error).__name__, error)
-                continue
-            if hint and (len(path) > 1 or not places or keys_in(hint)):
-                return str(hint)  # one without a key says less than the place of our own key of that name
+        places = self.places(path)
+        for hint in answers(GROUP, path[-1], value, self.registry, self.chosen):
+            if len(path) > 1 or not places or re.search(r"\bis [a-z_0-9.]+ here\b", hint):
+                return hint  # one without a key says less than the place of our own key of that name
         return places
 
-
-NEAREST = 3
-"""Most places that are named."""
-
-
-class KeyPlaces:
-    """Every key that one configuration may have, with the components that it chooses."""
-
-    def __init__(self, registry: Registry, settings: Mapping[str, Any]) -> None:
-        self.registry, self.settings = registry, settings
-
-    def __call__(self, path: Sequence[str], value: Any) -> str:
+    def places(self, path: Sequence[str]) -> str:
         """``"did you mean 'reward.parts'?"`` for a key that belongs elsewhere; "" if none is called so."""
         places = [key for key in self._keys() if key.rpartition(".")[2] == path[-1]]
         if not places:
@@ -80,10 +77,9 @@ class KeyPlaces:
     def _keys(self) -> Iterator[str]:
         """Dotted keys, sections before what is in them."""
         yield from _below(RunConfig, "")
-        for slot in KINDS:
-            section = as_mapping(slot, self.settings.get(slot))
-            if slot in RunConfig.model_fields and isinstance(section, Mapping) and "name" in section:
-                yield from self._of_component(slot, str(plain(section["name"])), slot)
+        for slot, name in self.chosen.items():
+            if slot in RunConfig.model_fields:
+                yield from self._of_component(slot, name, slot)
         yield from _below(SourceSettings, "dataset")
         for options in source_options(plain(self.settings.get("dataset"))):
             yield from self._of_component("dataset", str(options.get("name")), "dataset")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,18 @@ class PlanResolved:
 
 @dataclass(frozen=True)
 class Preflight:
-    """Every component has checked its settings; nothing is loaded or started yet."""
+    """Every component has checked its settings; nothing is loaded or started yet. With ``context.dry_run`` nothing will
+    be, and nothing may be downloaded or written.
+    """
 
     context: BuildContext
     """Configuration, registry and world size of the run."""
     force: bool
     """The user wants the run to start although it may not fit (``--force``): a listener warns instead of raising."""
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    """Source of the data set -> number of rows to train on and held out; empty where they were not read."""
+    settings: Any = None
+    """The labelled configuration (``rlhf_core.config.load.Resolved``); None for a run that goes on."""
 
 
 @dataclass(frozen=True)

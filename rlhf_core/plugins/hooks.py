@@ -26,7 +26,7 @@ from rlhf_core.plugins.hook_events import RunClosed as RunClosed
 from rlhf_core.plugins.hook_events import RunEnd as RunEnd
 from rlhf_core.plugins.hook_events import RunStart as RunStart
 from rlhf_core.plugins.hook_events import StepEnd as StepEnd
-from rlhf_core.types.errors import PluginError, RlhfError, StopRun, UserError
+from rlhf_core.types.errors import PluginError, RlhfError, StopRun
 from rlhf_core.types.frozen import frozen
 
 GROUP = "rlhf"
@@ -48,8 +48,8 @@ class Specs:
         """The plan is final."""
 
     @hookspec
-    def rlhf_preflight(self, event: Preflight) -> None:
-        """The run is about to start; a ``UserError`` refuses it."""
+    def rlhf_preflight(self, event: Preflight) -> str | None:
+        """The run is about to start; an ``RlhfError`` refuses it. A dry run prints the text that is returned."""
 
     @hookspec(firstresult=True)
     def rlhf_launch(self, event: Launch) -> int | None:
@@ -125,7 +125,7 @@ class HookBus:
         for impl in reversed(listeners):
             plugin, given = impl.plugin_name, {key: event} if impl.argnames else {}
             call: Callable[[], Any] = partial(impl.function, **given)
-            refusal = UserError if hook == "rlhf_preflight" else ()
+            refusal = RlhfError if hook == "rlhf_preflight" else ()
             results.append(self.call(f"hook {hook} of {plugin_label(plugin)}", f"{plugin}:{hook}", call, refusal))
         if hook in BEFORE_THE_RUN and self.stop_reason is not None:
             raise RlhfError(

@@ -8,9 +8,6 @@ from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
     from rlhf_core.config.plan import library_versions as library_versions
-    from rlhf_core.runs.metrics import percentile_tails as percentile_tails
-    from rlhf_core.runs.metrics import spearman as spearman
-    from rlhf_core.runs.metrics import t_quantile as t_quantile
     from rlhf_core.runs.metrics import wilson as wilson
     from rlhf_core.runs.metrics import win_rate as win_rate
     from rlhf_core.runs.read import StoredRun as StoredRun

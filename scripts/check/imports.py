@@ -27,7 +27,7 @@ TOPICS = tuple(
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
     "rlhf-plugin-episodes": 13,
-    "rlhf-plugin-preflight": 47,
+    "rlhf-plugin-preflight": 61,
     "rlhf-plugin-verifiers": 1,
     "rlhf-study": 1,
     "rlhf-testing": 28,

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from rlhf_core.config.load import resolve, resolve_labelled, validate
-from rlhf_core.config.origin import origins
 from rlhf_core.plugins.registry import Registry
 from rlhf_plugin_pocket import weights_path
+from rlhf_plugin_preflight.origin import origins
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.cli.episodes import Stage
 from rlhf_core.cli.main import main
 from rlhf_core.data.completions import read_completions
 from rlhf_core.types.errors import ConfigError, DatasetError
 from rlhf_core.types.rollouts import Prompt, Score
 from rlhf_plugin_episodes.functions import load_functions
 from rlhf_plugin_native.generate import read_prompts
+from rlhf_plugin_native.stage import Stage
 
 FORMAT = """
 from rlhf_core.models import ParsedToolCalls, RawToolCall

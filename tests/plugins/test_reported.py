@@ -44,7 +44,7 @@ def test_any_group_takes_commands(fakes: Fakes) -> None:
     ("path", "why"),
     [
         ("train.weigh", "`rlhf train` takes no commands of plugins"),
-        ("config.show", "`rlhf config show` is there already"),
+        ("plugins.list", "`rlhf plugins list` is there already"),
         ("weigh.more", "`rlhf weigh` takes no commands of plugins"),
     ],
 )

@@ -32,7 +32,9 @@ def plan() -> dict[str, Any]:
 EVENTS = {
     "rlhf_plan_resolved": lambda: hk.PlanResolved(plan()),
     "rlhf_preflight": lambda: hk.Preflight(
-        BuildContext(config=cast(Any, None), registry=cast(Any, None), seed=0, report={"reward": 1}), force=False
+        BuildContext(config=cast(Any, None), registry=cast(Any, None), seed=0, report={"reward": 1}),
+        False,
+        {"a": {"train": 1}},
     ),
     "rlhf_launch": lambda: hk.Launch(Path("plan.json"), 2),
     "rlhf_run_start": lambda: hk.RunStart(Path("run"), plan()),

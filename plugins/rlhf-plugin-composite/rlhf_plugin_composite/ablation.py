@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError
-from rlhf_core.runs import spearman
+from rlhf_eval.statistics import spearman
 
 Floats = npt.NDArray[np.float64]
 MAX_WEIGHTINGS = 2000

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.runs import percentile_tails, t_quantile, win_rate
+from rlhf_core.runs import win_rate
+from rlhf_eval.statistics import percentile_tails, t_quantile
 from rlhf_plugin_evaluate.responses import values
 
 Rows = Sequence[Mapping[str, Any]]

@@ -168,10 +168,11 @@ def generate(
     rlhf generate --env tools --model M --prompt "What is 17 * 23?"
     """
     from rlhf_core.cli import check_output, emit_json
-    from rlhf_core.cli.episodes import Stage, play_prompts
+    from rlhf_core.cli.episodes import play_prompts
     from rlhf_core.config import ConfigError
     from rlhf_core.models import Formatter, ModelConfig, load_policy, use_matmul_backend
     from rlhf_core.rollouts import SamplingParams
+    from rlhf_plugin_native.stage import Stage
 
     sampling = SamplingParams(max_tokens=max_tokens or (1024 if environment else 64), **sampling_options)
     if settings and environment is None:
@@ -191,7 +192,7 @@ def generate(
     use_matmul_backend("auto")
     policy = load_policy(config)
     rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
-    rollouts = play_prompts(policy, config, prompts, sampling, n, seed, stage)
+    rollouts = play_prompts(policy, config, prompts, sampling, n, seed, *(stage or ()))
     formatter = Formatter(policy.tokenizer, config.prompt_format, config.tool_format)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:

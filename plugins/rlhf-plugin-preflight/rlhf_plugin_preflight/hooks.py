@@ -1,4 +1,4 @@
-"""Checks at the start of a run."""
+"""Checks at the start of a run, and what its dry run says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from rlhf_core.hooks import Preflight, hookimpl
 
 
 @hookimpl
-def rlhf_preflight(event: Preflight) -> None:
+def rlhf_preflight(event: Preflight) -> str | None:
+    if event.context.dry_run:
+        from rlhf_plugin_preflight.dry_run.text import describe
+
+        return describe(event)
     from rlhf_plugin_preflight.memory.check import check_memory
 
     check_memory(event.context, force=event.force)
+    return None

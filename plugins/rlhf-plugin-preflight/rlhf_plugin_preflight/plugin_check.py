@@ -11,7 +11,7 @@ import click
 
 from rlhf_core.cli.groups import command_entries, command_problem
 from rlhf_core.config import PluginError, Registry, RlhfError
-from rlhf_core.config.hints import GROUP
+from rlhf_core.config.hints import GROUP, USAGE_GROUP
 from rlhf_core.plugins.component import import_component
 from rlhf_core.plugins.entry_points import CORE, Entry, disabled_distributions, entries_of, normalise
 
@@ -73,8 +73,8 @@ def check_hooks(distribution: str = "") -> Iterator[CheckRow]:
 
 
 def check_hints(distribution: str = "") -> Iterator[CheckRow]:
-    """Every function of key hints that is not switched off; each is imported. ``distribution``: only this one."""
-    for entry in entries_of(GROUP, "hint"):
+    """Every function of hints that is not switched off; each is imported. ``distribution``: only this one."""
+    for entry in [*entries_of(GROUP, "hint"), *entries_of(USAGE_GROUP, "hint")]:
         if entry.distribution in disabled_distributions() or distribution not in ("", entry.distribution):
             continue
         error: RlhfError | None = None

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.runs import spearman, wilson
+from rlhf_core.runs import wilson
+from rlhf_eval.statistics import spearman
 from rlhf_plugin_reward_eval import stats
 from rlhf_plugin_reward_eval.cases import Case, prompt_key
 from rlhf_plugin_reward_eval.responses import Response

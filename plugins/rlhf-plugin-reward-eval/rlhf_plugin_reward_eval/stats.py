@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.runs import percentile_tails, wilson
+from rlhf_core.runs import wilson
+from rlhf_eval.statistics import percentile_tails
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 1000
@@ -33,7 +34,7 @@ def bootstrap(
 ) -> Interval:
     """Percentile bootstrap over clusters (Efron and Tibshirani 1993): rows of one prompt are drawn together.
 
-    Its tails are those of :func:`rlhf_core.runs.percentile_tails`, so that few prompts do not look like many."""
+    Its tails are those of :func:`rlhf_eval.statistics.percentile_tails`, so that few prompts do not look like many."""
     groups = [np.array(rows) for rows in groups_of(clusters).values()]
     alone = len(groups) == len(clusters)
     rng = np.random.default_rng(seed)

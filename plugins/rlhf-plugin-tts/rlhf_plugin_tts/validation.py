@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.runs import spearman as rank_correlation
+from rlhf_eval.statistics import spearman as rank_correlation
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config.plan import library_versions
 from rlhf_core.data.atomic import TEMPORARY
-from rlhf_core.runs.launch.dry_run import readable
 from rlhf_core.runs.launch.resume import differences
 from rlhf_core.types.errors import ComponentError, DeadlineExceeded, UserError
 
@@ -71,7 +70,7 @@ def check_disk(folder: Path, needed: int, place: str) -> None:
     if free < needed:
         raise UserError(
             f"{place} has too little disk space for a checkpoint: "
-            f"it needs at least {readable(needed)}, and {readable(free)} is free",
+            f"it needs at least {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free",
             where=str(folder),
             fix="free some space or choose another --run-dir; trainer.keep_checkpoints limits how many are kept",
         )

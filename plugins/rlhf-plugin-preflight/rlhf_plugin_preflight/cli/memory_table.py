@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlhf_core.cli import table
-from rlhf_core.runs.launch.dry_run import readable
+from rlhf_plugin_preflight.memory.amounts import readable
 
 if TYPE_CHECKING:
     from rlhf_plugin_preflight.memory.plan import MemoryPlan

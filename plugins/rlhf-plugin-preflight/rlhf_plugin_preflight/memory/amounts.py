@@ -40,6 +40,20 @@ def read_amount(text: str) -> int:
     return amount
 
 
+def readable(count: float) -> str:
+    """Bytes for people.
+
+    Example:
+        >>> readable(5_494_400)
+        '5.5 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
 def available_ram() -> int:
     """Bytes of main memory that this process can still get: what the kernel says is available, swap included, or what
     is left of its control group's limit if that is less."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.config import ConfigError
-from rlhf_core.runs.launch.dry_run import readable
+from rlhf_plugin_preflight.memory.amounts import readable
 from rlhf_plugin_preflight.memory.engine import RESERVED, SYNC, says_memory
 from rlhf_plugin_preflight.memory.plan import placement_of
 

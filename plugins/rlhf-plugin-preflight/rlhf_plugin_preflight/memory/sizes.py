@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlhf_core.config import ConfigError, RlhfError
-from rlhf_core.runs.launch.rows import Rows, read_all
+from rlhf_plugin_preflight.dry_run.rows import Rows, read_all
 from rlhf_plugin_preflight.memory.shapes import is_shape
 
 if TYPE_CHECKING:
@@ -178,22 +178,35 @@ def _read(run: RunConfig, ctx: BuildContext, context: int) -> Lengths:
 
 
 def _tokenized(run: RunConfig, rows: Rows, context: int) -> list[Row]:
-    from rlhf_core.data.conversations import replies
-    from rlhf_core.models import Formatter, load_tokenizer
+    """Lengths of the rows that fit."""
+    from rlhf_core.models import load_tokenizer
 
     trainer: Any = run.trainer
-    formatter = Formatter(load_tokenizer(run.model), run.model.prompt_format, run.model.tool_format)
-    spread: Sequence[Any] = rows.train[:: max(1, math.ceil(len(rows.train) / LOOKED_AT))]
+    sizes = count_tokens(run, load_tokenizer(run.model), spread(rows))
     if rows.what == "prompts":
         limit = min(run.dataset.max_prompt_tokens or context, context - int(trainer.sampling.max_tokens))
-        counts = [len(formatter.encode_prompt(row)) for row in spread]
-        return [Row(n, ()) for n in counts if n <= limit] or [Row(max(1, limit), ())]
+        return [row for row in sizes if row.prompt <= limit] or [Row(max(1, limit), ())]
     limit = min(int(getattr(trainer, "max_length", 1024)), context)
-    sizes = [
+    return [row for row in sizes if row.prompt + max(row.replies) <= limit] or [Row(max(1, limit // 2), (limit // 2,))]
+
+
+def spread(rows: Rows) -> Sequence[Any]:
+    """The rows that are tokenized, spread over those to train on."""
+    return rows.train[:: max(1, math.ceil(len(rows.train) / LOOKED_AT))]
+
+
+def count_tokens(run: RunConfig, tokenizer: Any, rows: Sequence[Any]) -> list[Row]:
+    """Tokens of prompts, or of the prompts and replies of other rows."""
+    from rlhf_core.data.conversations import replies
+    from rlhf_core.models import Formatter
+
+    formatter = Formatter(tokenizer, run.model.prompt_format, run.model.tool_format)
+    if run.samples_itself:
+        return [Row(len(formatter.encode_prompt(row)), ()) for row in rows]
+    return [
         Row(
             len(formatter.encode(row.prompt, row.tools)),
             tuple(len(formatter.encode_reply(row.prompt, *one, row.tools)) for one in replies(row)),
         )
-        for row in spread
+        for row in rows
     ]
-    return [row for row in sizes if row.prompt + max(row.replies) <= limit] or [Row(max(1, limit // 2), (limit // 2,))]

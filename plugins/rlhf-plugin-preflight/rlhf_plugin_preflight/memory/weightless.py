@@ -43,14 +43,30 @@ def describe(config: ModelConfig) -> Described:
 def weightless_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
     """The model as :func:`~rlhf_core.models.load.load_policy` returns it, with ``layers`` decoder layers, without
     weights and without a tokenizer. Call it within :func:`rlhf_plugin_preflight.memory.unknown.without_values`."""
-    from transformers import AutoModelForCausalLM
-
     described = describe(config)
     if layers is not None:
         _cut(described.config.get_text_config(), layers)
+    model = on_meta(described, config)
+    context = context_length(model, config)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model = with_adapters(model, config)
+    _off_meta(model)
+    model.eval()
+    if config.gradient_checkpointing:
+        wake_checkpointing(model)
+    assume_structure(model)
+    return LoadedModel(model, None, config.path, context)
+
+
+def on_meta(described: Described, config: ModelConfig, *, generates: bool = True) -> Any:
+    """The model on torch's device ``meta``; one that scores sequences where it does not generate."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    family: Any = AutoModelForCausalLM if generates else AutoModelForSequenceClassification
     try:
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(
+            return family.from_config(
                 described.config,
                 dtype=torch_dtype(config.dtype),
                 attn_implementation=config.attention,
@@ -58,21 +74,17 @@ def weightless_model(config: ModelConfig, layers: int | None = None) -> LoadedMo
             )
     except Exception as error:  # as above
         raise explain_failure(error, config, described.source, "model") from error
-    context = context_length(model, config)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if config.lora is not None:
-        from rlhf_core.models.save import add_lora
 
-        with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an earlier name
-            model = add_lora(model, config.lora)
-    _off_meta(model)
-    model.eval()
-    if config.gradient_checkpointing:
-        wake_checkpointing(model)
-    assume_structure(model)
-    return LoadedModel(model, None, config.path, context)
+
+def with_adapters(model: Any, config: ModelConfig) -> Any:
+    """The model with the adapters of its configuration, if there are any."""
+    if config.lora is None:
+        return model
+    from rlhf_core.models.save import add_lora
+
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an earlier name
+        return add_lora(model, config.lora)
 
 
 def _cut(text: Any, layers: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.data import read_jsonl
-from rlhf_core.runs import t_quantile
+from rlhf_eval.statistics import t_quantile
 
 GRID = 40
 """Points of a curve against seconds."""

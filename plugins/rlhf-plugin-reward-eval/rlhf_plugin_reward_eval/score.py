@@ -1,26 +1,20 @@
-"""`rlhf reward`."""
+"""`rlhf reward score`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli.groups import OpenGroup
-
 if TYPE_CHECKING:
-    from rlhf_core.data.completions import Completions
-    from rlhf_core.types.rollouts import Sample, Score
+    from rlhf_core.rewards import Sample, Score
 
 
-@click.group(cls=OpenGroup, path="reward")
-def reward() -> None:
-    """Score completions with a reward."""
-
-
-@reward.command()
+@click.command()
 @click.option("--model", "folder", metavar="FOLDER", help="A reward model, its run, or an ensemble.")
 @click.option("--reward", "name", metavar="NAME", help="A reward component, for example verifier.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
@@ -51,21 +45,31 @@ def score(
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
     rlhf reward score --reward gsm8k --input evals/x/rows.jsonl --stop "Question:" --stop "[Question]"
     """
-    from rlhf_core.cli.common import emit_json, open_registry
-    from rlhf_core.cli.scoring import check_output, chosen_reward, score_completions
+    from rlhf_core.cli import check_output, chosen_reward, emit_json, open_registry, score_completions
 
     registry = open_registry()
     chosen = chosen_reward(registry, folder, name, settings)
     check_output(output, file)
-    saved, completions, scores = score_completions(registry, chosen, file, stop, keep_stop=keep_stop, seed=seed)
-    scored = [_row(row, one) for row, one in zip(completions.rows, scores)]
-    result = _summary(chosen.name, saved, completions, scores)
+    saved, judged, scores = score_completions(registry, chosen, file, stop, keep_stop=keep_stop, seed=seed)
+    scored = [_row(row, one) for row, one in zip(judged.rows, scores)]
+    good = [float(s.value) for s in scores if s.ok and s.value is not None]
+    earlier = [float(v) for row in saved.rows if isinstance(v := row.get("value"), int | float)]
+    result = {
+        "reward": chosen.name,
+        "mean": fmean(good) if good else None,
+        "scored": len(good),
+        "count": len(scores),
+        "prompts": len({s.prompt.id for s in judged.samples}),
+        "cut": sum(a.completion != b.completion for a, b in zip(saved.samples, judged.samples)),
+        "earlier_mean": fmean(earlier) if earlier else None,
+        "statuses": dict(Counter(s.status.value for s in scores)),
+    }
     if output is not None:
         _write(output, scored)
     if as_json:
         emit_json({**result, "rows": scored})
     else:
-        _print(result, completions.samples, scores, output)
+        _print(result, judged.samples, scores, output)
     raise SystemExit(0 if result["scored"] else 1)
 
 
@@ -74,43 +78,23 @@ def _row(row: Mapping[str, Any], one: Score) -> dict[str, Any]:
     return {**row, "score": one.value, "status": one.status.value, "parts": dict(one.parts), **extra}
 
 
-def _summary(name: str, saved: Completions, judged: Completions, scores: Sequence[Score]) -> dict[str, Any]:
-    from collections import Counter
-
-    from rlhf_core.runs.metrics import mean
-
-    good = [float(s.value) for s in scores if s.ok and s.value is not None]
-    earlier = [float(v) for row in saved.rows if isinstance(v := row.get("value"), int | float)]
-    return {
-        "reward": name,
-        "mean": mean(good) if good else None,
-        "scored": len(good),
-        "count": len(scores),
-        "prompts": len({s.prompt.id for s in judged.samples}),
-        "cut": sum(a.completion != b.completion for a, b in zip(saved.samples, judged.samples)),
-        "earlier_mean": mean(earlier) if earlier else None,
-        "statuses": dict(Counter(s.status.value for s in scores)),
-    }
-
-
 def _write(output: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     import json
 
-    from rlhf_core.data.atomic import write_text
-    from rlhf_core.data.jsonl import json_values
+    from rlhf_core.data import json_values, write_text
 
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, "".join(json.dumps(json_values(row), ensure_ascii=False) + "\n" for row in rows))
 
 
 def _print(result: Mapping[str, Any], samples: Sequence[Sample], scores: Sequence[Score], output: Path | None) -> None:
-    from rlhf_core.cli.common import shorten, table
+    from rlhf_core.cli import table
 
     values = ["" if s.value is None else f"{s.value:.4f}" for s in scores]
     table(
         ("score", "status", "prompt", "completion", ""),
         (
-            (v, s.status.value, shorten(x.prompt.text), shorten(x.completion), "" if s.ok else shorten(s.detail, 80))
+            (v, s.status.value, _shorten(x.prompt.text), _shorten(x.completion), "" if s.ok else _shorten(s.detail, 80))
             for v, s, x in zip(values, scores, samples)
         ),
     )
@@ -121,3 +105,9 @@ def _print(result: Mapping[str, Any], samples: Sequence[Sample], scores: Sequenc
         click.echo(f"mean {result['earlier_mean']:.4f} in the file's column 'value'")
     if output:
         click.echo(f"written to {output}")
+
+
+def _shorten(text: str, width: int = 40) -> str:
+    """One line of at most ``width`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 3] + "..."

@@ -1,4 +1,4 @@
-"""`rlhf config`."""
+"""`rlhf config show`, `validate` and `schema`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli.common import Choice
-from rlhf_core.cli.groups import OpenGroup
+from rlhf_core.cli import Choice
 from rlhf_core.cli.options import resolve_options, run_options
 from rlhf_core.plugins.registry import KINDS
 
 
-@click.group(cls=OpenGroup, path="config")
-def config() -> None:
-    """Show, validate or document configurations."""
-
-
-@config.command()
+@click.command()
 @run_options
 @click.option("--origin", is_flag=True, help="Where every value came from: option, file, recipe or class.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
@@ -31,8 +25,8 @@ def show(files: tuple[str, ...], settings: tuple[str, ...], origin: bool, as_jso
     """
     import yaml
 
-    from rlhf_core.cli.common import emit_json
-    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.cli import emit_json
+    from rlhf_core.config import Registry
 
     if origin:
         _show_origins(files, settings, names, as_json)
@@ -49,10 +43,10 @@ def show(files: tuple[str, ...], settings: tuple[str, ...], origin: bool, as_jso
 def _show_origins(files: tuple[str, ...], settings: tuple[str, ...], names: Mapping[str, Any], as_json: bool) -> None:
     import json
 
-    from rlhf_core.cli.common import emit_json
+    from rlhf_core.cli import emit_json
     from rlhf_core.cli.options import resolve_labelled_options
-    from rlhf_core.config.origin import origins
-    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.config import Registry
+    from rlhf_plugin_preflight.origin import origins
 
     rows = origins(resolve_labelled_options(Registry(), files, settings, names))
     if names.get("unsafe_local_execution"):
@@ -65,15 +59,14 @@ def _show_origins(files: tuple[str, ...], settings: tuple[str, ...], names: Mapp
         click.echo(f"{row.key} = {json.dumps(row.value, ensure_ascii=False)}   # {row.origin}")
 
 
-@config.command()
+@click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def validate(files: tuple[str, ...], as_json: bool) -> None:
     """Check config files, each on its own. Exit code 2 if any cannot be used."""
-    from rlhf_core.cli.common import emit_json
+    from rlhf_core.cli import emit_json
+    from rlhf_core.config import Registry, RlhfError
     from rlhf_core.config.plan import check_fit
-    from rlhf_core.plugins.registry import Registry
-    from rlhf_core.types.errors import RlhfError
 
     registry = Registry()
     rows: list[dict[str, Any]] = []
@@ -92,15 +85,13 @@ def validate(files: tuple[str, ...], as_json: bool) -> None:
     raise SystemExit(0 if all(row["ok"] for row in rows) else 2)
 
 
-@config.command()
+@click.command()
 @click.option("--kind", type=Choice(KINDS), help="The schema of a component of this kind ...")
 @click.option("--name", metavar="NAME", help="... and of this name; without it, all of the kind.")
 def schema(kind: str | None, name: str | None) -> None:
     """Print the JSON schema of a run's configuration, or of a component's settings, with what each means."""
-    from rlhf_core.cli.common import emit_json
-    from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.registry import Registry
-    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.cli import emit_json
+    from rlhf_core.config import ConfigError, Registry, RunConfig
 
     if kind is None:
         if name is not None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rlhf_core.config import ComponentConfig, Config
 from rlhf_core.config.load import Resolved
 from rlhf_core.config.recipe import Setting, as_mapping, label, plain
 from rlhf_core.data.settings import DatasetSettings, SourceSettings, spell_dataset
-from rlhf_core.plugins.component import ComponentConfig, Config
 
 
 class Row(NamedTuple):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.config.plan import Plan
-from rlhf_core.models.inspect import ModelFacts, inspect_model
-from rlhf_core.models.sources import model_paths
-from rlhf_core.plugins.context import BuildContext
-from rlhf_core.runs.launch.rows import Rows, check_hub_model, read_all
+from rlhf_core.models import model_paths
+from rlhf_plugin_preflight.dry_run.model import ModelFacts, inspect_model
+from rlhf_plugin_preflight.dry_run.rows import Rows, check_hub_model, read_all
 
 if TYPE_CHECKING:
-    from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.registry import Registry
-
+    from rlhf_core.config import BuildContext, RunConfig
 
 NOT_COUNTED = "activations, reward models, critic, the sampler's cache, libraries"
 
@@ -49,29 +45,6 @@ def _logits(trainer: Any, vocabulary: int, longest: int) -> int:
     return 2 * min(logits, CHUNK_BYTES) + (logits if logits <= KEEP_BYTES else 0)  # probabilities that are kept
 
 
-def total(parts: Mapping[str, int]) -> int:
-    """Bytes of all parts."""
-    return sum(parts.values())
-
-
-def readable(count: float) -> str:
-    """Bytes for people.
-
-    Example:
-        >>> readable(5_494_400)
-        '5.5 MB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-LOOKED_AT = 2000
-"""Most rows that are tokenized, spread over the data."""
-
-
 @dataclass(frozen=True)
 class Lengths:
     """Tokens per row, of the rows that were tokenized. Example: ``Lengths(mean=12.4, longest=20, prompt=12.4)``"""
@@ -94,9 +67,9 @@ class DryRun:
     memory: Mapping[str, int]
 
 
-def look_at(plan: Plan, config: RunConfig, registry: Registry) -> DryRun:
+def look_at(ctx: BuildContext) -> DryRun:
     """Check models and data of a planned run, and count what it would do."""
-    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size, dry_run=True)
+    config = ctx.config
     model = inspect_model(config.model, generates=trains_policy(config))
     _check_other_models(config)
     rows = read_all(config, ctx)
@@ -136,29 +109,26 @@ def _longest(config: RunConfig, lengths: Lengths | None) -> int:
 
 def _lengths(config: RunConfig, model: ModelFacts, rows: Rows) -> Lengths:
     """Tokenize a part of the rows; prompts that do not fit are refused as the run would refuse them."""
-    from rlhf_core.data.conversations import replies
     from rlhf_core.data.datasets import admit
     from rlhf_core.data.order import PromptOrder
-    from rlhf_core.models.prompt_format import Formatter
+    from rlhf_plugin_preflight.memory.sizes import count_tokens, spread
 
-    formatter = Formatter(model.tokenizer, config.model.prompt_format)
-    spread: Sequence[Any] = rows.train[:: max(1, math.ceil(len(rows.train) / LOOKED_AT))]
     trainer: Any = config.trainer
-    if rows.what == "prompts":
+    samples = rows.what == "prompts"
+    if samples:
         prompts: Any = rows.train
         PromptOrder(prompts, rows.weights, config.seed, False).require(trainer.prompts_per_step)
-        sizes = {row.id: formatter.encode_prompt(row) for row in spread}
+    tokenized = spread(rows)
+    sizes = count_tokens(config, model.tokenizer, tokenized)
+    if samples:
+        tokens_of = {row.id: range(size.prompt) for row, size in zip(tokenized, sizes)}
         admit(
-            spread,
-            lambda row: sizes[row.id],
+            tokenized,
+            lambda row: tuple(tokens_of[row.id]),
             limit=config.dataset.max_prompt_tokens,
             context=model.context,
             max_tokens=trainer.sampling.max_tokens,
             max_dropped_fraction=config.dataset.max_dropped_fraction,
         )
-        counts = [len(tokens) for tokens in sizes.values()]
-        return Lengths(sum(counts) / len(counts), max(counts), sum(counts) / len(counts))
-    counts = [len(formatter.encode(row.prompt, row.tools)) for row in spread]
-    answers = [[len(formatter.encode_reply(row.prompt, *one, row.tools)) for one in replies(row)] for row in spread]
-    totals = [len(sides) * prompt + sum(sides) for prompt, sides in zip(counts, answers)]
-    return Lengths(sum(totals) / len(totals), max(totals), sum(counts) / len(counts))
+    totals = [max(1, len(size.replies)) * size.prompt + sum(size.replies) for size in sizes]
+    return Lengths(sum(totals) / len(totals), max(totals), sum(size.prompt for size in sizes) / len(sizes))

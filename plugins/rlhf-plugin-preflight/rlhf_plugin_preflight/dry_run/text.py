@@ -5,36 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
+from rlhf_core.config import UserError
+from rlhf_plugin_preflight.dry_run.look import NOT_COUNTED, DryRun, look_at
+from rlhf_plugin_preflight.memory.amounts import readable
+from rlhf_plugin_preflight.origin import Row, origins
 
 if TYPE_CHECKING:
-    from rlhf_core.config.load import Resolved
-    from rlhf_core.config.origin import Row
-    from rlhf_core.config.plan import Plan
-    from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.registry import Registry
-    from rlhf_core.runs.launch.dry_run import DryRun
+    from rlhf_core.config import Registry, RunConfig
+    from rlhf_core.hooks import Preflight
 
 WIDTH = 10
 
 
-def print_dry_run(plan: Plan, config: RunConfig, facts: DryRun, resolved: Resolved | None, registry: Registry) -> None:
-    """Print what a run would do."""
-    click.echo("dry run: models and data are in order; nothing was trained or written\n")
+def describe(event: Preflight) -> str:
+    """Look at models and data of a run, and say what it would do."""
+    return "\n".join(_lines(event))
+
+
+def _lines(event: Preflight) -> Iterator[str]:
+    config, facts = event.context.config, look_at(event.context)
+    yield "dry run: models and data are in order; nothing was trained or written\n"
     rows = [
         ("algorithm", _algorithm(config)),
         ("model", _model(config, facts)),
-        ("data", _data(plan, config, facts)),
+        ("data", _data(event, facts)),
         ("steps", _steps(config, facts)),
         ("tokens", _tokens(config, facts)),
-        ("memory", _memory(facts, plan.world_size)),
+        ("memory", _memory(facts, event.context.world_size)),
     ]
     for name, lines in rows:
         for at, line in enumerate(lines):
-            click.echo(f"{name if at == 0 else '':<{WIDTH}}{line}")
-    for line in _settings(resolved, registry) if resolved is not None else ():
-        click.echo(line)
-    click.echo("\nevery setting: rlhf config show --origin; the whole plan: --dry-run --json")
+            yield f"{name if at == 0 else '':<{WIDTH}}{line}"
+    if event.settings is not None:
+        yield from _settings(event.settings, event.context.registry)
+    yield "\nevery setting: rlhf config show --origin; the whole plan: --dry-run --json"
 
 
 def _algorithm(config: RunConfig) -> list[str]:
@@ -54,16 +58,16 @@ def _model(config: RunConfig, facts: DryRun) -> list[str]:
     ]
 
 
-def _data(plan: Plan, config: RunConfig, facts: DryRun) -> list[str]:
+def _data(event: Preflight, facts: DryRun) -> list[str]:
     rows = facts.rows
     if rows is None:
         from rlhf_core.runs.launch.rows import remote_sources
 
-        remote = ", ".join(source.path for source in remote_sources(config))
+        remote = ", ".join(source.path for source in remote_sources(event.context.config))
         if remote:
             return [f"{remote} at the hub: it exists, its rows are not downloaded by a dry run"]
-        return [f"{name}: {n['train']:,} rows, {n['heldout']:,} held out" for name, n in plan.rows.items()]
-    lines = [f"{name}: {n['train']:,} rows to train on, {n['heldout']:,} held out" for name, n in plan.rows.items()]
+        return [f"{name}: {n['train']:,} rows, {n['heldout']:,} held out" for name, n in event.rows.items()]
+    lines = [f"{name}: {n['train']:,} rows to train on, {n['heldout']:,} held out" for name, n in event.rows.items()]
     lines += [f"{count:,} rows left out: {reason.replace('_', ' ')}" for reason, count in rows.dropped.items()]
     if facts.lengths is not None:
         size = facts.lengths
@@ -101,21 +105,17 @@ def _tokens(config: RunConfig, facts: DryRun) -> list[str]:
 
 
 def _memory(facts: DryRun, world_size: int) -> list[str]:
-    from rlhf_core.runs.launch.dry_run import NOT_COUNTED, readable, total
-
     parts = {name: size for name, size in facts.memory.items() if size}
     each = " in each process" if world_size > 1 else ""
     return [
-        f"about {readable(total(parts))}{each} (an estimate, and a lower bound)",
+        f"about {readable(sum(parts.values()))}{each} (an estimate, and a lower bound)",
         ", ".join(f"{name} {readable(size)}" for name, size in parts.items()),
         f"not counted: {NOT_COUNTED}",
     ]
 
 
-def _settings(resolved: Resolved, registry: Registry) -> Iterator[str]:
+def _settings(resolved: Any, registry: Registry) -> Iterator[str]:
     """Settings that differ from the defaults of this algorithm, and those that its recipe brings along."""
-    from rlhf_core.config.origin import origins
-
     every = origins(resolved)
     defaults = _defaults(resolved.config, registry)
     own = [row for row in every if _differs(row, defaults)]
@@ -142,8 +142,6 @@ def _differs(row: Row, defaults: Mapping[str, Row]) -> bool:
 def _defaults(config: RunConfig, registry: Registry) -> dict[str, Row]:
     """Every value as it would be if only algorithm, model, data and components were chosen; {} if they need more."""
     from rlhf_core.config.load import resolve_labelled
-    from rlhf_core.config.origin import origins
-    from rlhf_core.types.errors import UserError
 
     slots = ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy")
     parts = {slot: getattr(config, slot) for slot in slots}
