@@ -17,7 +17,7 @@ from rlhf_plugin_episodes.functions import load_functions
 from rlhf_plugin_native.generate import read_prompts
 
 FORMAT = """
-from rlhf_core.models import ParsedToolCalls, RawToolCall
+from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, RawToolCall
 
 class Always:
     def take(self, text):
