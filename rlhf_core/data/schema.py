@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from rlhf_core.data.tool_calls import read_tools
+from rlhf_core.data.tools import read_tools
 from rlhf_core.data.turns import read_turns
 from rlhf_core.types.errors import DatasetError, did_you_mean
 from rlhf_core.types.messages import Message, Tool

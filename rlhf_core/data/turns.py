@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.data.jsonl import NotJson, read_whole
-from rlhf_core.data.tool_calls import CORE
+from rlhf_core.data.tools import load_format
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Message
 
@@ -144,7 +144,7 @@ def _from_hermes(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
     if role == "system" and "<tools>" in content and "</tools>" in content:
         return []
     if role == "assistant" and "<tool_call>" in content and not message.get("tool_calls"):
-        taken = CORE["hermes"].take(content)
+        taken = load_format("hermes", where)().take(content)
         broken = next((call for call in taken.calls if call.error), None)
         if broken is not None:
             raise DatasetError(

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.data.tool_calls import ParsedToolCalls as ParsedToolCalls
-    from rlhf_core.data.tool_calls import RawToolCall as RawToolCall
     from rlhf_core.models.config import ModelConfig as ModelConfig
     from rlhf_core.models.layers.matmul import use_matmul_backend as use_matmul_backend
     from rlhf_core.models.layers.trunk_and_head import base_model as base_model

@@ -92,7 +92,7 @@ class ModelConfig(Config):
     @field_validator("tool_format")
     @classmethod
     def _known_format(cls, value: str) -> str:
-        from rlhf_core.models.tool_templates import check_format
+        from rlhf_core.data.tools import check_format
 
         return check_format(value)
 

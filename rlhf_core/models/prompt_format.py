@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from rlhf_core.data.tool_call_parser import AssistantTurn, parse_turn
-from rlhf_core.data.tool_calls import ToolFormat
+from rlhf_core.data.tools import load_format
 from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, reply
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.template_writer import TemplateWriter, TextEncoder
-from rlhf_core.models.tool_templates import FIX, choose_format
+from rlhf_core.models.tool_templates import FIX
 from rlhf_core.types.errors import ModelError
-from rlhf_core.types.messages import Message, Tool, content_of
+from rlhf_core.types.messages import AssistantTurn, Message, Tool, content_of
 from rlhf_core.types.rollouts import Prompt
 
 log = logging.getLogger("rlhf.models")
@@ -128,16 +127,18 @@ class Formatter(TemplateWriter):
         """What the policy wrote in a turn (the end token included or not): text, reasoning and calls, those that cannot
         run with an error. ``cut``: it ended at its limit of tokens. Ids go on from ``earlier`` calls of the
         conversation.
+
+        Raises:
+            ConfigError: no plugin is installed that reads calls (``rlhf-plugin-episodes``).
         """
         ends = {self.tokenizer.eos_token_id, *map(self.tokenizer.convert_tokens_to_ids, self.turn_ends)}
         ids = list(itertools.takewhile(lambda token: token not in ends, completion))
         text = str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        return parse_turn(text, self.tool_format, tools, cut=cut, earlier=earlier)
+        return self._read_turn(text, tools, cut=cut, earlier=earlier)
 
     @cached_property
-    def tool_format(self) -> ToolFormat:
-        """How the policy writes calls."""
-        return choose_format(self.tokenizer, self._format_name)
+    def _read_turn(self) -> Callable[..., AssistantTurn]:
+        return load_format("auto")(self.tokenizer, self._format_name)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Token ids of what a tool, an environment or a user says, without any frame; it is text, whatever it holds."""

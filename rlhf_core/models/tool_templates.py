@@ -1,15 +1,12 @@
-"""What a chat template is given of turns with calls, whether it writes them, and which format reads them back."""
+"""What a chat template is given of turns with calls, and whether it writes them."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.data.tool_calls import CORE, ParsedToolCalls, ToolFormat
-from rlhf_core.plugins.entry_points import disabled_distributions, normalise, scan
-from rlhf_core.types.errors import ConfigError, ModelError, PluginError, did_you_mean
+from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
 
 NAME, KEY, VALUE, RESULT = ("tool-to-find", "argument-to-find", "value-to-find", "result-to-find")
@@ -116,92 +113,3 @@ def ignored(what: str, tokenizer: Any) -> ModelError:
         why="the policy would never see them: the template's output does not change when they are added",
         fix=FIX,
     )
-
-
-GROUP = "rlhf.tool_format"
-log = logging.getLogger("rlhf.models")
-
-
-def installed() -> dict[str, Any]:
-    """Name -> entry point of formats that distributions add; the core's own names are the core's."""
-    disabled = set(map(normalise, disabled_distributions()))
-    points = {p.name: p for name, _, p in scan() if p.group == GROUP and name not in disabled}
-    return {name: point for name, point in sorted(points.items()) if name not in CORE}
-
-
-def check_format(name: str) -> str:
-    """The name of a format that exists; nothing of a distribution is imported."""
-    if name != "auto" and name not in (known := ("auto", *CORE, *installed())):
-        fix = did_you_mean(name, known) or f"one of {', '.join(known)}"
-        raise ConfigError(f"there is no tool format '{name}'", fix=f"{fix} (--set model.tool_format=auto)")
-    return name
-
-
-def format_named(name: str) -> ToolFormat:
-    """A format by its name."""
-    if check_format(name) in CORE:
-        return CORE[name]
-    point, step = installed()[name], "loading it"
-    try:
-        made = point.load()
-        made = made() if isinstance(made, type) else made
-        step = "take('no call')"
-        taken = made.take("no call") if isinstance(made, ToolFormat) else None
-    except Exception as error:  # a plugin's module may do anything
-        why = f"{step} raised {type(error).__name__}: {error}"
-        raise PluginError(f"tool format '{name}' cannot be used", why=why, where=point.value) from error
-    if isinstance(taken, ParsedToolCalls):
-        return made
-    why = "it has no method take(text)"
-    if isinstance(made, ToolFormat):
-        why = f"take() returned {type(taken).__name__}, expected rlhf_core.models.ParsedToolCalls"
-    raise PluginError(f"tool format '{name}' cannot be used", why=why, where=point.value)
-
-
-def choose_format(tokenizer: Any, name: str = "auto") -> ToolFormat:
-    """The format of a name, or that of the tokenizer's chat template."""
-    if name != "auto":
-        return format_named(name)
-    written = _written(tokenizer)
-    for candidate in (*installed(), *CORE) if written else ():
-        try:
-            tool_format = format_named(candidate)
-            if reads(tool_format, written):
-                return tool_format
-        except Exception as error:  # a distribution's, which nobody has asked for
-            log.warning("tool format '%s' is left out: %s", candidate, error)
-    if written:
-        log.warning(
-            "no installed tool format reads calls as the chat template writes them (%r); calls are read in the plain "
-            "form, JSON alone or between <tool_call> tags; an entry point of the group rlhf.tool_format adds one",
-            written[:80],
-        )
-    return CORE["plain"]
-
-
-def reads(tool_format: ToolFormat, written: str) -> bool:
-    """Whether a format reads the probe's call."""
-    calls = tool_format.take(written).calls
-    return [(c.name, c.arguments, c.error) for c in calls] in (
-        [(NAME, {KEY: VALUE}, "")],
-        [(NAME, f'{{"{KEY}": "{VALUE}"}}', "")],
-    )
-
-
-def _written(tokenizer: Any) -> str:
-    """The probe's call as the chat template writes it, without what surrounds a turn; "" if it writes none."""
-    if not template_text(tokenizer):
-        return ""
-    try:
-        opening = fill(tokenizer, [ASKED], [PROBE_TOOL], generation=True)
-        whole = fill(tokenizer, [ASKED, CALLING], [PROBE_TOOL], generation=False)
-    except Exception:  # jinja2 raises whatever the template's author wrote
-        return ""
-    common = next((n for n, (x, y) in enumerate(zip(opening, whole)) if x != y), min(len(opening), len(whole)))
-    turn = whole[common:]
-    for end in (tokenizer.eos_token, "<|im_end|>", "<|eot_id|>", "<|eom_id|>"):
-        turn = turn.partition(end)[0] if end else turn
-    from rlhf_core.data.tool_call_parser import split_reasoning
-
-    turn = split_reasoning(turn)[1]
-    return turn.strip() if NAME in turn else ""

@@ -60,6 +60,28 @@ class ToolCall:
         return {"id": self.id, "type": "function", "function": function}
 
 
+@dataclass(frozen=True, slots=True)
+class AssistantTurn:
+    """What the policy wrote in one turn."""
+
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+    """In the order of writing, those with an error among them: each gets a result."""
+    reasoning: str = ""
+
+    @property
+    def message(self) -> Message:
+        """As a message; a call that could not be read stands in its content, as it was written."""
+        written = [call.written for call in self.calls if not call.ok]
+        calls = [call.as_json() for call in self.calls if call.ok]
+        message: dict[str, Any] = {"role": "assistant", "content": "\n".join(filter(None, [self.content, *written]))}
+        if calls:
+            message["tool_calls"] = calls
+        if self.reasoning:
+            message["reasoning"] = self.reasoning
+        return message
+
+
 def calls_of(message: Message) -> tuple[ToolCall, ...]:
     """The calls of an assistant's turn, in their order."""
     calls: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()

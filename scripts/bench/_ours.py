@@ -130,9 +130,8 @@ def of_tools(work: ToolWork) -> list[str]:
 
 def give_turns_their_lengths(work: ToolWork) -> None:
     """Every turn has the case's number of tokens, and is a call by the case's rule."""
-    from rlhf_core.data.tool_call_parser import AssistantTurn
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.types.messages import ToolCall
+    from rlhf_core.types.messages import AssistantTurn, ToolCall
     from rlhf_plugin_episodes.episode import Episode
 
     ask, read, table = Episode.request, Formatter.parse, work.lengths()

@@ -26,7 +26,7 @@ TOPICS = tuple(
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
-    "rlhf-plugin-episodes": 13,
+    "rlhf-plugin-episodes": 15,
     "rlhf-plugin-preflight": 61,
     "rlhf-plugin-verifiers": 1,
     "rlhf-study": 1,

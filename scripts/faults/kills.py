@@ -24,7 +24,7 @@ from scripts.faults._process import finish, kill_when
 
 MODULE = """
 from typing import ClassVar
-from rlhf_core.models import ParsedToolCalls, RawToolCall
+from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, RawToolCall
 from rlhf_plugin_episodes.config import EnvironmentConfig
 from rlhf_plugin_episodes.tool_spec import tool_spec
 

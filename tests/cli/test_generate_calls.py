@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.data.tool_calls import read_tools
+from rlhf_core.data.tools import read_tools
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.tool_call_parser import AssistantTurn, parse_turn
-from rlhf_core.data.tool_calls import read_tools, schema_error
-from rlhf_core.models.tool_templates import format_named
+from rlhf_core.data.tools import read_tools, schema_error
 from rlhf_core.types.errors import DatasetError
-from rlhf_core.types.messages import ToolCall, message_text
+from rlhf_core.types.messages import AssistantTurn, ToolCall, message_text
+from rlhf_plugin_episodes.tool_calls import format_named, parse_turn
 
 ADD = {
     "name": "add",
@@ -50,7 +49,7 @@ def write(name: str, calls: list[tuple[str, Any]]) -> str:
 
 
 def parse(text: str, name: str = "hermes", **options: Any) -> AssistantTurn:
-    return parse_turn(text, format_named(name), TOOLS, **options)
+    return parse_turn(format_named(name), text, TOOLS, **options)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -131,7 +130,7 @@ def test_reasoning_is_apart_and_calls_in_it_do_not_run() -> None:
 
 def test_without_tools_a_turn_is_its_text() -> None:
     text = write("hermes", [("add", {"a": 1})])
-    assert parse_turn(text, format_named("hermes"), ()) == AssistantTurn(text)
+    assert parse_turn(format_named("hermes"), text, ()) == AssistantTurn(text)
 
 
 def test_mistral_writes_names_before_arguments_too() -> None:
@@ -209,7 +208,7 @@ def test_bad_tools_are_refused_with_their_row(tools: Any, message: str) -> None:
 
 def test_a_schema_fetches_nothing() -> None:
     tools = read_tools([{"name": "add", "parameters": {"$ref": "http://127.0.0.1:9/schema.json"}}], "test")
-    turn = parse_turn(write("hermes", [("add", {})]), format_named("hermes"), tools)
+    turn = parse_turn(format_named("hermes"), write("hermes", [("add", {})]), tools)
     assert "cannot be held against its schema" in turn.calls[0].error
 
 

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from rlhf_core.cli.main import main
-from rlhf_core.data.tool_calls import read_tools
+from rlhf_core.data.tools import check_format, read_tools
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.tool_templates import choose_format
 from rlhf_core.types.errors import ConfigError, PluginError
 from rlhf_plugin_episodes.agent_config import MultiTurnConfig
+from rlhf_plugin_episodes.tool_calls import choose_format
 from rlhf_plugin_pocket import weights_path
 from rlhf_testing import make_context
 
 WEIGHTS = weights_path()
 MODULE = '''
 import json
-from rlhf_core.models import ParsedToolCalls, RawToolCall
+from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, RawToolCall
 
 class Arrow:
     """-> name {"a": 1}"""
@@ -95,7 +95,7 @@ def test_a_template_that_writes_calls_in_a_new_form_is_read_by_the_distribution_
         called = {"id": "call00000", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
         ids = formatter.encode_reply(asked, "", {"role": "assistant", "content": "So.", "tool_calls": [called]}, TOOLS)
         turn = formatter.parse(ids, TOOLS)
-    assert type(formatter.tool_format).__name__ == "Arrow"
+    assert type(choose_format(formatter.tokenizer)).__name__ == "Arrow"
     assert (turn.content, [(c.name, dict(c.arguments), c.error) for c in turn.calls]) == (
         "So.",
         [("add", {"a": 2}, "")],
@@ -115,7 +115,7 @@ def test_a_format_is_chosen_by_name_whatever_the_template_writes(arrows: Path) -
     ("name", "says"),
     [
         ("a_raises", "KeyError: 'oh'"),
-        ("wrong", "returned list, expected rlhf_core.models.ParsedToolCalls"),
+        ("wrong", "returned list, expected rlhf_plugin_episodes.tool_formats.ParsedToolCalls"),
         ("bare", "no method take"),
         ("gone", "AttributeError"),
     ],
@@ -152,3 +152,13 @@ def test_generate_reads_calls_in_the_format_that_was_asked_for(
             main([*words, *chosen])
         assert done.value.code == 0
         assert capsys.readouterr().out.count('call add {"a": 3}') == calls
+
+
+def test_without_the_plugin_that_reads_calls_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    formatter = Formatter(load_tokenizer(ModelConfig(path="pocket", chat_template="hermes")), "auto")
+    monkeypatch.setenv("RLHF_DISABLE_PLUGINS", "rlhf-plugin-episodes")
+    with pytest.raises(ConfigError, match="no plugin here reads tool calls") as caught:
+        formatter.parse([1], TOOLS)
+    assert "install rlhf-plugin-episodes, or enable it" in str(caught.value)
+    with pytest.raises(ConfigError, match="there is no tool format 'hermes'"):
+        check_format("hermes")

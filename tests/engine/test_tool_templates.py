@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.tool_calls import read_tools
+from rlhf_core.data.tools import read_tools
 from rlhf_core.models.chat_templates import apply_template
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.template_writer import TextEncoder
-from rlhf_core.models.tool_templates import format_named
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message
+from rlhf_plugin_episodes.tool_calls import choose_format, format_named
 
 MINE = Path(__file__).parent / "templates"
 ADD = {
@@ -82,7 +82,7 @@ def result(n: int, content: str = "4") -> Message:
 @every_family
 def test_what_a_template_writes_of_a_call_is_read_back(tokenizer: Any, family: str) -> None:
     formatter = formatter_of(tokenizer, family)
-    assert type(formatter.tool_format) is type(format_named(FAMILIES[family][1]))
+    assert type(choose_format(formatter.tokenizer)) is type(format_named(FAMILIES[family][1]))
     hard = 'ä😀 "q" {x: [1]}'
     reply = formatter.encode_reply([ASKED], "", calling(call(0, a=2, b=hard)), TOOLS)
     turn = formatter.parse(reply, TOOLS)

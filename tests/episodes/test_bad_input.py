@@ -20,7 +20,7 @@ from .conftest import Stage, call
 from .test_multi_turn import results
 
 FORMAT = """
-from rlhf_core.models import ParsedToolCalls, RawToolCall
+from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, RawToolCall
 
 def do(what, **more): return RawToolCall(what, "do", {"what": what, **more})
 

@@ -17,7 +17,7 @@ from rlhf_plugin_native.generate import read_prompts
 from rlhf_plugin_native.stage import Stage
 
 FORMAT = """
-from rlhf_core.models import ParsedToolCalls, RawToolCall
+from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, RawToolCall
 
 class Always:
     def take(self, text):

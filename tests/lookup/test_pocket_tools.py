@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.tool_calls import Hermes
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
@@ -16,6 +15,8 @@ from rlhf_plugin_episodes.lookup import weights_path
 from rlhf_plugin_episodes.lookup.config import LookupDataConfig
 from rlhf_plugin_episodes.lookup.questions import TOOLS
 from rlhf_plugin_episodes.lookup.source import LookupSource
+from rlhf_plugin_episodes.tool_calls import choose_format
+from rlhf_plugin_episodes.tool_formats import Hermes
 from rlhf_plugin_sft.task import all_answers
 
 
@@ -40,7 +41,7 @@ def test_its_template_writes_tools_calls_and_results_in_hermes_form(formatter: F
         "<tool_response>",
     ):
         assert part in text
-    assert isinstance(formatter.tool_format, Hermes)
+    assert isinstance(choose_format(formatter.tokenizer), Hermes)
     opening, whole = (formatter.encode(turns[:n], TOOLS) for n in (1, 3))
     assert whole[: len(opening)] == opening
     calls = formatter.parse(whole[len(opening) :], TOOLS).calls

@@ -32,7 +32,7 @@ def wait(seconds: int):
 def _hidden(): ...
 '''
 FORMAT = """
-from rlhf_core.models import ParsedToolCalls, RawToolCall
+from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, RawToolCall
 
 class Always:
     def take(self, text): return ParsedToolCalls("", [RawToolCall(text, "calculator", {"expression": "6 * 7"})])

@@ -35,7 +35,7 @@ class EpisodeSettings(ComponentConfig):
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a tool format that cannot be loaded: calls are read only after the first turn was sampled."""
-        from rlhf_core.models.tool_templates import format_named
+        from rlhf_plugin_episodes.tool_calls import format_named
 
         name = getattr(getattr(ctx.config, "model", None), "tool_format", "auto")
         if name != "auto":

@@ -1,14 +1,162 @@
-"""How Llama 3, Mistral and Qwen 3 Coder write tool calls."""
+"""How models of different families write tool calls. A format takes a turn's text apart and never raises."""
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from rlhf_core.data.jsonl import NotJson, read_value
-from rlhf_core.data.tool_calls import broken, call_from, calls_from, joined, objects
-from rlhf_core.models import ParsedToolCalls, RawToolCall
 
+ARGUMENTS = ("arguments", "parameters")
 _NAMED = re.compile(r'\{\s*"(name|function)"\s*:')
+_FENCE = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\n(.*?)(?:\n```|$)", re.DOTALL)
+
+
+class RawToolCall(NamedTuple):
+    """One call as it stands in a turn, before it is held against the tools.
+
+    Example:
+        RawToolCall('{"name": "add", "arguments": {"a": 1}}', "add", {"a": 1})
+    """
+
+    written: str
+    name: str = ""
+    arguments: Any = None
+    """Whatever stands where arguments should; a text may be JSON itself."""
+    id: str = ""
+    error: str = ""
+    typed: bool = True
+    """False where every argument is a text, to be read by the type in the tool's schema."""
+
+
+class ParsedToolCalls(NamedTuple):
+    """A turn taken apart; together it holds everything that was written."""
+
+    content: str
+    """All text outside of calls, in its order."""
+    calls: list[RawToolCall]
+
+
+@runtime_checkable
+class ToolFormat(Protocol):
+    """How one family of models writes calls; entry-point group ``rlhf.tool_format`` names such objects."""
+
+    def take(self, text: str) -> ParsedToolCalls:
+        """Take a turn's text apart, special tokens included, end token not; what cannot be read has an ``error``."""
+        ...
+
+
+def call_from(value: Any, written: str) -> RawToolCall:
+    """A call from a decoded object: ``{"name", "arguments" | "parameters"}``, or OpenAI's with ``function``."""
+    if not isinstance(value, dict):
+        return RawToolCall(written, error=f"a call is an object with name and arguments, not {type(value).__name__}")
+    function = value.get("function")
+    inner: dict[str, Any] = function if isinstance(function, dict) else value
+    name = inner.get("name", inner.get("function"))
+    if not isinstance(name, str) or not name:
+        return RawToolCall(written, error='the call has no "name"')
+    arguments = next((inner[key] for key in ARGUMENTS if key in inner), {})
+    return RawToolCall(written, name, arguments, str(value.get("id") or ""))
+
+
+def calls_from(values: list[Any]) -> list[RawToolCall]:
+    """Calls from a decoded list of them."""
+    calls = [call_from(one, json.dumps(one, ensure_ascii=False)) for one in values]
+    return calls or [RawToolCall("[]", error="the list of calls is empty")]
+
+
+def broken(written: str, error: NotJson) -> RawToolCall:
+    """A call that is no JSON; its name where that can still be told."""
+    name = re.search(r'"name"\s*:\s*"([^"\\]{1,128})"', written[:1000])
+    return RawToolCall(written, name[1] if name else "", error=f"the call is not valid JSON: {error}")
+
+
+class Hermes:
+    """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen 2.5 and 3, and many others."""
+
+    OPEN, CLOSE = "<tool_call>", "</tool_call>"
+    _BLANKS = re.compile(r"\s*")
+
+    def take(self, text: str) -> ParsedToolCalls:
+        """Every ``<tool_call>`` is a call; one inside a JSON string is a part of that string."""
+        calls: list[RawToolCall] = []
+        content: list[str] = []
+        at = 0
+        while (start := text.find(self.OPEN, at)) >= 0:
+            content.append(text[at:start])
+            call, at = self._call(text, start + len(self.OPEN))
+            calls.append(call)
+        return ParsedToolCalls(joined([*content, text[at:]]), calls)
+
+    def _call(self, text: str, body: int) -> tuple[RawToolCall, int]:
+        try:
+            value, end = read_value(text, body)
+        except NotJson as error:
+            opening = text.find(self.OPEN, body)
+            opening = len(text) if opening < 0 else opening
+            close = text.find(self.CLOSE, body, opening)
+            written = text[body : opening if close < 0 else close].strip()
+            return broken(written, error), opening if close < 0 else close + len(self.CLOSE)
+        written = text[body:end].strip()
+        after = self._BLANKS.match(text, end)
+        blank = after.end() if after else end
+        if text.startswith(self.CLOSE, blank):
+            return call_from(value, written), blank + len(self.CLOSE)
+        if blank == len(text) or text.startswith(self.OPEN, blank):
+            return call_from(value, written), blank
+        close = text.find(self.CLOSE, end)
+        close = len(text) if close < 0 else close
+        error = NotJson(f"more follows after the object: {text[end:close].strip()[:40]!r}")
+        return broken(text[body:close].strip(), error), min(len(text), close + len(self.CLOSE))
+
+
+class Plain:
+    """For models of no known family: tagged as Hermes does, or a turn that is JSON alone, in a fence or not."""
+
+    def take(self, text: str) -> ParsedToolCalls:
+        """Text around a fence is content."""
+        if Hermes.OPEN in text:
+            return Hermes().take(text)
+        fence = _FENCE.search(text)
+        body = fence[1] if fence else text
+        start = body.lstrip()
+        if not _NAMED.match(start.lstrip("[ \t\r\n") if start.startswith("[") else start):
+            return ParsedToolCalls(text, [])
+        around = [text[: fence.start()], text[fence.end() :]] if fence else []
+        calls, rest = _array(body) if start.startswith("[") else objects(body, ";,")
+        return ParsedToolCalls(joined([*around[:1], rest, *around[1:]]), calls)
+
+
+def _array(text: str) -> tuple[list[RawToolCall], str]:
+    """(Calls of one JSON array, the text after it)."""
+    try:
+        value, end = read_value(text)
+    except NotJson as error:
+        return [broken(text.strip(), error)], ""
+    return calls_from(value), text[end:]
+
+
+def objects(text: str, between: str) -> tuple[list[RawToolCall], str]:
+    """(JSON objects one after the other, the text after them)."""
+    calls: list[RawToolCall] = []
+    at = 0
+    while True:
+        rest = text[at:].lstrip(between + " \t\r\n")
+        at = len(text) - len(rest)
+        if not rest.startswith("{"):
+            return calls, rest
+        try:
+            value, end = read_value(text, at)
+        except NotJson as error:
+            return [*calls, broken(rest.strip(), error)], ""
+        calls.append(call_from(value, text[at:end]))
+        at = end
+
+
+def joined(pieces: list[str]) -> str:
+    """Text around calls as one; the blanks beside calls are the format's."""
+    return "\n".join(piece.strip() for piece in pieces if piece.strip())
 
 
 class QwenXml:
