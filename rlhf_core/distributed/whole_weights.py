@@ -1,7 +1,5 @@
-"""Whole weights of a sharded module for rank 0, one tensor at a time, each when it is asked for.
-
-Rank 0 writes a model tensor by tensor, and the others give their parts meanwhile: nobody holds more than its share and
-one tensor, unless the code that writes keeps what it got.
+"""Whole weights of a sharded module for rank 0, one tensor at a time, each when it is asked for: nobody holds more than
+its share and one tensor, unless the code that writes keeps what it got.
 """
 
 from __future__ import annotations
@@ -58,21 +56,26 @@ def _shares(layer: torch.nn.Module, owners: Counter[int]) -> bool:
     return any(owners[place] != count for place, count in inside.items())
 
 
+def _map_leaves(tree: Any, leaf: Callable[[Any, str], Any], place: str = "") -> Any:
+    """A state with what ``leaf`` makes of each value and its place."""
+    if isinstance(tree, dict):
+        return {k: _map_leaves(v, leaf, f"{place}/{k}" if place else str(k)) for k, v in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_map_leaves(v, leaf, f"{place}/{i}") for i, v in enumerate(tree))
+    return leaf(tree, place)
+
+
 def take_out(tree: Any) -> tuple[Any, dict[str, DTensor]]:
     """A state without its DTensors, which are returned by the place where they stood."""
     tensors: dict[str, DTensor] = {}
 
-    def walk(value: Any, place: str) -> Any:
-        if isinstance(value, DTensor):
-            tensors[place] = value
-            return Stored(place)
-        if isinstance(value, dict):
-            return {k: walk(v, f"{place}/{k}" if place else str(k)) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(walk(v, f"{place}/{i}") for i, v in enumerate(value))
-        return value
+    def taken_out(value: Any, place: str) -> Any:
+        if not isinstance(value, DTensor):
+            return value
+        tensors[place] = value
+        return Stored(place)
 
-    return walk(tree, ""), tensors
+    return _map_leaves(tree, taken_out), tensors
 
 
 def write_sharded(folder: Path, tensors: Mapping[str, DTensor]) -> None:
@@ -86,17 +89,13 @@ def read_stored(tree: Any, like: Callable[[Stored], torch.Tensor]) -> Any:
     """A state with its tensors; all ranks call it."""
     wanted: dict[Path, dict[str, torch.Tensor]] = {}
 
-    def walk(value: Any) -> Any:
-        if isinstance(value, Stored):
-            assert value.folder is not None
-            return wanted.setdefault(value.folder, {}).setdefault(value.name, torch.empty_like(like(value)).detach())
-        if isinstance(value, dict):
-            return {k: walk(v) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(walk, value))
-        return value
+    def tensor_of(value: Any, place: str) -> Any:
+        if not isinstance(value, Stored):
+            return value
+        assert value.folder is not None
+        return wanted.setdefault(value.folder, {}).setdefault(value.name, torch.empty_like(like(value)).detach())
 
-    filled = walk(tree)
+    filled = _map_leaves(tree, tensor_of)
     for folder, tensors in wanted.items():
         reader = HuggingFaceStorageReader(str(folder))
         with _one_process(), _failures(f"reading {folder}"):
@@ -127,13 +126,9 @@ WORK = "using the whole weights"
 
 
 def use_whole_weights(strategy: Strategy, module: torch.nn.Module, use: Callable[[Weights], object]) -> None:
-    """Let rank 0 use the whole weights of a prepared module, or of a part of it; all ranks call it.
-
-    Args:
-        strategy: with :class:`~rlhf_core.plugins.strategy_protocols.TensorGathering` the weights that ``use`` is
-        given are gathered one by one, whenever one is looked up; of any other all are gathered before.
-        module: as ``Strategy.full_state`` takes it.
-        use: called on rank 0 alone. It may call no collective operation.
+    """Let rank 0 use the whole weights of a prepared module, or of a part of it; all ranks call it, and ``use``, called
+    on rank 0 alone, calls no collective operation. With a ``TensorGathering`` strategy a weight is gathered when it is
+    looked up; with any other all are gathered before.
 
     Raises:
         OtherRankFailed: on the other ranks, where ``use`` raised on rank 0.
@@ -177,11 +172,7 @@ class Gathering:
 
 
 class Ended(NamedTuple):
-    """What rank 0 says instead of a tensor's name.
-
-    Example:
-        Ended("OSError: [Errno 28] No space left on device")
-    """
+    """What rank 0 says instead of a tensor's name."""
 
     error: str
     """Empty where there was none."""
@@ -225,10 +216,8 @@ class GatheredWeights(WeightsOnDemand):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Let the other ranks go on, or fail too.
-
-        After a look-up that raised they wait in another exchange than this one, and are left to it: it ends when this
-        rank does, which it is about to.
+        """Let the other ranks go on, or fail too. After a look-up that raised they wait in another exchange, and are
+        left to it: it ends when this rank does, which it is about to.
         """
         if not self._apart:
             self._lone_work.close()
