@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pluggy
 
 from rlhf_core.plugins.component_calls import time_limit
-from rlhf_core.plugins.entry_points import Entry, check_core_range, normalise, scan
+from rlhf_core.plugins.entry_points import Entry, check_core_range, entries_of, normalise
 from rlhf_core.plugins.hook_events import BatchReady as BatchReady
 from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
 from rlhf_core.plugins.hook_events import EvalEnd as EvalEnd
@@ -211,13 +211,13 @@ def load_hooks(
 ) -> HookBus:
     """Import hook plugins; one that cannot be used is counted and a warning, or an error if ``strict``."""
     bus = HookBus(new_manager(), strict, enabled, reports=reports)
-    for dist, point in hook_points(disabled) if enabled else ():
+    for entry in hook_points(disabled) if enabled else ():
         try:
-            register(bus.manager, dist, point)
+            register(bus.manager, entry)
         except PluginError as problem:
             if strict:
                 raise
-            bus.errors[f"{dist}/{point.name}:import"] += 1
+            bus.errors[f"{entry.qualified}:import"] += 1
             if reports:
                 log.warning("%s", problem)
     return bus
@@ -230,27 +230,24 @@ def new_manager() -> pluggy.PluginManager:
     return manager
 
 
-def hook_points(disabled: Sequence[str] = ()) -> list[tuple[str, metadata.EntryPoint]]:
-    """(distribution, entry point) of every hook plugin that is not switched off, sorted; nothing is imported."""
-    off = set(map(normalise, disabled))
-    points = [(d.distribution, d.point) for d in scan() if d.point.group == GROUP and d.distribution not in off]
-    return sorted(points, key=lambda row: (row[0], row[1].name))
+def hook_points(disabled: Sequence[str] = ()) -> list[Entry]:
+    """Every hook plugin that is not switched off, by distribution and name; nothing is imported."""
+    return sorted(entries_of(GROUP, set(map(normalise, disabled))), key=lambda entry: (entry.distribution, entry.name))
 
 
-def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoint) -> list[str]:
+def register(manager: pluggy.PluginManager, entry: Entry) -> list[str]:
     """Import one hook plugin, and return the names of the hooks it implements."""
-    name = f"{dist}/{point.name}"
+    name = entry.qualified
     try:
-        version = point.dist.version if point.dist else ""
-        check_core_range(Entry("hook", point.name, normalise(dist), version, point.value, point))
-        return register_plugin(manager, point.load(), name)
+        check_core_range(entry)
+        return register_plugin(manager, entry.point.load(), name)
     except Exception as error:
         if manager.get_plugin(name) is not None:
             manager.unregister(name=name)
         raise PluginError(
             f"hook {plugin_label(name)} cannot be used: {type(error).__name__}: {error}",
             why=f"hooks are: {', '.join(HOOK_NAMES)}",
-            fix=f"fix or upgrade it, or run: rlhf plugins disable {dist}",
+            fix=f"fix or upgrade it, or run: rlhf plugins disable {entry.distribution}",
         ) from error
 
 

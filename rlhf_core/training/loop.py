@@ -32,7 +32,6 @@ class Stepper(Protocol):
 
     def step(self, step: int) -> None:
         """Make one step."""
-        ...
 
     def evaluate(self, step: int) -> object:
         """Evaluate between two steps."""
@@ -40,7 +39,6 @@ class Stepper(Protocol):
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is there."""
-        ...
 
     def finish(self, step: int) -> Mapping[str, Any]:
         """Evaluate, write the final model and the summary."""

@@ -60,15 +60,12 @@ class OfflineTask(Protocol):
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the weights of ``model``, given by name, for a checkpoint."""
-        ...
 
     def load_model(self, folder: Path) -> None:
         """Read them back."""
-        ...
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the final model in Hugging Face form."""
-        ...
 
 
 class OfflineTrainer:
