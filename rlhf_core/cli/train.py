@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from rlhf_core.cli.complete import runs as complete_runs
-from rlhf_core.cli.options import open_plugins, resolve_labelled_options, run_options, sugar_of
+from rlhf_core.cli.options import open_plugins, resolve_here, resolve_options, run_options, sugar_of
 
 
 @click.command()
@@ -54,7 +54,6 @@ def train(
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.cli.options import resolve_here
     from rlhf_core.cli.progress import launch_shown, print_summary
     from rlhf_core.plugins.context import BuildContext
     from rlhf_core.plugins.hooks import Preflight
@@ -88,7 +87,7 @@ def train(
             plan, config = planned_resume(resume, change, registry, processes)
             run_dir = resume
         else:
-            resolved = resolve_labelled_options(registry, *options)
+            resolved = resolve_options(registry, *options)
             config = resolved.config.with_precision()
             plan = plan_run(registry, hooks, config, processes or 1)
         preflight(registry, config, plan.world_size, dry_run=dry_run)

@@ -1,4 +1,6 @@
-"""Hooks: many listeners, pluggy, entry-point group ``rlhf``. Observers cannot mutate: events are read-only."""
+"""Hooks: many listeners, pluggy, entry-point group ``rlhf``. Observers cannot mutate: every event is frozen, and a hook
+sees a read-only copy.
+"""
 
 from __future__ import annotations
 
@@ -8,91 +10,200 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
 from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.entry_points import Entry, check_core_range, entries_of, normalise
-from rlhf_core.plugins.hook_events import BatchReady as BatchReady
-from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
-from rlhf_core.plugins.hook_events import EvalEnd as EvalEnd
-from rlhf_core.plugins.hook_events import Launch as Launch
-from rlhf_core.plugins.hook_events import PlanResolved as PlanResolved
-from rlhf_core.plugins.hook_events import Preflight as Preflight
-from rlhf_core.plugins.hook_events import RewardsReady as RewardsReady
-from rlhf_core.plugins.hook_events import RolloutsReady as RolloutsReady
-from rlhf_core.plugins.hook_events import RunClosed as RunClosed
-from rlhf_core.plugins.hook_events import RunEnd as RunEnd
-from rlhf_core.plugins.hook_events import RunStart as RunStart
-from rlhf_core.plugins.hook_events import StepEnd as StepEnd
 from rlhf_core.types.errors import PluginError, RlhfError, StopRun, UserError
 from rlhf_core.types.frozen import frozen
+from rlhf_core.types.rollouts import Rollout, Score
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.context import BuildContext
 
 GROUP = "rlhf"
-hookspec = pluggy.HookspecMarker("rlhf")
 hookimpl = pluggy.HookimplMarker("rlhf")
 log = logging.getLogger("rlhf.hooks")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class PlanResolved:
+    """The plan as JSON values, before anything is built."""
+
+    plan: Mapping[str, Any]
+    """What ``plan.json`` will hold."""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Every component has checked its settings; nothing is loaded or started yet."""
+
+    context: BuildContext
+    """Configuration, registry and world size of the run."""
+    force: bool
+    """The user wants the run to start although it may not fit (``--force``): a listener warns instead of raising."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The run is about to start processes; a plugin may launch it and return the exit code."""
+
+    plan_path: Path
+    """The run's ``plan.json``."""
+    nproc: int
+    """How many processes are to be started."""
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """The run directory is open; the components are about to be built."""
+
+    run_dir: Path
+    """The run's folder."""
+    plan: Mapping[str, Any]
+    """What its ``plan.json`` holds."""
+
+
+@dataclass(frozen=True)
+class RolloutsReady:
+    """Rollouts of this rank, before scoring; several times a step if it samples in rounds or chunks. Those that were
+    sampled ahead (``trainer.rollouts.max_staleness``) are reported, with their scores, in the step that first trains on
+    them, in the main thread."""
+
+    step: int
+    """The step, from 1."""
+    rollouts: Sequence[Rollout]
+    """Prompt by prompt."""
+
+
+@dataclass(frozen=True)
+class RewardsReady:
+    """Scores of one step, aligned with the rollouts."""
+
+    step: int
+    """The step, from 1."""
+    rollouts: Sequence[Rollout]
+    """As in :class:`RolloutsReady`."""
+    scores: Sequence[Score]
+    """One per rollout, as the reward gave it; a missing one has a status."""
+
+
+@dataclass(frozen=True)
+class BatchReady:
+    """What the update trains on: sizes only, so that observers cannot hold on to tensors."""
+
+    step: int
+    """The step, from 1."""
+    sequences: int
+    """Completions (or rows) that are trained on."""
+    tokens: int
+    """Their completion tokens that count in the loss."""
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """Metrics of one finished step."""
+
+    step: int
+    """The step, from 1."""
+    metrics: Mapping[str, float]
+    """The step's row of ``metrics.jsonl``."""
+
+
+@dataclass(frozen=True)
+class EvalEnd:
+    """Metrics of one held-out evaluation."""
+
+    step: int
+    """The step before it; 0 before training."""
+    metrics: Mapping[str, float]
+    """By name, ``eval/...``."""
+
+
+@dataclass(frozen=True)
+class CheckpointSaved:
+    """A checkpoint is complete on disk."""
+
+    step: int
+    """The step that it goes on from."""
+    path: Path
+    """Its folder."""
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """The run is over; ``summary`` is what ``summary.json`` holds."""
+
+    summary: Mapping[str, Any]
+    """``status``, ``steps``, last metrics, reports of components, ``hook_errors``."""
+
+
+@dataclass(frozen=True)
+class RunClosed:
+    """No process of the run is left, however it ended: its folder holds all that it will hold.
+
+    Called in the process that launched the run, after ``rlhf_run_end`` where there was one; not for a run that left
+    no folder.
+    """
+
+    run_dir: Path
+    """The run's folder."""
+    status: str
+    """``completed``, ``stopped``, ``interrupted`` or ``failed``."""
+    error: str = ""
+    """What ended it, where it did not end by itself."""
+
+
 class Specs:
     """Hook specifications. All but the first take one frozen ``event``, whose class says when it is called."""
 
-    @hookspec
     def rlhf_register(self, registry: Any) -> None:
         """Called once per process before the registry freezes."""
 
-    @hookspec
     def rlhf_plan_resolved(self, event: PlanResolved) -> None:
         """The plan is final."""
 
-    @hookspec
     def rlhf_preflight(self, event: Preflight) -> None:
         """The run is about to start; a ``UserError`` refuses it."""
 
-    @hookspec(firstresult=True)
     def rlhf_launch(self, event: Launch) -> int | None:
         """Start the run's processes and return the exit code; None leaves it to the next plugin or the core."""
 
-    @hookspec
     def rlhf_run_start(self, event: RunStart) -> None:
         """The run directory is open."""
 
-    @hookspec
     def rlhf_rollouts_ready(self, event: RolloutsReady) -> None:
         """Completions are sampled."""
 
-    @hookspec
     def rlhf_rewards_ready(self, event: RewardsReady) -> None:
         """Completions are scored."""
 
-    @hookspec
     def rlhf_batch_ready(self, event: BatchReady) -> None:
         """A training batch is assembled."""
 
-    @hookspec
     def rlhf_step_end(self, event: StepEnd) -> None:
         """A step is finished."""
 
-    @hookspec
     def rlhf_eval_end(self, event: EvalEnd) -> None:
         """An evaluation is finished."""
 
-    @hookspec
     def rlhf_checkpoint_saved(self, event: CheckpointSaved) -> None:
         """A checkpoint is complete."""
 
-    @hookspec
     def rlhf_run_end(self, event: RunEnd) -> None:
         """The run is over."""
 
-    @hookspec
     def rlhf_run_closed(self, event: RunClosed) -> str | None:
         """No process of the run is left; a line that is returned is shown to the user."""
 
 
 HOOK_NAMES: tuple[str, ...] = tuple(n for n in vars(Specs) if n.startswith("rlhf_"))
+for _name in HOOK_NAMES:
+    pluggy.HookspecMarker("rlhf")(getattr(Specs, _name), firstresult=_name == "rlhf_launch")
 BEFORE_THE_RUN = ("rlhf_register", "rlhf_plan_resolved", "rlhf_preflight")
 
 
