@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlhf_core.cli.complete import runs as complete_runs
 from rlhf_core.cli.options import open_plugins, resolve_here, resolve_options, run_options, sugar_of
+from rlhf_core.types.errors import RlhfError
+
+if TYPE_CHECKING:
+    from rlhf_core.runs.launch.ranks import RankInfo
 
 
 @click.command()
@@ -67,11 +71,8 @@ def train(
         end_with_launcher(rank)
     processes = world_size(nproc, rank)
     if rank is not None and rank.rank > 0:
-        from rlhf_core.cli.train_rank import train_rank
-
-        train_rank(
-            rank, options if has_options else None, run_dir, resume, no_plugins=no_plugins, strict=strict_plugins
-        )
+        own_config = options if has_options and resume is None else None
+        _train_rank(rank, own_config, resume or run_dir, resume is not None, not no_plugins, strict_plugins)
         return
     with contextlib.ExitStack() as stack:
         rank_0 = None
@@ -117,3 +118,29 @@ def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool
         emit_json(plan.to_json())
     else:
         print_dry_run(plan, config, facts, resolved, registry)
+
+
+def _train_rank(
+    rank: RankInfo, options: tuple[Any, ...] | None, run_dir: Path | None, resumes: bool, plugins: bool, strict: bool
+) -> None:
+    """Take rank 0's plan and run it, where torchrun, ``accelerate launch`` or ``srun`` started this rank. Nothing is
+    shown but errors.
+    """
+    from rlhf_core.cli.common import quiet_libraries
+    from rlhf_core.runs.launch.joined import end_quietly, take_plan
+    from rlhf_core.runs.launch.process import run_plan
+    from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
+    from rlhf_core.runs.launch.run import preflight
+
+    quiet_libraries()
+    registry, hooks = open_plugins(enabled=plugins, strict=strict, reports=False)
+    try:
+        own_config = partial(resolve_here, registry, *options) if options is not None else None
+        taken = take_plan(rank, registry, partial(preflight, registry), run_dir, own_config, resume=resumes)
+        if taken is not None:
+            plan, config, folder = taken
+            with sigterm_as_interrupt():
+                run_plan(plan, config, registry, hooks, folder, resume=resumes, started=rank)
+    except RlhfError as error:
+        end_quietly(error, rank)
+        raise

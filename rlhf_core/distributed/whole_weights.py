@@ -81,7 +81,7 @@ def take_out(tree: Any) -> tuple[Any, dict[str, DTensor]]:
 def write_sharded(folder: Path, tensors: Mapping[str, DTensor]) -> None:
     """Write every rank's parts into one folder, which all ranks see; all ranks call it."""
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    with _one_process(), _failures(f"writing into {folder}"):
+    with _storage(f"writing into {folder}"):
         save_parts(dict(tensors), storage_writer=writer, no_dist=not dist.is_initialized())
 
 
@@ -98,27 +98,23 @@ def read_stored(tree: Any, like: Callable[[Stored], torch.Tensor]) -> Any:
     filled = _map_leaves(tree, tensor_of)
     for folder, tensors in wanted.items():
         reader = HuggingFaceStorageReader(str(folder))
-        with _one_process(), _failures(f"reading {folder}"):
+        with _storage(f"reading {folder}"):
             load_parts(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
     return filled
 
 
 @contextlib.contextmanager
-def _one_process() -> Generator[None, None, None]:
-    """torch warns that it writes from one process, or reads in one."""
+def _storage(what: str) -> Generator[None, None, None]:
+    """torch warns that it writes from one process, or reads in one, and collects every rank's errors in one that is no
+    ``Exception``.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
-
-
-@contextlib.contextmanager
-def _failures(what: str) -> Generator[None, None, None]:
-    """torch collects every rank's errors in one that is no ``Exception``."""
-    try:
-        yield
-    except CheckpointException as error:
-        ranks = "; ".join(f"rank {r}: {type(e).__name__}: {e}" for r, (e, _) in sorted(error.failures.items()))
-        raise OSError(f"{what} failed ({ranks})") from error
+        try:
+            yield
+        except CheckpointException as error:
+            ranks = "; ".join(f"rank {r}: {type(e).__name__}: {e}" for r, (e, _) in sorted(error.failures.items()))
+            raise OSError(f"{what} failed ({ranks})") from error
 
 
 WORK = "using the whole weights"
@@ -139,36 +135,22 @@ def use_whole_weights(strategy: Strategy, module: torch.nn.Module, use: Callable
             if strategy.rank == 0:
                 use(weights)
         return
-    gathering = Gathering(strategy, strategy, module.state_dict(keep_vars=True))
+    state = module.state_dict(keep_vars=True)
     if strategy.rank == 0:
-        with gathering.leading() as weights:
+        with GatheredWeights(strategy, strategy, state) as weights:
             use(weights)
-    else:
-        gathering.follow()
+        return
+    while isinstance(said := _said_by_rank_0(strategy), str):
+        strategy.whole_tensor(state[said])
+    if said.error:
+        raise OtherRankFailed(f"rank 0 failed while it used the whole weights: {said.error}")
 
 
-class Gathering:
-    """Rank 0 names a tensor, every rank gives its part of it."""
-
-    def __init__(self, ranks: Collectives, strategy: TensorGathering, state: Mapping[str, Any]) -> None:
-        self.ranks, self.strategy, self.state = ranks, strategy, state
-
-    def leading(self) -> GatheredWeights:
-        """The weights, on rank 0: a context, at whose end the others stop giving."""
-        return GatheredWeights(self)
-
-    def follow(self) -> None:
-        """Give this rank's part of every tensor that rank 0 names."""
-        while isinstance(said := self._said(), str):
-            self.strategy.whole_tensor(self.state[said])
-        if said.error:
-            raise OtherRankFailed(f"rank 0 failed while it used the whole weights: {said.error}")
-
-    def _said(self) -> Any:
-        """What rank 0 says next, after what it does alone between two weights."""
-        with alone(self.ranks, WORK):
-            pass
-        return self.ranks.gather_objects(None)[0]
+def _said_by_rank_0(ranks: Collectives) -> Any:
+    """The tensor that rank 0 asks for next, or :class:`Ended`, after what it does alone between two."""
+    with alone(ranks, WORK):
+        pass
+    return ranks.gather_objects(None)[0]
 
 
 class Ended(NamedTuple):
@@ -181,35 +163,35 @@ class Ended(NamedTuple):
 class GatheredWeights(WeightsOnDemand):
     """Name -> whole weight in the host's memory. Each look-up is a collective operation: keep what is needed twice."""
 
-    def __init__(self, gathering: Gathering) -> None:
-        self._gathering = gathering
+    def __init__(self, ranks: Collectives, strategy: TensorGathering, state: Mapping[str, Any]) -> None:
+        self._ranks, self._strategy, self._state = ranks, strategy, state
         self._apart = False
         """Whether an exchange broke off, so that nobody knows where the other ranks are."""
         self._lone_work = contextlib.ExitStack()
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        value = self._gathering.state[name]
+        value = self._state[name]
         self._apart = True
         self._lone_work.close()
-        self._gathering.ranks.gather_objects(name)
-        whole = self._gathering.strategy.whole_tensor(value)
+        self._ranks.gather_objects(name)
+        whole = self._strategy.whole_tensor(value)
         self._apart = False
         self._work_alone()
         assert whole is not None, "rank 0 gets it"
         return whole
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._gathering.state)
+        return iter(self._state)
 
     def __len__(self) -> int:
-        return len(self._gathering.state)
+        return len(self._state)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._gathering.state  # without gathering it
+        return name in self._state  # without gathering it
 
     def _work_alone(self) -> None:
         """Until the next weight is looked up."""
-        self._lone_work.enter_context(alone(self._gathering.ranks, WORK))
+        self._lone_work.enter_context(alone(self._ranks, WORK))
 
     def __enter__(self) -> GatheredWeights:
         self._work_alone()
@@ -221,9 +203,9 @@ class GatheredWeights(WeightsOnDemand):
         """
         if not self._apart:
             self._lone_work.close()
-            self._gathering.ranks.gather_objects(Ended("" if kind is None else f"{kind.__name__}: {error}"))
+            self._ranks.gather_objects(Ended("" if kind is None else f"{kind.__name__}: {error}"))
 
     def like(self, name: str) -> torch.Tensor:
         """A tensor of the weight's shape and type, without its values: nothing is gathered."""
-        value = self._gathering.state[name]
-        return torch.empty(self._gathering.strategy.whole_shape(value), dtype=value.dtype, device="meta")
+        value = self._state[name]
+        return torch.empty(self._strategy.whole_shape(value), dtype=value.dtype, device="meta")

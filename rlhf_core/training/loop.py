@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -45,33 +44,23 @@ class Stepper(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class LoopSchedule:
-    """How long the loop is, and what comes between its steps."""
-
-    last_step: int
-    eval_every: int
-    """Steps between evaluations; 0 for none."""
-    checkpoint_every: int
-    """Steps between checkpoints; 0 for the last only."""
-    keep_checkpoints: int
-
-
-def run_loop(trainer: Stepper, session: RunSession, schedule: LoopSchedule) -> Mapping[str, Any]:
-    """Train to the last step and return the summary."""
+def run_loop(
+    trainer: Stepper, session: RunSession, settings: LoopSettings, last_step: int, each: int = 1
+) -> Mapping[str, Any]:
+    """Train to the last step and return the summary; ``each`` steps count as one of ``settings.eval_every``."""
     with session.guard():
-        checkpoint = session.open(schedule.keep_checkpoints)
+        checkpoint = session.open(settings.keep_checkpoints)
         with time_limit("build", "building the components of the run"):
             first = trainer.start(checkpoint)
-        last = _run_steps(trainer, session, schedule, first)
+        last = _run_steps(trainer, session, settings, first, last_step, each)
         ending = time_limit("evaluation", "the last evaluation, or writing the final model")
         with ending, _saved_without_engine(trainer, session, last, unchanged=True):
             return trainer.finish(last)
 
 
-def _run_steps(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: int) -> int:
+def _run_steps(trainer: Stepper, session: RunSession, settings: LoopSettings, first: int, last: int, each: int) -> int:
     """Make the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
-    last, eval_every = schedule.last_step, schedule.eval_every
+    eval_every = settings.eval_every * each
     session.metrics.total_steps = last
     for step in range(first, last + 1):
         session.watchdog.step = step
@@ -84,7 +73,7 @@ def _run_steps(trainer: Stepper, session: RunSession, schedule: LoopSchedule, fi
                 _saved_without_engine(trainer, session, step, unchanged=True),
             ):
                 trainer.evaluate(step)  # which trains nothing
-        if session.boundary(step, last, schedule.checkpoint_every, trainer.save):
+        if session.boundary(step, last, settings.checkpoint_every, trainer.save):
             return step
     return last
 
@@ -140,8 +129,7 @@ def run_steps(
         RunDirError: a checkpoint or the final model cannot be read or written.
     """
     trainer = _StepsOfCaller(ctx, settings, policy, learner, step, evaluate)
-    schedule = LoopSchedule(steps, settings.eval_every, settings.checkpoint_every, settings.keep_checkpoints)
-    return run_loop(trainer, ctx.session, schedule)
+    return run_loop(trainer, ctx.session, settings, steps)
 
 
 class _StepsOfCaller:
