@@ -95,20 +95,16 @@ class CollectorSettings:
         return self.dynamic is not None or self.adaptive is not None or self.observe_rates
 
 
+@dataclass(eq=False)
 class RolloutCollector:
     """Makes rollout batches of the next prompts, as many completions of each as ``group_size``."""
 
-    def __init__(
-        self,
-        prompts: PromptLoader,
-        generator: RolloutGenerator,
-        rewards: RewardManager,
-        comm: Collectives,
-        settings: CollectorSettings,
-        whole_weights: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self.prompts, self.generator, self.rewards = prompts, generator, rewards
-        self.comm, self.settings, self.whole_weights = comm, settings, whole_weights
+    prompts: PromptLoader
+    generator: RolloutGenerator
+    rewards: RewardManager
+    comm: Collectives
+    settings: CollectorSettings
+    whole_weights: Callable[[], AbstractContextManager[None]]
 
     def collect(self, number: int, version: int, emit: Emit, timer: Timer) -> RolloutBatch:
         """Sample and score one rollout batch; all ranks call it together."""

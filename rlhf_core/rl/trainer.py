@@ -21,14 +21,7 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.loss_contract import LossTerm
 from rlhf_core.rl.advantages import with_advantages
-from rlhf_core.rl.build import (
-    OnlineParts,
-    RolloutParts,
-    TrainableModule,
-    build_loss,
-    build_online,
-    build_rollout_parts,
-)
+from rlhf_core.rl.build import OnlineParts, PartsBuilder, RolloutParts, TrainableModule, build_loss, build_online
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.runs.checkpoint import Checkpoint
@@ -105,7 +98,7 @@ class RolloutTrainer:
         def trained(ctx: BuildContext) -> TrainableModule:
             return TrainableModule(self.module, build_loss(ctx, self.loss_terms()), self.total_updates)
 
-        return build_rollout_parts(self.config, self.ctx, self.inputs, checkpoint, trained)
+        return PartsBuilder(self.config, self.ctx, self.inputs).build(checkpoint, trained)
 
     def run(self) -> Mapping[str, Any]:
         """Train to the last step and return the summary."""

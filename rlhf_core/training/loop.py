@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -132,24 +133,20 @@ def run_steps(
     return run_loop(trainer, ctx.session, settings, steps)
 
 
+@dataclass(eq=False)
 class _StepsOfCaller:
     """See :class:`rlhf_core.training.loop.Stepper`; arguments as of :func:`run_steps`."""
 
-    learner: Stateful
+    ctx: BuildContext
+    settings: LoopSettings
+    policy: LoadedModel
+    make_learner: Callable[[], Stateful]
+    make_step: MakeStep
+    measure: Evaluate | None
+    before: dict[str, float] | None = None
 
-    def __init__(
-        self,
-        ctx: BuildContext,
-        settings: LoopSettings,
-        policy: LoadedModel,
-        make_learner: Callable[[], Stateful],
-        make_step: MakeStep,
-        measure: Evaluate | None,
-    ) -> None:
-        self.ctx, self.settings, self.policy, self.session = ctx, settings, policy, ctx.session
-        self.make_learner, self.make_step, self.measure = make_learner, make_step, measure
-        self.write = policy.save
-        self.before: dict[str, float] | None = None
+    def __post_init__(self) -> None:
+        self.session = self.ctx.session
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         if checkpoint is None:
@@ -177,11 +174,11 @@ class _StepsOfCaller:
     def save(self, step: int) -> None:
         if not self.session.checkpoints.saved(step):
             state = {"learner": self.learner.state_dict(), "before": self.before}
-            self.session.checkpoints.save(step, state, self.policy.model, self.write)
+            self.session.checkpoints.save(step, state, self.policy.model, self.policy.save)
 
     def finish(self, step: int) -> Mapping[str, Any]:
         after = self.evaluate(step)
-        self.session.checkpoints.write_final(self.policy.model, partial(self.write, merge=True))
+        self.session.checkpoints.write_final(self.policy.model, partial(self.policy.save, merge=True))
         return self.session.finish(
             {
                 "algo": self.settings.name,
