@@ -17,8 +17,8 @@ from typing import Any
 
 import click
 
-from rlhf_core.plugins.entry_points import Entry
-from rlhf_core.types.errors import PluginError, RlhfError
+from rlhf_core.plugins.entry_points import Entry, disabled_distributions, entries_of, load_entry
+from rlhf_core.types.errors import ConfigError, PluginError, RlhfError
 
 LENGTH = 110
 
@@ -82,8 +82,6 @@ class OpenGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Own commands in the order a newcomer needs them, then those of plugins by name."""
-        from rlhf_core.types.errors import ConfigError
-
         try:
             added = set(self._added())
         except ConfigError:  # a damaged list of disabled plugins: the core's own commands say what to do
@@ -144,7 +142,7 @@ class OpenGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
-    def _summary(self, name: str, entries: list[Any]) -> str:
+    def _summary(self, name: str, entries: list[Entry]) -> str:
         """Of the command itself, from its source; else of the distributions that have commands below it."""
         leaves = [e for e in entries if e.name == self._below(name)]
         text = description(leaves[0].value) if len(leaves) == 1 else ""
@@ -158,9 +156,9 @@ class OpenGroup(click.Group):
     def _below(self, name: str) -> str:
         return f"{self.path}.{name}".removeprefix(".")
 
-    def _added(self) -> dict[str, list[Any]]:
+    def _added(self) -> dict[str, list[Entry]]:
         """Name of the next word -> entries at or below it."""
-        entries_by_word: dict[str, list[Any]] = {}
+        entries_by_word: dict[str, list[Entry]] = {}
         for entry in command_entries():
             if entry.name.startswith(self._below("")):
                 entries_by_word.setdefault(entry.name.removeprefix(self._below("")).split(".")[0], []).append(entry)
@@ -176,20 +174,13 @@ def opened(command: click.Command, path: str) -> click.Command:
     return OpenGroup(command.name, commands=command.commands, path=path, **attributes)
 
 
-def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
+def command_entries(disabled: Collection[str] | None = None) -> list[Entry]:
     """What installed distributions declare, sorted; nothing is imported."""
-    from rlhf_core.plugins.entry_points import disabled_distributions, scan
-
-    off = set(disabled_distributions() if disabled is None else disabled)
-    entries = [d.entry("command") for d in scan() if d.point.group == GROUP and d.distribution not in off]
-    return sorted(entries, key=lambda e: (e.name, e.distribution))
+    return entries_of(GROUP, disabled_distributions() if disabled is None else disabled)
 
 
-def load(entries: list[Any], path: str) -> click.Command:
+def load(entries: list[Entry], path: str) -> click.Command:
     """Import one command."""
-    from rlhf_core.plugins.entry_points import check_core_range
-    from rlhf_core.types.errors import PluginError
-
     words = path.replace(".", " ")
     if len(entries) > 1:
         raise PluginError(
@@ -197,28 +188,18 @@ def load(entries: list[Any], path: str) -> click.Command:
             where=", ".join(f"{e.distribution} {e.version}" for e in entries),
             fix="rlhf plugins disable DISTRIBUTION",
         )
-    entry = entries[0]
-    check_core_range(entry)
-    where = f"{entry.distribution} {entry.version}, entry point {entry.value}"
-    try:
-        command = entry.point.load()
-    except Exception as error:
-        raise PluginError(
-            f"`rlhf {words}` cannot be loaded: {type(error).__name__}: {error}",
-            where=where,
-            fix="install what it needs, or reinstall it",
-        ) from error
+    command = load_entry(entries[0], f"`rlhf {words}`", "install what it needs, or reinstall it")
     if not isinstance(command, click.Command):
         raise PluginError(
             f"`rlhf {words}` is not a click command",
-            where=where,
+            where=entries[0].where,
             why=f"it is {command!r}",
             fix="point the entry point at a function decorated with @click.command()",
         )
     return command
 
 
-def summary_of(entries: list[Any]) -> str:
+def summary_of(entries: list[Entry]) -> str:
     """Summaries and names of distributions. Example: ``Benchmarks for language models. (rlhf-eval)``"""
     names = {e.distribution: e.point.dist for e in entries}
     about = {str(dist.metadata["Summary"] or "") for dist in names.values() if dist is not None}

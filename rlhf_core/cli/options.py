@@ -98,19 +98,10 @@ def resolve_options(
     settings: Iterable[str],
     names: Mapping[str, Any],
     base: Mapping[str, Any] | None = None,
-) -> RunConfig:
-    """The configuration that the options stand for; with ``base``, what they make of an earlier one."""
-    return resolve_labelled_options(registry, files, settings, names, base).config
-
-
-def resolve_labelled_options(
-    registry: Registry,
-    files: Iterable[str],
-    settings: Iterable[str],
-    names: Mapping[str, Any],
-    base: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """As :func:`resolve_options`, with where each value came from."""
+    """The configuration that the options stand for, with where each value came from; with ``base``, what they make of
+    an earlier one.
+    """
     from rlhf_core.config.load import resolve_labelled
 
     resolved = resolve_labelled(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
@@ -131,7 +122,6 @@ def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = 
     return registry, hooks
 
 
-def resolve_here(*args: Any, **kwargs: Any) -> Any:
+def resolve_here(*args: Any, **kwargs: Any) -> RunConfig:
     """The configuration that :func:`resolve_options` returns, for this machine."""
-
-    return resolve_options(*args, **kwargs).with_precision()
+    return resolve_options(*args, **kwargs).config.with_precision()

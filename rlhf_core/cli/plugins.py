@@ -47,7 +47,7 @@ def declared(kind: str | None = None) -> list[Entry]:
 
     entries = Registry(disabled=()).entries(kind) if kind in (None, *KINDS) else []
     entries += command_entries(disabled=()) if kind in (None, "command") else []
-    return entries + (entries_of("rlhf", "hook") if kind in (None, "hook") else [])
+    return entries + (entries_of("rlhf") if kind in (None, "hook") else [])
 
 
 @plugins.command()

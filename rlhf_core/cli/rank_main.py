@@ -15,8 +15,8 @@ from rlhf_core.cli.progress import StepPrinter
 from rlhf_core.config.plan import Plan, reload
 from rlhf_core.plugins import component_calls as deadline
 from rlhf_core.runs.launch.process import run_plan
-from rlhf_core.runs.launch.process_end import hard_exit
-from rlhf_core.runs.launch.ranks import die_with_launcher, report
+from rlhf_core.runs.launch.process_end import die_with_parent, hard_exit
+from rlhf_core.runs.launch.ranks import REPORTS, report
 from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import ComponentError, RlhfError
 
@@ -31,7 +31,8 @@ def main() -> int:
     args = parser.parse_args()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     quiet_libraries()
-    die_with_launcher()
+    if REPORTS in os.environ:  # else the launcher that is killed cannot end this rank
+        die_with_parent()
     deadline.owns_process = True
     try:
         registry, hooks = open_plugins(enabled=not args.no_plugins, strict=args.strict, reports=False)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlhf_core.cli.complete import runs as complete_runs
-from rlhf_core.cli.options import open_plugins, resolve_labelled_options, run_options, sugar_of
+from rlhf_core.cli.options import open_plugins, resolve_here, resolve_options, run_options, sugar_of
+from rlhf_core.types.errors import RlhfError
 
 if TYPE_CHECKING:
     from rlhf_core.config.plan import Plan
+    from rlhf_core.runs.launch.ranks import RankInfo
 
 
 @click.command()
@@ -58,7 +60,6 @@ def train(
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.common import emit_json
-    from rlhf_core.cli.options import resolve_here
     from rlhf_core.cli.progress import launch_shown, print_summary
     from rlhf_core.plugins.context import BuildContext
     from rlhf_core.plugins.hooks import Preflight
@@ -72,11 +73,8 @@ def train(
         end_with_launcher(rank)
     processes = world_size(nproc, rank)
     if rank is not None and rank.rank > 0:
-        from rlhf_core.cli.train_rank import train_rank
-
-        train_rank(
-            rank, options if has_options else None, run_dir, resume, no_plugins=no_plugins, strict=strict_plugins
-        )
+        own_config = options if has_options and resume is None else None
+        _train_rank(rank, own_config, resume or run_dir, resume is not None, not no_plugins, strict_plugins)
         return
     with contextlib.ExitStack() as stack:
         rank_0 = None
@@ -92,7 +90,7 @@ def train(
             plan, config = planned_resume(resume, change, registry, processes)
             run_dir = resume
         else:
-            resolved = resolve_labelled_options(registry, *options)
+            resolved = resolve_options(registry, *options)
             config = resolved.config.with_precision()
             plan = plan_run(registry, hooks, config, processes or 1)
         preflight(registry, config, plan.world_size, dry_run=dry_run)
@@ -126,3 +124,29 @@ def _print_dry_run(plan: Plan, texts: Sequence[str], as_json: bool) -> None:
         click.echo("\nrlhf-plugin-preflight checks models and data too, and counts steps, tokens and memory")
     for text in texts:
         click.echo(text)
+
+
+def _train_rank(
+    rank: RankInfo, options: tuple[Any, ...] | None, run_dir: Path | None, resumes: bool, plugins: bool, strict: bool
+) -> None:
+    """Take rank 0's plan and run it, where torchrun, ``accelerate launch`` or ``srun`` started this rank. Nothing is
+    shown but errors.
+    """
+    from rlhf_core.cli.common import quiet_libraries
+    from rlhf_core.runs.launch.joined import end_quietly, take_plan
+    from rlhf_core.runs.launch.process import run_plan
+    from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
+    from rlhf_core.runs.launch.run import preflight
+
+    quiet_libraries()
+    registry, hooks = open_plugins(enabled=plugins, strict=strict, reports=False)
+    try:
+        own_config = partial(resolve_here, registry, *options) if options is not None else None
+        taken = take_plan(rank, registry, partial(preflight, registry), run_dir, own_config, resume=resumes)
+        if taken is not None:
+            plan, config, folder = taken
+            with sigterm_as_interrupt():
+                run_plan(plan, config, registry, hooks, folder, resume=resumes, started=rank)
+    except RlhfError as error:
+        end_quietly(error, rank)
+        raise

@@ -29,18 +29,9 @@ class Resolved(NamedTuple):
     settings: Mapping[str, Any]
 
 
-def resolve(
-    registry: Registry,
-    *,
-    files: Iterable[str | Path] = (),
-    settings: Iterable[str] = (),
-    sugar: Mapping[str, Any] | None = None,
-    base: Mapping[str, Any] | None = None,
-) -> RunConfig:
-    """Return the validated configuration; of files later ones win, then ``sugar`` (what ``--algo``, ``--reward`` ...
-    stand for), then ``settings``. ``base``, a run's whole configuration, is unused if an algorithm is chosen.
-    """
-    return resolve_labelled(registry, files=files, settings=settings, sugar=sugar, base=base).config
+def resolve(registry: Registry, **layers: Any) -> RunConfig:
+    """The configuration of :func:`resolve_labelled` alone."""
+    return resolve_labelled(registry, **layers).config
 
 
 def resolve_labelled(
@@ -51,7 +42,10 @@ def resolve_labelled(
     sugar: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """As :func:`resolve`, with where each value came from."""
+    """The validated configuration, with where each value came from; of files later ones win, then ``sugar`` (what
+    ``--algo``, ``--reward`` ... stand for), then ``settings``. ``base``, a run's whole configuration, is unused if an
+    algorithm is chosen.
+    """
     user: dict[str, Any] = {}
     for path in files:
         user = merge_settings(user, label(numbers(read_yaml(path)), f"config {path}"))

@@ -7,7 +7,7 @@ import ctypes
 import os
 from collections.abc import Generator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, KwargsHandler
 
 from rlhf_core.distributed.alone import rank_0_alone
-from rlhf_core.distributed.group import GroupCollectives, RankGroup
+from rlhf_core.distributed.group import RankGroup
+from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.peers import RankMonitor
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.types.errors import RlhfError
@@ -27,19 +28,15 @@ if TYPE_CHECKING:
 
 
 def forget_mixed_precision() -> None:
-    """Drop the precision that another library's accelerator in this process (a TRL trainer, say) has set.
-
-    accelerate shares it with every later one, whose models would then silently run in bfloat16; ours is
-    ``trainer.precision``, and ``ACCELERATE_MIXED_PRECISION`` does not change it either.
+    """Drop the precision that another library's accelerator in this process (a TRL trainer, say) has set: accelerate
+    shares it with every later one, whose models would then silently run in bfloat16.
     """
     if AcceleratorState._shared_state.get("_mixed_precision") not in (None, "no"):
         AcceleratorState._reset_state()
 
 
-class AcceleratedStrategy(GroupCollectives):
+class AcceleratedStrategy(LocalStrategy):
     """One process, or DDP over every rank that the launcher started; every rank holds everything."""
-
-    sharded = False
 
     def __init__(self, world_size: int, device: str = "auto", timeout_s: float = 600.0) -> None:
         started = int(os.environ.get("WORLD_SIZE", "1"))
@@ -55,9 +52,8 @@ class AcceleratedStrategy(GroupCollectives):
         ]
         forget_mixed_precision()
         self.accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=handlers)
-        self.rank: int = self.accelerator.process_index
-        self.world_size: int = self.accelerator.num_processes
-        self.device: torch.device = self.accelerator.device
+        super().__init__(self.accelerator.device)
+        self.rank, self.world_size = self.accelerator.process_index, self.accelerator.num_processes
         self.timeout_s = timeout_s
         if self.world_size != world_size:
             raise RlhfError(
@@ -87,10 +83,6 @@ class AcceleratedStrategy(GroupCollectives):
         module = getattr(module, "_orig_mod", module)
         return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
 
-    def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Weights are whole on every rank anyway."""
-        return contextlib.nullcontext()
-
     @contextlib.contextmanager
     def accumulate(self, module: torch.nn.Module, last: bool) -> Generator[None, None, None]:
         """One micro-batch; gradients are exchanged only in the last."""
@@ -104,23 +96,8 @@ class AcceleratedStrategy(GroupCollectives):
 
     def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
         """Clip the global norm; returns the norm before clipping."""
-        parameters = [p for p in module.parameters() if p.grad is not None]
         with self._waiting("adding gradients"):  # on a GPU the first number that is read waits for them
-            return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
-
-    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """Every rank holds the whole state under DDP."""
-        return self.unwrap(module).state_dict()
-
-    def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimizer's own state; the same on every rank."""
-        return optimizer.state_dict()
-
-    def load_optimizer_state(
-        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
-    ) -> None:
-        """Restore it."""
-        optimizer.load_state_dict(state)
+            return super().clip_grad_norm(module, max_norm)
 
     def alone(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Rank 0 works; the others wait for it at the end, however long it takes."""
@@ -131,11 +108,9 @@ class AcceleratedStrategy(GroupCollectives):
         return RankGroup(self, timeout_s, peers=self.peers)
 
     def close(self) -> None:
-        """Leave the process group.
-
-        The group itself is never destroyed. Its destructor joins gloo's threads, and is called with the interpreter
-        lock held when DDP's reducer is the last to let go of it; a thread that still needs the lock, to release the
-        tensors of the last collective, then waits for ever (seen with torch 2.13).
+        """Leave the process group, which is never destroyed: its destructor joins gloo's threads, with the interpreter
+        lock held when DDP's reducer is the last to let go of it; a thread that needs the lock, to release the tensors
+        of the last collective, then waits for ever (seen with torch 2.13).
         """
         if self.peers is not None:
             self.peers.close()

@@ -15,8 +15,8 @@ from rlhf_core.plugins.strategy_protocols import Collectives
 class LocalStrategy(GroupCollectives):
     """One process, no communication."""
 
-    rank = 0
-    world_size = 1
+    rank: int = 0
+    world_size: int = 1
     sharded = False
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -31,7 +31,7 @@ class LocalStrategy(GroupCollectives):
         return module
 
     def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Weights are whole anyway."""
+        """Weights are whole on every rank anyway."""
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
@@ -48,11 +48,11 @@ class LocalStrategy(GroupCollectives):
         return float(torch.nn.utils.clip_grad_norm_([p for p in module.parameters() if p.grad is not None], max_norm))
 
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """The state dict."""
-        return module.state_dict()
+        """The state dict, which every rank holds whole."""
+        return self.unwrap(module).state_dict()
 
     def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimizer's own state."""
+        """The optimizer's own state; the same on every rank."""
         return optimizer.state_dict()
 
     def load_optimizer_state(

@@ -1,7 +1,7 @@
 """Where every rank of a run is, so that a wait that fails names the rank that did not come.
 
-Each rank says every few seconds where it is; a stopped, swapped out or vanished process says nothing more. A collective
-that times out knows only that somebody did not answer; then every rank is asked for its stack.
+Each rank says every few seconds where it is; a stopped, swapped out or vanished process says nothing more. When a
+collective times out, every rank is asked for its stack.
 """
 
 from __future__ import annotations
@@ -162,10 +162,7 @@ class RankMonitor:
 
     @contextlib.contextmanager
     def awaiting(self, what: str, timeout_s: float) -> Generator[None, None, None]:
-        """While the main thread waits; shortly before the deadline who is missing is said, if nobody could later.
-
-        Other threads have groups of gloo, whose waits end with an error.
-        """
+        """While the main thread waits; shortly before NCCL would end the process it is said who is missing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -185,16 +182,10 @@ class RankMonitor:
         self._asking.set()
         if len(self._stacks) > len(self.heard) or left < LAST_S:
             self._told = awaited
-            known = {r: self._stacks.get(r, "did not say") for r in range(self.world_size)}
-            stacks = "\n".join(f"rank {r}: {stack}" for r, stack in known.items())
             log.error(
                 "rank %d has waited %.0f s for the others (%s); at %.0f s NCCL ends this process\n%s\n%s",
-                self.rank,
-                awaited.timeout_s - left,
-                awaited.what,
-                awaited.timeout_s,
-                self.describe(),
-                stacks,
+                *(self.rank, awaited.timeout_s - left, awaited.what, awaited.timeout_s, self.describe()),
+                self._stack_rows("did not say"),
             )
 
     def _listen(self, other: int) -> None:
@@ -233,7 +224,9 @@ class RankMonitor:
         end = time.monotonic() + STACKS_S
         while len(self._stacks) <= len(self.heard) and time.monotonic() < end and self._thread.is_alive():
             time.sleep(BEAT_S / 20)
-        nothing = "did not say (stopped, swapped out or gone)"
+        return self._stack_rows("did not say (stopped, swapped out or gone)")
+
+    def _stack_rows(self, nothing: str) -> str:
         return "\n".join(f"rank {r}: {self._stacks.get(r, nothing)}" for r in range(self.world_size))
 
     def close(self) -> None:
@@ -294,11 +287,7 @@ def lost(
 
 
 def this_process() -> str:
-    """Machine, namespace of process ids, and id.
-
-    Example:
-        "node-3/pid:[4026531836]:4711"
-    """
+    """Machine, namespace of process ids, and id. Example: ``node-3/pid:[4026531836]:4711``"""
     return f"{_place()}:{os.getpid()}"
 
 

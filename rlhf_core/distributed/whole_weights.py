@@ -1,7 +1,5 @@
-"""Whole weights of a sharded module for rank 0, one tensor at a time, each when it is asked for.
-
-Rank 0 writes a model tensor by tensor, and the others give their parts meanwhile: nobody holds more than its share and
-one tensor, unless the code that writes keeps what it got.
+"""Whole weights of a sharded module for rank 0, one tensor at a time, each when it is asked for: nobody holds more than
+its share and one tensor, unless the code that writes keeps what it got.
 """
 
 from __future__ import annotations
@@ -58,27 +56,32 @@ def _shares(layer: torch.nn.Module, owners: Counter[int]) -> bool:
     return any(owners[place] != count for place, count in inside.items())
 
 
+def _map_leaves(tree: Any, leaf: Callable[[Any, str], Any], place: str = "") -> Any:
+    """A state with what ``leaf`` makes of each value and its place."""
+    if isinstance(tree, dict):
+        return {k: _map_leaves(v, leaf, f"{place}/{k}" if place else str(k)) for k, v in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_map_leaves(v, leaf, f"{place}/{i}") for i, v in enumerate(tree))
+    return leaf(tree, place)
+
+
 def take_out(tree: Any) -> tuple[Any, dict[str, DTensor]]:
     """A state without its DTensors, which are returned by the place where they stood."""
     tensors: dict[str, DTensor] = {}
 
-    def walk(value: Any, place: str) -> Any:
-        if isinstance(value, DTensor):
-            tensors[place] = value
-            return Stored(place)
-        if isinstance(value, dict):
-            return {k: walk(v, f"{place}/{k}" if place else str(k)) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(walk(v, f"{place}/{i}") for i, v in enumerate(value))
-        return value
+    def taken_out(value: Any, place: str) -> Any:
+        if not isinstance(value, DTensor):
+            return value
+        tensors[place] = value
+        return Stored(place)
 
-    return walk(tree, ""), tensors
+    return _map_leaves(tree, taken_out), tensors
 
 
 def write_sharded(folder: Path, tensors: Mapping[str, DTensor]) -> None:
     """Write every rank's parts into one folder, which all ranks see; all ranks call it."""
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    with _one_process(), _failures(f"writing into {folder}"):
+    with _storage(f"writing into {folder}"):
         save_parts(dict(tensors), storage_writer=writer, no_dist=not dist.is_initialized())
 
 
@@ -86,40 +89,32 @@ def read_stored(tree: Any, like: Callable[[Stored], torch.Tensor]) -> Any:
     """A state with its tensors; all ranks call it."""
     wanted: dict[Path, dict[str, torch.Tensor]] = {}
 
-    def walk(value: Any) -> Any:
-        if isinstance(value, Stored):
-            assert value.folder is not None
-            return wanted.setdefault(value.folder, {}).setdefault(value.name, torch.empty_like(like(value)).detach())
-        if isinstance(value, dict):
-            return {k: walk(v) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(walk, value))
-        return value
+    def tensor_of(value: Any, place: str) -> Any:
+        if not isinstance(value, Stored):
+            return value
+        assert value.folder is not None
+        return wanted.setdefault(value.folder, {}).setdefault(value.name, torch.empty_like(like(value)).detach())
 
-    filled = walk(tree)
+    filled = _map_leaves(tree, tensor_of)
     for folder, tensors in wanted.items():
         reader = HuggingFaceStorageReader(str(folder))
-        with _one_process(), _failures(f"reading {folder}"):
+        with _storage(f"reading {folder}"):
             load_parts(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
     return filled
 
 
 @contextlib.contextmanager
-def _one_process() -> Generator[None, None, None]:
-    """torch warns that it writes from one process, or reads in one."""
+def _storage(what: str) -> Generator[None, None, None]:
+    """torch warns that it writes from one process, or reads in one, and collects every rank's errors in one that is no
+    ``Exception``.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
-
-
-@contextlib.contextmanager
-def _failures(what: str) -> Generator[None, None, None]:
-    """torch collects every rank's errors in one that is no ``Exception``."""
-    try:
-        yield
-    except CheckpointException as error:
-        ranks = "; ".join(f"rank {r}: {type(e).__name__}: {e}" for r, (e, _) in sorted(error.failures.items()))
-        raise OSError(f"{what} failed ({ranks})") from error
+        try:
+            yield
+        except CheckpointException as error:
+            ranks = "; ".join(f"rank {r}: {type(e).__name__}: {e}" for r, (e, _) in sorted(error.failures.items()))
+            raise OSError(f"{what} failed ({ranks})") from error
 
 
 WORK = "using the whole weights"
@@ -127,13 +122,9 @@ WORK = "using the whole weights"
 
 
 def use_whole_weights(strategy: Strategy, module: torch.nn.Module, use: Callable[[Weights], object]) -> None:
-    """Let rank 0 use the whole weights of a prepared module, or of a part of it; all ranks call it.
-
-    Args:
-        strategy: with :class:`~rlhf_core.plugins.strategy_protocols.TensorGathering` the weights that ``use`` is
-        given are gathered one by one, whenever one is looked up; of any other all are gathered before.
-        module: as ``Strategy.full_state`` takes it.
-        use: called on rank 0 alone. It may call no collective operation.
+    """Let rank 0 use the whole weights of a prepared module, or of a part of it; all ranks call it, and ``use``, called
+    on rank 0 alone, calls no collective operation. With a ``TensorGathering`` strategy a weight is gathered when it is
+    looked up; with any other all are gathered before.
 
     Raises:
         OtherRankFailed: on the other ranks, where ``use`` raised on rank 0.
@@ -144,44 +135,26 @@ def use_whole_weights(strategy: Strategy, module: torch.nn.Module, use: Callable
             if strategy.rank == 0:
                 use(weights)
         return
-    gathering = Gathering(strategy, strategy, module.state_dict(keep_vars=True))
+    state = module.state_dict(keep_vars=True)
     if strategy.rank == 0:
-        with gathering.leading() as weights:
+        with GatheredWeights(strategy, strategy, state) as weights:
             use(weights)
-    else:
-        gathering.follow()
+        return
+    while isinstance(said := _said_by_rank_0(strategy), str):
+        strategy.whole_tensor(state[said])
+    if said.error:
+        raise OtherRankFailed(f"rank 0 failed while it used the whole weights: {said.error}")
 
 
-class Gathering:
-    """Rank 0 names a tensor, every rank gives its part of it."""
-
-    def __init__(self, ranks: Collectives, strategy: TensorGathering, state: Mapping[str, Any]) -> None:
-        self.ranks, self.strategy, self.state = ranks, strategy, state
-
-    def leading(self) -> GatheredWeights:
-        """The weights, on rank 0: a context, at whose end the others stop giving."""
-        return GatheredWeights(self)
-
-    def follow(self) -> None:
-        """Give this rank's part of every tensor that rank 0 names."""
-        while isinstance(said := self._said(), str):
-            self.strategy.whole_tensor(self.state[said])
-        if said.error:
-            raise OtherRankFailed(f"rank 0 failed while it used the whole weights: {said.error}")
-
-    def _said(self) -> Any:
-        """What rank 0 says next, after what it does alone between two weights."""
-        with alone(self.ranks, WORK):
-            pass
-        return self.ranks.gather_objects(None)[0]
+def _said_by_rank_0(ranks: Collectives) -> Any:
+    """The tensor that rank 0 asks for next, or :class:`Ended`, after what it does alone between two."""
+    with alone(ranks, WORK):
+        pass
+    return ranks.gather_objects(None)[0]
 
 
 class Ended(NamedTuple):
-    """What rank 0 says instead of a tensor's name.
-
-    Example:
-        Ended("OSError: [Errno 28] No space left on device")
-    """
+    """What rank 0 says instead of a tensor's name."""
 
     error: str
     """Empty where there was none."""
@@ -190,51 +163,49 @@ class Ended(NamedTuple):
 class GatheredWeights(WeightsOnDemand):
     """Name -> whole weight in the host's memory. Each look-up is a collective operation: keep what is needed twice."""
 
-    def __init__(self, gathering: Gathering) -> None:
-        self._gathering = gathering
+    def __init__(self, ranks: Collectives, strategy: TensorGathering, state: Mapping[str, Any]) -> None:
+        self._ranks, self._strategy, self._state = ranks, strategy, state
         self._apart = False
         """Whether an exchange broke off, so that nobody knows where the other ranks are."""
         self._lone_work = contextlib.ExitStack()
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        value = self._gathering.state[name]
+        value = self._state[name]
         self._apart = True
         self._lone_work.close()
-        self._gathering.ranks.gather_objects(name)
-        whole = self._gathering.strategy.whole_tensor(value)
+        self._ranks.gather_objects(name)
+        whole = self._strategy.whole_tensor(value)
         self._apart = False
         self._work_alone()
         assert whole is not None, "rank 0 gets it"
         return whole
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._gathering.state)
+        return iter(self._state)
 
     def __len__(self) -> int:
-        return len(self._gathering.state)
+        return len(self._state)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._gathering.state  # without gathering it
+        return name in self._state  # without gathering it
 
     def _work_alone(self) -> None:
         """Until the next weight is looked up."""
-        self._lone_work.enter_context(alone(self._gathering.ranks, WORK))
+        self._lone_work.enter_context(alone(self._ranks, WORK))
 
     def __enter__(self) -> GatheredWeights:
         self._work_alone()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Let the other ranks go on, or fail too.
-
-        After a look-up that raised they wait in another exchange than this one, and are left to it: it ends when this
-        rank does, which it is about to.
+        """Let the other ranks go on, or fail too. After a look-up that raised they wait in another exchange, and are
+        left to it: it ends when this rank does, which it is about to.
         """
         if not self._apart:
             self._lone_work.close()
-            self._gathering.ranks.gather_objects(Ended("" if kind is None else f"{kind.__name__}: {error}"))
+            self._ranks.gather_objects(Ended("" if kind is None else f"{kind.__name__}: {error}"))
 
     def like(self, name: str) -> torch.Tensor:
         """A tensor of the weight's shape and type, without its values: nothing is gathered."""
-        value = self._gathering.state[name]
-        return torch.empty(self._gathering.strategy.whole_shape(value), dtype=value.dtype, device="meta")
+        value = self._state[name]
+        return torch.empty(self._strategy.whole_shape(value), dtype=value.dtype, device="meta")

@@ -69,7 +69,7 @@ def attach_modality(tokenizer: Any, folder: Path) -> None:
         name = json.loads(file.read_text())["modality"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"'{file}' cannot be read", why=str(error), fix="copy the model's folder again") from error
-    points = {entry.name: entry.point for entry in entries_of(GROUP, "modality")}
+    points = {entry.name: entry.point for entry in entries_of(GROUP)}
     if name not in points:
         raise ModelError(
             f"the model needs modality '{name}', which no installed plugin has",
@@ -84,7 +84,7 @@ def embedded_model(name: str) -> str | None:
     """The folder of a model that an installed plugin brings under a name (entry-point group ``rlhf.model``)."""
     if "/" in name or not name:
         return None
-    points = [entry.point for entry in entries_of("rlhf.model", "model") if entry.name == name]
+    points = [entry.point for entry in entries_of("rlhf.model") if entry.name == name]
     if not points and name in SHIPPED:
         raise ModelError(f"the model '{name}' is not installed", fix=f"pip install {SHIPPED[name]}")
     return str(points[0].load()()) if points else None
@@ -92,5 +92,5 @@ def embedded_model(name: str) -> str | None:
 
 def embedded_names() -> list[str]:
     """Names of the models that installed plugins bring, ``pocket`` first."""
-    names = {entry.name for entry in entries_of("rlhf.model", "model")}
+    names = {entry.name for entry in entries_of("rlhf.model")}
     return sorted(names, key=lambda name: (name != "pocket", name))

@@ -7,11 +7,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core._version import __version__
 from rlhf_core.types.errors import ConfigError, PluginError
@@ -66,16 +65,33 @@ def set_disabled(names: list[str]) -> Path:
 CORE = "rlhf-core"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One component as its distribution's metadata declares it; nothing is imported."""
+class Entry(NamedTuple):
+    """What a distribution's metadata declares: a component, a command or a hook; nothing is imported."""
 
-    kind: str
-    name: str
     distribution: str
+    """Its normalised name."""
     version: str
-    value: str
     point: metadata.EntryPoint
+
+    @property
+    def kind(self) -> str:
+        """Kind of component, ``command`` or ``hook``."""
+        return "hook" if self.point.group == "rlhf" else self.point.group.removeprefix("rlhf.")
+
+    @property
+    def name(self) -> str:
+        """Name of the entry point."""
+        return self.point.name
+
+    @property
+    def value(self) -> str:
+        """``module:attribute``."""
+        return self.point.value
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"{self.distribution} {self.version}, entry point {self.value}"
 
     @property
     def qualified(self) -> str:
@@ -87,19 +103,7 @@ class Entry:
         return {name: getattr(self, name) for name in ("kind", "name", "distribution", "version", "value")}
 
 
-class Declared(NamedTuple):
-    """An entry point, and the normalised name and the version of the distribution that declares it."""
-
-    distribution: str
-    version: str
-    point: metadata.EntryPoint
-
-    def entry(self, kind: str) -> Entry:
-        """As a component of a kind."""
-        return Entry(kind, self.point.name, self.distribution, self.version, self.point.value, self.point)
-
-
-def scan() -> tuple[Declared, ...]:
+def scan() -> tuple[Entry, ...]:
     """Every entry point, from metadata, which is read again when a folder of ``sys.path`` has changed; none twice."""
     return _scan(tuple((folder, _changed_at(folder)) for folder in sys.path))
 
@@ -112,8 +116,8 @@ def _changed_at(folder: str) -> int:
 
 
 @functools.lru_cache(maxsize=4)
-def _scan(folders: tuple[tuple[str, int], ...]) -> tuple[Declared, ...]:
-    declared: dict[str, Iterable[Declared]] = {}
+def _scan(folders: tuple[tuple[str, int], ...]) -> tuple[Entry, ...]:
+    declared: dict[str, Iterable[Entry]] = {}
     for dist in metadata.distributions(path=[folder for folder, _ in folders]):
         text = dist.read_text("entry_points.txt")
         if not text or "[rlhf" not in text:
@@ -121,14 +125,24 @@ def _scan(folders: tuple[tuple[str, int], ...]) -> tuple[Declared, ...]:
         fields = dist.metadata  # parsed anew each time it is asked for
         name, version = normalise(fields["Name"]), fields["Version"]
         if name not in declared:
-            declared[name] = [Declared(name, version, point) for point in dist.entry_points]
+            declared[name] = [Entry(name, version, point) for point in dist.entry_points]
     return tuple(row for rows in declared.values() for row in rows)
 
 
-def entries_of(group: str, kind: str) -> list[Entry]:
-    """What distributions declare in a group that is no kind of component, sorted; nothing is imported."""
-    rows = [declared.entry(kind) for declared in scan() if declared.point.group == group]
+def entries_of(group: str, disabled: Collection[str] = ()) -> list[Entry]:
+    """What distributions that are not ``disabled`` declare in a group, sorted; nothing is imported."""
+    rows = [entry for entry in scan() if entry.point.group == group and entry.distribution not in disabled]
     return sorted(rows, key=lambda e: (e.name, e.distribution))
+
+
+def load_entry(entry: Entry, what: str, fix: str) -> Any:
+    """Import what an entry point names; ``what`` and ``fix`` are for the error."""
+    check_core_range(entry)
+    try:
+        return entry.point.load()
+    except Exception as error:
+        text = f"{what} cannot be loaded: {type(error).__name__}: {error}"
+        raise PluginError(text, where=entry.where, fix=fix) from error
 
 
 def required_distributions(distribution: str, extra: str = "") -> list[str]:
@@ -149,8 +163,7 @@ def _requirements(lines: Iterable[str], extra: str = "") -> Iterator[Requirement
 
 def is_qualified(kind: str, name: str) -> bool:
     """Whether ``name`` is ``distribution/name`` of an installed component."""
-    group = f"rlhf.{kind}"
-    return any(f"{d.distribution}/{d.point.name}" == name for d in scan() if d.point.group == group)
+    return any(entry.qualified == name for entry in entries_of(f"rlhf.{kind}"))
 
 
 def check_core_range(entry: Entry) -> None:

@@ -1,4 +1,6 @@
-"""Hooks: many listeners, pluggy, entry-point group ``rlhf``. Observers cannot mutate: events are read-only."""
+"""Hooks: many listeners, pluggy, entry-point group ``rlhf``. Observers cannot mutate: every event is frozen, and a hook
+sees a read-only copy.
+"""
 
 from __future__ import annotations
 
@@ -8,91 +10,206 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
 from rlhf_core.plugins.component_calls import time_limit
-from rlhf_core.plugins.entry_points import Entry, check_core_range, normalise, scan
-from rlhf_core.plugins.hook_events import BatchReady as BatchReady
-from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
-from rlhf_core.plugins.hook_events import EvalEnd as EvalEnd
-from rlhf_core.plugins.hook_events import Launch as Launch
-from rlhf_core.plugins.hook_events import PlanResolved as PlanResolved
-from rlhf_core.plugins.hook_events import Preflight as Preflight
-from rlhf_core.plugins.hook_events import RewardsReady as RewardsReady
-from rlhf_core.plugins.hook_events import RolloutsReady as RolloutsReady
-from rlhf_core.plugins.hook_events import RunClosed as RunClosed
-from rlhf_core.plugins.hook_events import RunEnd as RunEnd
-from rlhf_core.plugins.hook_events import RunStart as RunStart
-from rlhf_core.plugins.hook_events import StepEnd as StepEnd
+from rlhf_core.plugins.entry_points import Entry, check_core_range, entries_of, normalise
 from rlhf_core.types.errors import PluginError, RlhfError, StopRun
 from rlhf_core.types.frozen import frozen
+from rlhf_core.types.rollouts import Rollout, Score
+
+if TYPE_CHECKING:
+    from rlhf_core.plugins.context import BuildContext
 
 GROUP = "rlhf"
-hookspec = pluggy.HookspecMarker("rlhf")
 hookimpl = pluggy.HookimplMarker("rlhf")
 log = logging.getLogger("rlhf.hooks")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class PlanResolved:
+    """The plan as JSON values, before anything is built."""
+
+    plan: Mapping[str, Any]
+    """What ``plan.json`` will hold."""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Every component has checked its settings; nothing is loaded or started yet. With ``context.dry_run`` nothing will
+    be, and nothing may be downloaded or written.
+    """
+
+    context: BuildContext
+    """Configuration, registry and world size of the run."""
+    force: bool
+    """The user wants the run to start although it may not fit (``--force``): a listener warns instead of raising."""
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    """Source of the data set -> number of rows to train on and held out; empty where they were not read."""
+    settings: Any = None
+    """The labelled configuration (``rlhf_core.config.load.Resolved``); None for a run that goes on."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The run is about to start processes; a plugin may launch it and return the exit code."""
+
+    plan_path: Path
+    """The run's ``plan.json``."""
+    nproc: int
+    """How many processes are to be started."""
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """The run directory is open; the components are about to be built."""
+
+    run_dir: Path
+    """The run's folder."""
+    plan: Mapping[str, Any]
+    """What its ``plan.json`` holds."""
+
+
+@dataclass(frozen=True)
+class RolloutsReady:
+    """Rollouts of this rank, before scoring; several times a step if it samples in rounds or chunks. Those that were
+    sampled ahead (``trainer.rollouts.max_staleness``) are reported, with their scores, in the step that first trains on
+    them, in the main thread."""
+
+    step: int
+    """The step, from 1."""
+    rollouts: Sequence[Rollout]
+    """Prompt by prompt."""
+
+
+@dataclass(frozen=True)
+class RewardsReady:
+    """Scores of one step, aligned with the rollouts."""
+
+    step: int
+    """The step, from 1."""
+    rollouts: Sequence[Rollout]
+    """As in :class:`RolloutsReady`."""
+    scores: Sequence[Score]
+    """One per rollout, as the reward gave it; a missing one has a status."""
+
+
+@dataclass(frozen=True)
+class BatchReady:
+    """What the update trains on: sizes only, so that observers cannot hold on to tensors."""
+
+    step: int
+    """The step, from 1."""
+    sequences: int
+    """Completions (or rows) that are trained on."""
+    tokens: int
+    """Their completion tokens that count in the loss."""
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """Metrics of one finished step."""
+
+    step: int
+    """The step, from 1."""
+    metrics: Mapping[str, float]
+    """The step's row of ``metrics.jsonl``."""
+
+
+@dataclass(frozen=True)
+class EvalEnd:
+    """Metrics of one held-out evaluation."""
+
+    step: int
+    """The step before it; 0 before training."""
+    metrics: Mapping[str, float]
+    """By name, ``eval/...``."""
+
+
+@dataclass(frozen=True)
+class CheckpointSaved:
+    """A checkpoint is complete on disk."""
+
+    step: int
+    """The step that it goes on from."""
+    path: Path
+    """Its folder."""
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """The run is over; ``summary`` is what ``summary.json`` holds."""
+
+    summary: Mapping[str, Any]
+    """``status``, ``steps``, last metrics, reports of components, ``hook_errors``."""
+
+
+@dataclass(frozen=True)
+class RunClosed:
+    """No process of the run is left, however it ended: its folder holds all that it will hold.
+
+    Called in the process that launched the run, after ``rlhf_run_end`` where there was one; not for a run that left
+    no folder.
+    """
+
+    run_dir: Path
+    """The run's folder."""
+    status: str
+    """``completed``, ``stopped``, ``interrupted`` or ``failed``."""
+    error: str = ""
+    """What ended it, where it did not end by itself."""
+
+
 class Specs:
     """Hook specifications. All but the first take one frozen ``event``, whose class says when it is called."""
 
-    @hookspec
     def rlhf_register(self, registry: Any) -> None:
         """Called once per process before the registry freezes."""
 
-    @hookspec
     def rlhf_plan_resolved(self, event: PlanResolved) -> None:
         """The plan is final."""
 
-    @hookspec
     def rlhf_preflight(self, event: Preflight) -> str | None:
         """The run is about to start; an ``RlhfError`` refuses it. A dry run prints the text that is returned."""
 
-    @hookspec(firstresult=True)
     def rlhf_launch(self, event: Launch) -> int | None:
         """Start the run's processes and return the exit code; None leaves it to the next plugin or the core."""
 
-    @hookspec
     def rlhf_run_start(self, event: RunStart) -> None:
         """The run directory is open."""
 
-    @hookspec
     def rlhf_rollouts_ready(self, event: RolloutsReady) -> None:
         """Completions are sampled."""
 
-    @hookspec
     def rlhf_rewards_ready(self, event: RewardsReady) -> None:
         """Completions are scored."""
 
-    @hookspec
     def rlhf_batch_ready(self, event: BatchReady) -> None:
         """A training batch is assembled."""
 
-    @hookspec
     def rlhf_step_end(self, event: StepEnd) -> None:
         """A step is finished."""
 
-    @hookspec
     def rlhf_eval_end(self, event: EvalEnd) -> None:
         """An evaluation is finished."""
 
-    @hookspec
     def rlhf_checkpoint_saved(self, event: CheckpointSaved) -> None:
         """A checkpoint is complete."""
 
-    @hookspec
     def rlhf_run_end(self, event: RunEnd) -> None:
         """The run is over."""
 
-    @hookspec
     def rlhf_run_closed(self, event: RunClosed) -> str | None:
         """No process of the run is left; a line that is returned is shown to the user."""
 
 
 HOOK_NAMES: tuple[str, ...] = tuple(n for n in vars(Specs) if n.startswith("rlhf_"))
+for _name in HOOK_NAMES:
+    pluggy.HookspecMarker("rlhf")(getattr(Specs, _name), firstresult=_name == "rlhf_launch")
 BEFORE_THE_RUN = ("rlhf_register", "rlhf_plan_resolved", "rlhf_preflight")
 
 
@@ -211,13 +328,13 @@ def load_hooks(
 ) -> HookBus:
     """Import hook plugins; one that cannot be used is counted and a warning, or an error if ``strict``."""
     bus = HookBus(new_manager(), strict, enabled, reports=reports)
-    for dist, point in hook_points(disabled) if enabled else ():
+    for entry in hook_points(disabled) if enabled else ():
         try:
-            register(bus.manager, dist, point)
+            register(bus.manager, entry)
         except PluginError as problem:
             if strict:
                 raise
-            bus.errors[f"{dist}/{point.name}:import"] += 1
+            bus.errors[f"{entry.qualified}:import"] += 1
             if reports:
                 log.warning("%s", problem)
     return bus
@@ -230,27 +347,24 @@ def new_manager() -> pluggy.PluginManager:
     return manager
 
 
-def hook_points(disabled: Sequence[str] = ()) -> list[tuple[str, metadata.EntryPoint]]:
-    """(distribution, entry point) of every hook plugin that is not switched off, sorted; nothing is imported."""
-    off = set(map(normalise, disabled))
-    points = [(d.distribution, d.point) for d in scan() if d.point.group == GROUP and d.distribution not in off]
-    return sorted(points, key=lambda row: (row[0], row[1].name))
+def hook_points(disabled: Sequence[str] = ()) -> list[Entry]:
+    """Every hook plugin that is not switched off, by distribution and name; nothing is imported."""
+    return sorted(entries_of(GROUP, set(map(normalise, disabled))), key=lambda entry: (entry.distribution, entry.name))
 
 
-def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoint) -> list[str]:
+def register(manager: pluggy.PluginManager, entry: Entry) -> list[str]:
     """Import one hook plugin, and return the names of the hooks it implements."""
-    name = f"{dist}/{point.name}"
+    name = entry.qualified
     try:
-        version = point.dist.version if point.dist else ""
-        check_core_range(Entry("hook", point.name, normalise(dist), version, point.value, point))
-        return register_plugin(manager, point.load(), name)
+        check_core_range(entry)
+        return register_plugin(manager, entry.point.load(), name)
     except Exception as error:
         if manager.get_plugin(name) is not None:
             manager.unregister(name=name)
         raise PluginError(
             f"hook {plugin_label(name)} cannot be used: {type(error).__name__}: {error}",
             why=f"hooks are: {', '.join(HOOK_NAMES)}",
-            fix=f"fix or upgrade it, or run: rlhf plugins disable {dist}",
+            fix=f"fix or upgrade it, or run: rlhf plugins disable {entry.distribution}",
         ) from error
 
 

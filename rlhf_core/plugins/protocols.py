@@ -141,7 +141,6 @@ class WeightReceiver(Protocol):
             tensors: whole trained weights by parameter name (with LoRA the adapter's), on any device; not to be changed
                 or kept.
         """
-        ...
 
 
 @runtime_checkable
@@ -171,7 +170,6 @@ class TurnStream(Protocol):
 
     def submit(self, episode: Hashable, request: RolloutRequest) -> None:
         """Add the next turn of an episode; ``request.prompt_ids`` is its whole context."""
-        ...
 
     def take(self, steps: int | None = None) -> list[tuple[Hashable, Rollout]]:
         """Return the turns that have ended since the last call, each with its episode.
@@ -182,11 +180,9 @@ class TurnStream(Protocol):
 
     def forget(self, episode: Hashable) -> None:
         """The episode has no further turn."""
-        ...
 
     def close(self) -> None:
         """Turns under way are given up; idempotent."""
-        ...
 
 
 @runtime_checkable
@@ -227,7 +223,6 @@ class Environment(Protocol):
 
     def reset(self, prompt: Prompt, seed: int) -> None:
         """Begin an episode; ``seed`` alone decides what is random in it."""
-        ...
 
     def step(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult | str]:
         """Return one result per call, in order; the calls have been held against the schemas of their tools."""
@@ -305,11 +300,9 @@ class Tracker(Protocol):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record one step."""
-        ...
 
     def close(self) -> None:
         """Flush; called once at the end, also after a failure."""
-        ...
 
 
 @runtime_checkable
@@ -326,7 +319,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore it."""
-        ...
 
 
 @runtime_checkable
@@ -335,4 +327,3 @@ class Closeable(Protocol):
 
     def close(self) -> None:
         """Release them; idempotent."""
-        ...

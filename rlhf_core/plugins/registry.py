@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.plugins.entry_points import (
     CORE,
-    Declared,
     Entry,
-    check_core_range,
     disabled_distributions,
+    load_entry,
     normalise,
     required_distributions,
     scan,
@@ -84,12 +83,9 @@ class Registry:
     @cached_property
     def _by_kind(self) -> dict[str, list[Entry]]:
         entries: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
-        for declared in scan():
-            kind = declared.point.group.removeprefix("rlhf.")
-            if not declared.point.group.startswith("rlhf.") or kind not in entries:
-                continue
-            if self._enabled(entry := declared.entry(kind)):
-                entries[kind].append(entry)
+        for entry in scan():
+            if entry.point.group.startswith("rlhf.") and entry.kind in entries and self._enabled(entry):
+                entries[entry.kind].append(entry)
         return {kind: sorted(rows, key=lambda e: (e.name, e.distribution)) for kind, rows in entries.items()}
 
     def _enabled(self, entry: Entry) -> bool:
@@ -123,7 +119,7 @@ class Registry:
         if kind not in KINDS:
             raise PluginError(f"there is no kind '{kind}'", fix=did_you_mean(kind, KINDS) or ", ".join(KINDS))
         point = metadata.EntryPoint(name, value, f"rlhf.{kind}")
-        entry = Declared(normalise(distribution), _version(distribution), point).entry(kind)
+        entry = Entry(normalise(distribution), _version(distribution), point)
         rows = self._by_kind[kind]
         if self._enabled(entry) and entry not in rows:
             self._by_kind[kind] = sorted([*rows, entry], key=lambda e: (e.name, e.distribution))
@@ -206,19 +202,12 @@ class Registry:
         from rlhf_core.plugins.component import ComponentConfig
 
         entry = self.find(kind, name)
-        check_core_range(entry)
-        try:
-            cls: Any = entry.point.load()
-        except Exception as error:
-            raise PluginError(
-                f"{kind} '{entry.name}' cannot be loaded: {type(error).__name__}: {error}",
-                where=f"{entry.distribution} {entry.version}, entry point {entry.value}",
-                fix=f"reinstall it or choose another; rlhf plugins check {entry.distribution} shows the traceback",
-            ) from error
+        fix = f"reinstall it or choose another; rlhf plugins check {entry.distribution} shows the traceback"
+        cls = load_entry(entry, f"{kind} '{entry.name}'", fix)
         if not (inspect.isclass(cls) and issubclass(cls, ComponentConfig)):
             raise PluginError(
                 f"{kind} '{entry.name}' does not name a ComponentConfig subclass",
-                where=f"{entry.distribution} {entry.version}, entry point {entry.value}",
+                where=entry.where,
                 why=f"it is {cls!r}",
                 fix="point the entry point at the component's Config class",
             )

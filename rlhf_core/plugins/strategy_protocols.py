@@ -43,7 +43,6 @@ class Collectives(Protocol):
 
     def barrier(self, what: str) -> None:
         """Wait for every rank; ``what`` is named if the deadline passes."""
-        ...
 
 
 class ModelSharding(Protocol):
@@ -81,7 +80,6 @@ class GradientSync(Protocol):
 
     def backward(self, loss: torch.Tensor) -> None:
         """Backward such that gradients *sum* over ranks (the loss carries the global denominator)."""
-        ...
 
     def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
         """Clip the global gradient norm and return it as it was before clipping."""
@@ -106,7 +104,6 @@ class OptimizerSharding(Protocol):
         self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
     ) -> None:
         """Restore what :meth:`optimizer_state` returned; DTensors come laid as the parameters are now."""
-        ...
 
 
 class Strategy(Collectives, ModelSharding, GradientSync, OptimizerSharding, Protocol):
@@ -157,7 +154,6 @@ class RunOptimizer(Protocol):
 
     def set_rates(self, factor: float, critic_factor: float) -> None:
         """Set the learning rates of the next step: those of the plan's groups times a factor."""
-        ...
 
     def step(self, parts: Sequence[NormPart], max_norm: float) -> dict[str, float]:
         """Clip the gradient of each part to ``max_norm``, make a step, and drop the gradients.
@@ -169,7 +165,6 @@ class RunOptimizer(Protocol):
 
     def discard(self) -> None:
         """Drop the gradients without a step."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state (see :attr:`OptimizerSharding.sharded`)."""
@@ -177,7 +172,6 @@ class RunOptimizer(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore it."""
-        ...
 
 
 @runtime_checkable
@@ -219,7 +213,6 @@ class ModuleRelease(Protocol):
 
     def release(self, module: torch.nn.Module) -> None:
         """Keep nothing of a prepared module, which is not called any more; all ranks call it."""
-        ...
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,93 +22,63 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def unchanged_process() -> Generator[None, None, None]:
     """Leave the caller's torch settings, random states, logging, signals and environment as they were."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
     from rlhf_core.models.random_state import preserved_rng
 
     with contextlib.ExitStack() as stack:
-        stack.callback(_torch())
+        _keep_torch(stack)
         stack.enter_context(preserved_rng())
-        for remember in (_logging, _signals, _variables, _accelerate):
-            stack.callback(remember())
+        _keep_logging(stack)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(_set_handler, number, signal.getsignal(number))
+        stack.callback(_set_variables, dict(os.environ))
+        for shared in (PartialState, AcceleratorState, GradientState):  # one per process, with device and precision
+            stack.callback(shared._shared_state.update, dict(shared._shared_state))
+            stack.callback(shared._shared_state.clear)
         yield
 
 
-def _torch() -> Callable[[], None]:
+def _keep_torch(stack: contextlib.ExitStack) -> None:
     import torch
 
     from rlhf_core.models.layers import matmul
 
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     fill: Any = torch.utils.deterministic
-    cudnn_attention = torch.backends.cuda.cudnn_sdp_enabled()
-    filled, grad, replaced = fill.fill_uninitialized_memory, torch.is_grad_enabled(), matmul.replaced()
+    stack.callback(matmul.use_matmul_backend, "onednn" if matmul.replaced() else "torch")
+    stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
+    stack.callback(setattr, fill, "fill_uninitialized_memory", fill.fill_uninitialized_memory)
+    stack.callback(
+        torch.use_deterministic_algorithms,
+        torch.are_deterministic_algorithms_enabled(),
+        warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+    stack.callback(torch.set_num_threads, torch.get_num_threads())
+    stack.callback(torch.set_grad_enabled, torch.is_grad_enabled())
     torch.set_grad_enabled(True)
 
-    def restore() -> None:
-        torch.set_grad_enabled(grad)
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        fill.fill_uninitialized_memory = filled
-        torch.backends.cuda.enable_cudnn_sdp(cudnn_attention)
-        matmul.use_matmul_backend("onednn" if replaced else "torch")
 
-    return restore
-
-
-def _logging() -> Callable[[], None]:
+def _keep_logging(stack: contextlib.ExitStack) -> None:
     from transformers.utils import logging as of_transformers
 
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    verbosity, bars = of_transformers.get_verbosity(), of_transformers.is_progress_bar_enabled()
-
-    def restore() -> None:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-        of_transformers.set_verbosity(verbosity)
-        (of_transformers.enable_progress_bar if bars else of_transformers.disable_progress_bar)()
-
-    return restore
+    root, bars = logging.getLogger(), of_transformers.is_progress_bar_enabled()
+    stack.callback(of_transformers.enable_progress_bar if bars else of_transformers.disable_progress_bar)
+    stack.callback(of_transformers.set_verbosity, of_transformers.get_verbosity())
+    stack.callback(root.setLevel, root.level)
+    stack.callback(setattr, root, "handlers", list(root.handlers))
 
 
-def _signals() -> Callable[[], None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        with contextlib.suppress(ValueError):  # not in the main thread, which alone may set them
-            for number, handler in before.items():
-                if signal.getsignal(number) is not handler and handler is not None:
-                    signal.signal(number, handler)
-
-    return restore
+def _set_handler(number: int, handler: Any) -> None:
+    with contextlib.suppress(ValueError):  # not in the main thread, which alone may set them
+        if signal.getsignal(number) is not handler and handler is not None:
+            signal.signal(number, handler)
 
 
-def _variables() -> Callable[[], None]:
-    before = dict(os.environ)
-
-    def restore() -> None:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
-
-    return restore
-
-
-def _accelerate() -> Callable[[], None]:
-    """accelerate keeps one state per process, with its device and precision; a fresh one stays fresh."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    shared: list[Any] = [PartialState._shared_state, AcceleratorState._shared_state, GradientState._shared_state]
-    before = [dict(state) for state in shared]
-
-    def restore() -> None:
-        for state, earlier in zip(shared, before):
-            state.clear()
-            state.update(earlier)
-
-    return restore
+def _set_variables(variables: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in variables.items() if os.environ.get(name) != value})
 
 
 SLOTS = ("reward", "loss", "dataset")

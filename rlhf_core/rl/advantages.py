@@ -17,7 +17,6 @@ import numpy as np
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.plugins.contracts import CheckedAdvantage
 from rlhf_core.plugins.protocols import Stateful
-from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.settings import KLSettings, OverlongSettings
 from rlhf_core.training.functional import kl_value
@@ -84,22 +83,17 @@ class Estimate:
     """From the reference policy, per token; empty without one."""
 
 
+@dataclass(eq=False)
 class AdvantageStep:
     """Turns a rollout batch into advantages, over the completions of all ranks; rank 0 does it for the others."""
 
-    def __init__(
-        self,
-        estimator: Any,
-        reference: ReferencePolicy | None,
-        module: PolicyModule,
-        micro_batcher: MicroBatcher,
-        no_grad: NoGradForward,
-        strategy: Strategy,
-        config: OnlineTrainerConfig,
-    ) -> None:
-        self.estimator, self.reference, self.module = CheckedAdvantage(estimator), reference, module
-        self.micro_batcher, self.no_grad, self.config = micro_batcher, no_grad, config
-        self.rank_zero = RankZero(strategy)
+    estimator: CheckedAdvantage
+    reference: ReferencePolicy | None
+    module: PolicyModule
+    micro_batcher: MicroBatcher
+    no_grad: NoGradForward
+    rank_zero: RankZero
+    config: OnlineTrainerConfig
 
     def reference_and_values(self, samples: Sequence[TrainingSample]) -> ForwardResults:
         """Reference logprobs and critic values of this rank's completions."""

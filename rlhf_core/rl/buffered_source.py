@@ -16,7 +16,7 @@ from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.rl.settings import RolloutSettings
 from rlhf_core.rl.sources import InlineSource, SourceBatch
 from rlhf_core.runs.dataclass_codec import decode, encode
-from rlhf_core.runs.session import RECORDS, Event, LiveEvents, replay
+from rlhf_core.runs.session import RECORDS, Event, replay
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.training.trace import Timer
 from rlhf_core.training.weight_sync import Snapshot, sync_weights
@@ -56,7 +56,7 @@ def reshard_batch(parts: Sequence[RolloutBatch], rank: int, world_size: int) -> 
     groups = parts[0].groups
     sampled = [group for part in parts for group in cut_groups(part.own_groups, part.rollouts, part.scores)]
     bounds = share_bounds(len(groups), world_size)
-    batch = batch_of(groups, sampled[bounds[rank] : bounds[rank + 1]], parts[0].version, rank, world_size)
+    batch = batch_of(groups, sampled[bounds[rank] : bounds[rank + 1]], parts[0].version)
     events = _events([part.events for part in parts], batch, rank, world_size)
     return replace(batch, set_aside=parts[0].set_aside, metrics=parts[0].metrics, events=events)
 
@@ -89,16 +89,6 @@ class BufferEntry:
     batch: RolloutBatch | None = None
 
 
-@dataclass(frozen=True)
-class Evicted:
-    """What left the buffer because it was too stale."""
-
-    unread: tuple[BufferEntry, ...] = ()
-    """Nobody has learned from them, oldest first; their prompts are to be sampled again."""
-    reads: int = 0
-    """Further reads that batches would have had."""
-
-
 class RolloutBuffer:
     """Which batches to request, which to learn from, which to give up."""
 
@@ -107,12 +97,16 @@ class RolloutBuffer:
         self.entries: list[BufferEntry] = []
         self.last = 0
 
-    def evict_stale(self, version: int) -> Evicted:
-        """Drop what has been read often enough, and what is too stale at this version, whether sampled yet or not."""
+    def evict_stale(self, version: int) -> tuple[list[BufferEntry], int]:
+        """Drop what has been read often enough, and what is too stale at this version, whether sampled yet or not.
+
+        Returns those that nobody has learned from, oldest first, whose prompts are to be sampled again; and how many
+        further reads the others would have had.
+        """
         unread, readable = self.stale_unread(version), self.readable()
         self.entries = [e for e in readable if not self._stale(e, version)]
         lost = [self.max_reads - e.reads for e in readable if e.reads and self._stale(e, version)]
-        return Evicted(tuple(unread), sum(lost))
+        return unread, sum(lost)
 
     def stale_unread(self, version: int) -> list[BufferEntry]:
         """Those that :meth:`evict_stale` would give up although nobody has learned from them, oldest first."""
@@ -185,7 +179,7 @@ class BufferedSource:
             entry = self._finished(entry)
         assert entry.batch is not None
         if entry.reads == 1:
-            replay(entry.batch.events, LiveEvents(self.session, step))
+            replay(self.session, step, entry.batch.events)
             timer.seconds |= entry.batch.seconds
         return SourceBatch(entry.batch, entry.reads == 1, self._metrics(entry, version, evicted_prompts))
 
@@ -225,17 +219,17 @@ class BufferedSource:
         """
         if self.buffer.stale_unread(version):
             self.drain()  # the data order may only be touched where nothing is being sampled
-        evicted = self.buffer.evict_stale(version)
-        batches = [entry.batch for entry in evicted.unread if entry.batch is not None]
+        unread, reads = self.buffer.evict_stale(version)
+        batches = [entry.batch for entry in unread if entry.batch is not None]
         groups = [g for batch in batches for g in (*batch.groups, *(aside.group for aside in batch.set_aside))]
         if groups:
             self.prompts.put_back(groups)
         for batch in batches:
-            replay(batch.events, LiveEvents(self.session, step), hooks=False)  # nobody will train on its rollouts
+            replay(self.session, step, batch.events, hooks=False)  # nobody will train on its rollouts
             missing = [s.status.value for s in batch.scores if not s.ok]
             for rank in self.session.strategy.gather_objects(missing):
                 self.session.counts.update(f"evicted_score_{status}" for status in rank)
-        counts = {"prompts_evicted": len(groups), "reads_evicted": evicted.reads}
+        counts = {"prompts_evicted": len(groups), "reads_evicted": reads}
         self.session.counts.update({name: n for name, n in counts.items() if n})
         return len(groups)
 
@@ -284,11 +278,7 @@ class BufferedSource:
 
     def _staleness_of_tokens(self, batch: RolloutBatch, version: int) -> tuple[float, float]:
         """(Mean, largest) updates since the weights that sampled each token, over all ranks."""
-        ages = [
-            version - behaviour_version
-            for rollout in batch.rollouts
-            for behaviour_version in _version_of_each_token(rollout)
-        ]
+        ages = [version - sampled_by for rollout in batch.rollouts for sampled_by in _version_of_each_token(rollout)]
         total, tokens = self.session.strategy.sum_over_ranks([float(sum(ages)), float(len(ages))])
         return total / max(1.0, tokens), float(self.session.strategy.max_over_ranks(max(ages, default=0)))
 

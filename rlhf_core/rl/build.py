@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from rlhf_core.distributed.group import engine_on_every_rank, new_group, sampling_on_every_rank
+from rlhf_core.distributed.group import RankZero, engine_on_every_rank, new_group, sampling_on_every_rank
 from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.slices import has_no_weights, read_weights
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.contracts import CheckedAdvantage
 from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import CriticAdvantage, Loss
 from rlhf_core.rl.advantages import AdvantageStep
@@ -36,6 +37,7 @@ from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule, R
 from rlhf_core.training.weight_sync import (
     SamplerPolicy,
     WeightSync,
+    WholeWeights,
     keeps_own_weights,
     trained_names,
     weights_to_sample,
@@ -89,70 +91,162 @@ class OnlineParts(RolloutParts):
 def build_online(
     config: OnlineTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, checkpoint: Checkpoint | None
 ) -> OnlineParts:
-    """The parts of the on-policy trainer; arguments as of :func:`build_rollout_parts`."""
-    session, strategy = ctx.session, ctx.strategy
-    parts = build_rollout_parts(config, ctx, inputs, checkpoint, partial(policy_to_train, config, inputs))
-    learner, trained = parts.learner, parts.trained
+    """The parts of the on-policy trainer, with the checkpoint's weights."""
+    parts = PartsBuilder(config, ctx, inputs).build(checkpoint, partial(policy_to_train, config, inputs))
+    learner, trained, strategy = parts.learner, parts.trained, ctx.strategy
     module, micro_batcher = trained.module, trained.micro_batcher
     assert isinstance(module, PolicyModule)
     assert isinstance(micro_batcher, PolicyMicroBatcher)
+    estimator, zero = CheckedAdvantage(trained.estimator), RankZero(strategy)
     return OnlineParts(
         **vars(parts),
-        advantages=AdvantageStep(
-            trained.estimator, parts.reference, module, micro_batcher, learner.no_grad, strategy, config
-        ),
-        update=UpdateStep(learner, module, micro_batcher, strategy, config, session, ctx.seed),
+        advantages=AdvantageStep(estimator, parts.reference, module, micro_batcher, learner.no_grad, zero, config),
+        update=UpdateStep(learner, module, micro_batcher, strategy, config, ctx.session, ctx.seed),
         critic_warmup_steps=trained.critic.warmup_steps if trained.critic else 0,
     )
 
 
-def build_rollout_parts(
-    config: RolloutTrainerConfig,
-    ctx: BuildContext,
-    inputs: OnlineInputs,
-    checkpoint: Checkpoint | None,
-    make_trainable: Callable[[BuildContext], TrainableModule],
-) -> RolloutParts:
-    """Build engine, rewards, loss and optimizer, and load the checkpoint's weights."""
-    ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
-    session, strategy, model = ctx.session, ctx.strategy, inputs.policy.model
-    ahead = isinstance(config, OnlineTrainerConfig) and config.batches_ahead
-    sampler = SamplerPolicy(model) if ahead and not keeps_own_weights(ctx.config.rollout) else None
-    weight_names = trained_names(model)
-    engine_policy = inputs.policy if sampler is None else replace(inputs.policy, model=sampler.model)
-    engine = build(ctx.with_(policy=engine_policy), "rollout")
-    generator = RolloutGenerator(build(ctx, "agent"), engine, ctx.seed)
-    rewards = _rewards(config, ctx, inputs)
-    trained = make_trainable(ctx)
-    critic = None if trained.critic is None else trained.critic.critic
-    weights = PolicyWeights(inputs.policy, critic, inputs.reference if config.kl.sync_every else None)
-    if checkpoint is not None:
-        weights.load(checkpoint)
-    if sampler is not None and has_no_weights(sampler.model):
-        read_weights(sampler.model, strategy.device)
-        sampler.model.to(strategy.device)  # adapters and buffers, which have values
-    prepared, learner = _learner(config, ctx, inputs, trained)
-    whole_weights = partial(strategy.gathered, prepared)
-    evaluator = _evaluator(config, ctx, inputs, generator, rewards, weights_to_sample(engine, whole_weights))
-    session.counts.update({} if checkpoint else inputs.datasets.counts)
-    reference = None
-    if inputs.reference is not None:
-        reference = ReferencePolicy(inputs.reference, model, prepared, strategy, config.kl.sync_every)
-    forward_check = None
-    if isinstance(trained.module, PolicyModule) and isinstance(config, OnlineTrainerConfig):
-        done = not config.self_check
-        forward_check = ForwardCheck(trained.module, strategy, prepared, session.counts, done=done)
-    weight_sync = WeightSync(model, whole_weights, sampler, engine, weight_names, strategy)
-    return RolloutParts(
-        source=_source(config, ctx, inputs, generator, rewards, weight_sync),
-        rewards=rewards,
-        learner=learner,
-        reference=reference,
-        evaluator=evaluator,
-        checkpoint=OnlineCheckpoint(session.checkpoints, weights, learner, inputs.prompts, inputs.held, forward_check),
-        forward_check=forward_check,
-        trained=trained,
-    )
+class PartsBuilder:
+    """Builds engine, rewards, loss and optimizer of a run."""
+
+    def __init__(self, config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs) -> None:
+        self.config, self.inputs = config, inputs
+        self.ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
+        self.session, self.strategy, self.model = ctx.session, ctx.strategy, inputs.policy.model
+        self.online = config if isinstance(config, OnlineTrainerConfig) else None
+        self.batches_ahead = 0 if self.online is None else self.online.batches_ahead
+
+    def build(
+        self, checkpoint: Checkpoint | None, make_trainable: Callable[[BuildContext], TrainableModule]
+    ) -> RolloutParts:
+        """The parts, with the checkpoint's weights."""
+        config, inputs, strategy, session = self.config, self.inputs, self.strategy, self.session
+        own_copy = self.batches_ahead and not keeps_own_weights(self.ctx.config.rollout)
+        sampler = SamplerPolicy(self.model) if own_copy else None
+        weight_names = trained_names(self.model)
+        engine_policy = inputs.policy if sampler is None else replace(inputs.policy, model=sampler.model)
+        engine = build(self.ctx.with_(policy=engine_policy), "rollout")
+        generator = RolloutGenerator(build(self.ctx, "agent"), engine, self.ctx.seed)
+        rewards = self._rewards()
+        trained = make_trainable(self.ctx)
+        critic = None if trained.critic is None else trained.critic.critic
+        weights = PolicyWeights(inputs.policy, critic, inputs.reference if config.kl.sync_every else None)
+        if checkpoint is not None:
+            weights.load(checkpoint)
+        if sampler is not None and has_no_weights(sampler.model):
+            read_weights(sampler.model, strategy.device)
+            sampler.model.to(strategy.device)  # adapters and buffers, which have values
+        learner = self._learner(trained)
+        whole_weights = partial(strategy.gathered, learner.module)
+        evaluator = self._evaluator(generator, rewards, weights_to_sample(engine, whole_weights))
+        session.counts.update({} if checkpoint else inputs.datasets.counts)
+        reference = None
+        if inputs.reference is not None:
+            reference = ReferencePolicy(inputs.reference, self.model, learner.module, strategy, config.kl.sync_every)
+        forward_check = None
+        if isinstance(trained.module, PolicyModule) and self.online is not None:
+            done = not self.online.self_check
+            forward_check = ForwardCheck(trained.module, strategy, learner.module, session.counts, done=done)
+        weight_sync = WeightSync(self.model, whole_weights, sampler, engine, weight_names, strategy)
+        return RolloutParts(
+            source=self._source(generator, rewards, weight_sync),
+            rewards=rewards,
+            learner=learner,
+            reference=reference,
+            evaluator=evaluator,
+            checkpoint=OnlineCheckpoint(
+                session.checkpoints, weights, learner, inputs.prompts, inputs.held, forward_check
+            ),
+            forward_check=forward_check,
+            trained=trained,
+        )
+
+    def _rewards(self) -> RewardManager:
+        """The run's reward, and those of sources that have their own."""
+        source_rewards = self.inputs.datasets.own_rewards()
+        default = self._reward(self.ctx.config.reward)
+        by_source = {label: self._reward(chosen, label) for label, chosen in source_rewards.items()}
+        return RewardManager(default, by_source, self.config.max_missing_fraction)
+
+    def _reward(self, chosen: Any, source: str = "") -> Any:
+        """A reward in this process, or in worker processes; that of a verifier has its own."""
+        config, components = self.config, self.session.components
+        if not config.reward_workers or chosen.has_workers:
+            return components.build("reward", chosen, self.ctx, source)
+        workers = RewardWorkers(chosen, self.ctx, config.reward_workers, config.reward_timeout_s)
+        return components.add("reward", workers, chosen, self.ctx, source)
+
+    def _learner(self, trained: TrainableModule) -> Learner:
+        """The learner of the module as the strategy has prepared it; a model that has weights only now is probed."""
+        module, strategy, config = trained.module, self.strategy, self.config
+        critic = None if trained.critic is None else trained.critic.critic
+        rate = None if trained.critic is None else trained.critic.learning_rate
+        loaded_later = has_no_weights(self.model)
+        prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, critic, rate)
+        if loaded_later and isinstance(module, PolicyModule) and self.online is not None:
+            required = self.online.packing == "on"
+            module.options = probe_forward_options(
+                strategy, prepared, self.inputs.policy.source, packing_required=required
+            )
+        return Learner(
+            prepared,
+            trained.loss,
+            strategy,
+            config,
+            trained.total_updates,
+            critic,
+            micro_batcher=trained.micro_batcher,
+            critic_updates=trained.critic_updates,
+            optimizer=optimizer,
+        )
+
+    def _evaluator(
+        self, generator: RolloutGenerator, rewards: RewardManager, whole_weights: WholeWeights
+    ) -> PolicyEvaluator:
+        """Held-out prompts and, on rank 0, the benchmarks."""
+        config, inputs, ctx = self.config, self.inputs, self.ctx
+        chosen = ctx.config.benchmarks if self.strategy.rank == 0 else ()
+        return PolicyEvaluator(
+            generator,
+            rewards,
+            inputs.datasets,
+            inputs.prompts.groups(inputs.held, 1),
+            (config.eval_sampling or config.sampling).params(),
+            [self.session.components.build("benchmark", benchmark, ctx) for benchmark in chosen],
+            whole_weights,
+            self.session,
+            has_benchmarks=bool(ctx.config.benchmarks),
+        )
+
+    def _source(self, generator: RolloutGenerator, rewards: RewardManager, weight_sync: WeightSync) -> RolloutSource:
+        """Sampling and learning in turn, or sampling ahead in a thread that has its own way to the other ranks."""
+        config, prompts = self.config, self.inputs.prompts
+        settings = CollectorSettings(
+            prompts_per_step=config.prompts_per_step,
+            sampling=config.sampling.params(),
+            dynamic=config.dynamic_sampling,
+            adaptive=config.adaptive_sampling,
+            observe_rates=self.inputs.datasets.settings.difficulty is not None,
+        )
+        kind = DynamicCollector if settings.shares_groups else RolloutCollector
+        rollouts = None if self.online is None else self.online.rollouts
+        comm, on_every_rank = self.strategy, nullcontext
+        if self.batches_ahead and rollouts is not None:
+            exchanges = settings.shares_groups or weight_sync.needs_ranks
+            comm = new_group(self.strategy, rollouts.timeout_s, exchanges)
+            on_every_rank = together = partial(engine_on_every_rank, comm) if exchanges else nullcontext
+        else:
+            together = sampling_on_every_rank(comm, weights_to_sample(weight_sync.engine, weight_sync.whole_weights))
+        collector = kind(prompts, generator, rewards, comm, settings, together)
+        inline = InlineSource(collector, weight_sync, self.session)
+        if rollouts is None or not rollouts.max_staleness:
+            return inline
+        worker = None
+        if self.batches_ahead:
+            copied = None if weight_sync.sampler is None else weight_sync.sampler.model
+            worker = RolloutWorker(collector.collect, weight_sync, copied, rollouts.timeout_s, comm, on_every_rank)
+            self.session.components.attach("the rollout worker", worker)
+        return BufferedSource(inline, RolloutBuffer(rollouts, self.batches_ahead), worker, config.steps)
 
 
 def build(ctx: BuildContext, kind: str) -> Any:
@@ -196,108 +290,3 @@ def policy_terms(config: OnlineTrainerConfig) -> PolicyTerms:
         correction=config.correction,
         importance=config.importance,
     )
-
-
-def _rewards(config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs) -> RewardManager:
-    """The run's reward, and those of sources that have their own."""
-    default = _reward(config, ctx, ctx.config.reward)
-    source_rewards = inputs.datasets.own_rewards()
-    by_source = {label: _reward(config, ctx, chosen, label) for label, chosen in source_rewards.items()}
-    return RewardManager(default, by_source, config.max_missing_fraction)
-
-
-def _reward(config: RolloutTrainerConfig, ctx: BuildContext, chosen: Any, source: str = "") -> Any:
-    """A reward in this process, or in worker processes; that of a verifier has its own."""
-    components = ctx.session.components
-    if not config.reward_workers or chosen.has_workers:
-        return components.build("reward", chosen, ctx, source)
-    workers = RewardWorkers(chosen, ctx, config.reward_workers, config.reward_timeout_s)
-    return components.add("reward", workers, chosen, ctx, source)
-
-
-def _learner(
-    config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, trained: TrainableModule
-) -> tuple[torch.nn.Module, Learner]:
-    """The module, prepared by the strategy, and its learner; a model that has weights only now is probed."""
-    strategy, module = ctx.strategy, trained.module
-    critic = None if trained.critic is None else trained.critic.critic
-    rate = None if trained.critic is None else trained.critic.learning_rate
-    loaded_later = has_no_weights(inputs.policy.model)
-    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, critic, rate)
-    if loaded_later and isinstance(module, PolicyModule) and isinstance(config, OnlineTrainerConfig):
-        module.options = probe_forward_options(
-            strategy, prepared, inputs.policy.source, packing_required=config.packing == "on"
-        )
-    learner = Learner(
-        prepared,
-        trained.loss,
-        strategy,
-        config,
-        trained.total_updates,
-        critic,
-        micro_batcher=trained.micro_batcher,
-        critic_updates=trained.critic_updates,
-        optimizer=optimizer,
-    )
-    return prepared, learner
-
-
-def _evaluator(
-    config: RolloutTrainerConfig,
-    ctx: BuildContext,
-    inputs: OnlineInputs,
-    generator: RolloutGenerator,
-    rewards: RewardManager,
-    whole_weights: Callable[[], AbstractContextManager[None]],
-) -> PolicyEvaluator:
-    """Held-out prompts and, on rank 0, the benchmarks."""
-    chosen = ctx.config.benchmarks if ctx.strategy.rank == 0 else ()
-    return PolicyEvaluator(
-        generator,
-        rewards,
-        inputs.datasets,
-        inputs.prompts.groups(inputs.held, 1),
-        (config.eval_sampling or config.sampling).params(),
-        [ctx.session.components.build("benchmark", benchmark, ctx) for benchmark in chosen],
-        whole_weights,
-        ctx.session,
-        has_benchmarks=bool(ctx.config.benchmarks),
-    )
-
-
-def _source(
-    config: RolloutTrainerConfig,
-    ctx: BuildContext,
-    inputs: OnlineInputs,
-    generator: RolloutGenerator,
-    rewards: RewardManager,
-    weight_sync: WeightSync,
-) -> RolloutSource:
-    """Sampling and learning in turn, or sampling ahead in a thread that has its own way to the other ranks."""
-    settings = CollectorSettings(
-        prompts_per_step=config.prompts_per_step,
-        sampling=config.sampling.params(),
-        dynamic=config.dynamic_sampling,
-        adaptive=config.adaptive_sampling,
-        observe_rates=inputs.datasets.settings.difficulty is not None,
-    )
-    kind = DynamicCollector if settings.shares_groups else RolloutCollector
-    rollouts = config.rollouts if isinstance(config, OnlineTrainerConfig) else None
-    batches_ahead = config.batches_ahead if isinstance(config, OnlineTrainerConfig) else 0
-    comm, on_every_rank = ctx.strategy, nullcontext
-    if batches_ahead and rollouts is not None:
-        exchanges = settings.shares_groups or weight_sync.needs_ranks
-        comm = new_group(ctx.strategy, rollouts.timeout_s, exchanges)
-        on_every_rank = together = partial(engine_on_every_rank, comm) if exchanges else nullcontext
-    else:
-        together = sampling_on_every_rank(comm, weights_to_sample(weight_sync.engine, weight_sync.whole_weights))
-    collector = kind(inputs.prompts, generator, rewards, comm, settings, together)
-    inline = InlineSource(collector, weight_sync, ctx.session)
-    if rollouts is None or not rollouts.max_staleness:
-        return inline
-    worker = None
-    if batches_ahead:
-        copied = None if weight_sync.sampler is None else weight_sync.sampler.model
-        worker = RolloutWorker(collector.collect, weight_sync, copied, rollouts.timeout_s, comm, on_every_rank)
-        ctx.session.components.attach("the rollout worker", worker)
-    return BufferedSource(inline, RolloutBuffer(rollouts, batches_ahead), worker, config.steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,20 +61,16 @@ class PolicyWeights:
         return parts
 
 
+@dataclass(eq=False)
 class OnlineCheckpoint:
     """Saves and restores an on-policy run."""
 
-    def __init__(
-        self,
-        checkpoints: CheckpointManager,
-        weights: PolicyWeights,
-        learner: Learner,
-        prompts: PromptLoader,
-        held: Sequence[Prompt],
-        forward_check: ForwardCheck | None = None,
-    ) -> None:
-        self.checkpoints, self.weights, self.learner = checkpoints, weights, learner
-        self.prompts, self.held, self.forward_check = prompts, held, forward_check
+    checkpoints: CheckpointManager
+    weights: PolicyWeights
+    learner: Learner
+    prompts: PromptLoader
+    held: Sequence[Prompt]
+    forward_check: ForwardCheck | None = None
 
     def save(self, step: int, trainer_state: Mapping[str, Any], rank_state: Mapping[str, Any] | None = None) -> None:
         """Write the checkpoint of a step."""

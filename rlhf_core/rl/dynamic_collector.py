@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy as np
 from rlhf_core.distributed.group import redistribute
 from rlhf_core.rl.settings import AdaptiveSampling
 from rlhf_core.rl.sources import RolloutCollector
-from rlhf_core.runs.session import EventSink
-from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, cut_groups, share_bounds
+from rlhf_core.runs.session import Emit
+from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.training.trace import Timer, set_aside_rows
 from rlhf_core.types.rollouts import PromptGroup
 
@@ -46,13 +47,8 @@ def one_sided(group: RolloutGroup, settings: AdaptiveSampling) -> bool:
     return sum(above) < settings.k_success or len(above) - sum(above) < settings.k_failure
 
 
-@dataclass(frozen=True)
-class CollectContext:
-    """What stays the same over the rounds of one batch."""
-
-    version: int
-    events: EventSink
-    timer: Timer
+Sample = Callable[[Sequence[PromptGroup], object, int], list[RolloutGroup]]
+"""(Groups of this rank, tag of their seeds, number of each prompt's first completion) -> completions and scores."""
 
 
 class DynamicCollector(RolloutCollector):
@@ -65,17 +61,16 @@ class DynamicCollector(RolloutCollector):
     sampled until it has successes and failures.
     """
 
-    def collect(self, number: int, version: int, events: EventSink, timer: Timer) -> RolloutBatch:
+    def collect(self, number: int, version: int, emit: Emit, timer: Timer) -> RolloutBatch:
         """See :meth:`RolloutCollector.collect`; seeds depend on the round, too."""
-        context = CollectContext(version, events, timer)
-        trained, set_aside, rounds = self._fill(number, context)
+        trained, set_aside, rounds = self._fill(number, partial(self._sample, version, emit, timer))
         own, set_aside = self._with_completions(trained, set_aside)
-        batch = self.batch([g.group for g in trained], own, version)
-        metrics = self._adaptive_metrics([*trained, *set_aside], events)
-        metrics |= self._dynamic_metrics(len(trained), set_aside, rounds, events)
+        batch = batch_of([g.group for g in trained], own, version)
+        metrics = self._adaptive_metrics([*trained, *set_aside], emit)
+        metrics |= self._dynamic_metrics(len(trained), set_aside, rounds, emit)
         return replace(batch, set_aside=set_aside, metrics=metrics)
 
-    def _fill(self, number: int, context: CollectContext) -> tuple[list[RolloutGroup], list[RolloutGroup], int]:
+    def _fill(self, number: int, sample: Sample) -> tuple[list[RolloutGroup], list[RolloutGroup], int]:
         """(Groups to train on, set-aside groups, rounds made), the same on every rank but for completions, which are
         with the rank that sampled them."""
         dynamic, size = self.settings.dynamic, self.settings.prompts_per_step
@@ -86,7 +81,7 @@ class DynamicCollector(RolloutCollector):
             prompts = self.prompts.take(size - len(trained))
             whole_batch = rounds == 0 and self.settings.adaptive is None
             with self.prompts.put_back_if_unsampled(prompts, whole_batch=whole_batch):
-                sampled = self._round(prompts, (number, rounds) if rounds else number, context)
+                sampled = self._round(prompts, (number, rounds) if rounds else number, sample)
             self.prompts.order.observe([(g.group.prompt.id, g.rate) for g in sampled if g.rate is not None])
             for group in sampled:
                 (trained if dynamic is None or group.has_signal else set_aside).append(group)
@@ -94,14 +89,14 @@ class DynamicCollector(RolloutCollector):
             rounds += 1
         return trained, set_aside, rounds
 
-    def _round(self, groups: Sequence[PromptGroup], tag: object, context: CollectContext) -> list[RolloutGroup]:
+    def _round(self, groups: Sequence[PromptGroup], tag: object, sample: Sample) -> list[RolloutGroup]:
         """Some groups, of which each rank samples its share and learns the scores of all."""
 
-        def sample(chunk: Sequence[PromptGroup], start: int) -> list[RolloutGroup]:
-            return self._sample(chunk, (tag, "from", start) if start else tag, context, start)
+        def chunk(part: Sequence[PromptGroup], start: int) -> list[RolloutGroup]:
+            return sample(part, (tag, "from", start) if start else tag, start)
 
         own, adaptive = self.own_share(groups), self.settings.adaptive
-        sampled = sample(own, 0) if adaptive is None else sample_in_chunks(adaptive, own, sample, self._any_rank)
+        sampled = chunk(own, 0) if adaptive is None else sample_in_chunks(adaptive, own, chunk, self._any_rank)
         scored = self.comm.gather_objects([(g.group.group_size, g.scores) for g in sampled])
         rows = zip(groups, (row for rank in scored for row in rank), strict=True)
         without_completions = [
@@ -111,19 +106,18 @@ class DynamicCollector(RolloutCollector):
         return [*without_completions[:first], *sampled, *without_completions[first + len(sampled) :]]
 
     def _sample(
-        self, groups: Sequence[PromptGroup], tag: object, context: CollectContext, start: int
+        self, version: int, emit: Emit, timer: Timer, groups: Sequence[PromptGroup], tag: object, start: int
     ) -> list[RolloutGroup]:
         """This rank's completions and their scores; ``start`` is the number of each prompt's first completion."""
-        sampling, events = self.settings.sampling, context.events
-        with self.sampling(context.timer):
-            rollouts = self.generator.sample(groups, sampling, context.version, tag=tag) if groups else []
+        with self.sampling(timer):
+            rollouts = self.generator.sample(groups, self.settings.sampling, version, tag=tag) if groups else []
         rollouts = [replace(r, group_index=r.group_index + start) for r in rollouts] if start else rollouts
         if groups:
-            events.rollouts(rollouts)
-        with context.timer("reward"):
+            emit("rollouts", rollouts)
+        with timer("reward"):
             scores = self.rewards.score([g.prompt for g in groups for _ in range(g.group_size)], rollouts)
         if groups:
-            events.rewards(rollouts, scores)
+            emit("rewards", rollouts, scores)
         return cut_groups(groups, rollouts, scores)
 
     def _any_rank(self, condition: bool) -> bool:
@@ -141,25 +135,25 @@ class DynamicCollector(RolloutCollector):
         groups = [replace(group, rollouts=rollouts.get(n, ())) for n, group in enumerate(drawn)]
         return self.own_share(groups[: len(trained)]), groups[len(trained) :]
 
-    def _adaptive_metrics(self, sampled: Sequence[RolloutGroup], events: EventSink) -> dict[str, float]:
+    def _adaptive_metrics(self, sampled: Sequence[RolloutGroup], emit: Emit) -> dict[str, float]:
         """Group sizes, and how many prompts never got successes and failures."""
         adaptive = self.settings.adaptive
         if adaptive is None:
             return {}
         lacking = sum(one_sided(group, adaptive) for group in sampled)
-        events.count({"prompts_one_sided": lacking})
+        emit("count", {"prompts_one_sided": lacking})
         size = float(np.mean([g.group.group_size for g in sampled]))
         return {"adaptive/one_sided": float(lacking), "adaptive/group_size": size}
 
     def _dynamic_metrics(
-        self, trained: int, set_aside: Sequence[RolloutGroup], rounds: int, events: EventSink
+        self, trained: int, set_aside: Sequence[RolloutGroup], rounds: int, emit: Emit
     ) -> dict[str, float]:
         """Count and trace what was set aside."""
         if self.settings.dynamic is None:
             return {}
         missing = self.settings.prompts_per_step - trained
-        events.count({"groups_set_aside": len(set_aside), "groups_not_refilled": missing})
+        emit("count", {"groups_set_aside": len(set_aside), "groups_not_refilled": missing})
         if self.comm.rank == 0:
-            events.trace("dynamic_sampling", set_aside_rows(set_aside))
+            emit("trace", "dynamic_sampling", set_aside_rows(set_aside))
         figures = {"rounds": rounds, "set_aside": len(set_aside), "missing": missing}
         return {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}

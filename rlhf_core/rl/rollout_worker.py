@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rlhf_core.plugins.component_calls import thread_stack
 from rlhf_core.plugins.strategy_protocols import Collectives
-from rlhf_core.runs.session import EventLog, EventSink
+from rlhf_core.runs.session import Emit, Event
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.training.trace import Timer
 from rlhf_core.training.weight_sync import Snapshot, WeightSync
@@ -39,8 +39,8 @@ class BatchRequest(NamedTuple):
     """None where the engine has them already, or newer ones."""
 
 
-Collect = Callable[[int, int, EventSink, Timer], RolloutBatch]
-"""(Number, version, events, timer) -> batch; see :meth:`RolloutCollector.collect`."""
+Collect = Callable[[int, int, Emit, Timer], RolloutBatch]
+"""(Number, version, emit, timer) -> batch; see :meth:`RolloutCollector.collect`."""
 
 
 class RolloutWorker:
@@ -138,10 +138,10 @@ class RolloutWorker:
         if request.weights is not None:
             with self.on_every_rank():
                 self.weight_sync.load(request.version, request.weights, self.ranks)
-        timer, log_of_events = Timer(), EventLog()
+        timer, events = Timer(), list[Event]()
         timer.seconds["worker_wait"] = idle_s
-        batch = self.collect(request.number, request.version, log_of_events, timer)
-        return replace(batch, events=log_of_events.events, seconds=timer.seconds)
+        batch = self.collect(request.number, request.version, lambda name, *row: events.append((name, row)), timer)
+        return replace(batch, events=events, seconds=timer.seconds)
 
     def _check_open(self, *_: object) -> None:
         """Before every forward of the copy; in this way a long decode is cancelled at its next token."""

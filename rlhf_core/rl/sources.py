@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.rl.settings import AdaptiveSampling, DynamicSampling
-from rlhf_core.runs.session import EventSink, LiveEvents, RunSession
+from rlhf_core.runs.session import Emit, RunSession, emit
 from rlhf_core.training.generation import RewardManager, RolloutGenerator
-from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
+from rlhf_core.training.rollout_batch import RolloutBatch, batch_of, cut_groups, share_bounds
 from rlhf_core.training.trace import Timer
 from rlhf_core.training.weight_sync import WeightSync, sync_weights
 from rlhf_core.types.errors import EngineUnavailable
@@ -94,33 +95,29 @@ class CollectorSettings:
         return self.dynamic is not None or self.adaptive is not None or self.observe_rates
 
 
+@dataclass(eq=False)
 class RolloutCollector:
     """Makes rollout batches of the next prompts, as many completions of each as ``group_size``."""
 
-    def __init__(
-        self,
-        prompts: PromptLoader,
-        generator: RolloutGenerator,
-        rewards: RewardManager,
-        comm: Collectives,
-        settings: CollectorSettings,
-        whole_weights: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self.prompts, self.generator, self.rewards = prompts, generator, rewards
-        self.comm, self.settings, self.whole_weights = comm, settings, whole_weights
+    prompts: PromptLoader
+    generator: RolloutGenerator
+    rewards: RewardManager
+    comm: Collectives
+    settings: CollectorSettings
+    whole_weights: Callable[[], AbstractContextManager[None]]
 
-    def collect(self, number: int, version: int, events: EventSink, timer: Timer) -> RolloutBatch:
+    def collect(self, number: int, version: int, emit: Emit, timer: Timer) -> RolloutBatch:
         """Sample and score one rollout batch; all ranks call it together."""
         groups = self.prompts.take(self.settings.prompts_per_step)
         own = self.own_share(groups)
         with self.prompts.put_back_if_unsampled(groups):
             with self.sampling(timer):
                 rollouts = self.generator.sample(own, self.settings.sampling, version, tag=number)
-            events.rollouts(rollouts)
+            emit("rollouts", rollouts)
             with timer("reward"):
                 scores = self.rewards.score([g.prompt for g in own for _ in range(g.group_size)], rollouts)
-            events.rewards(rollouts, scores)
-        return self.batch(groups, cut_groups(own, rollouts, scores), version)
+            emit("rewards", rollouts, scores)
+        return batch_of(groups, cut_groups(own, rollouts, scores), version)
 
     @contextmanager
     def sampling(self, timer: Timer) -> Generator[None, None, None]:
@@ -131,10 +128,6 @@ class RolloutCollector:
         sampled = timer("sampling") if self.comm.world_size > 1 else nullcontext()
         with timer("rollout"), self.whole_weights(), sampled:
             yield
-
-    def batch(self, groups: Sequence[PromptGroup], own: Sequence[RolloutGroup], version: int) -> RolloutBatch:
-        """The batch of some groups, of which ``own`` are this rank's."""
-        return batch_of(groups, own, version, self.comm.rank, self.comm.world_size)
 
     def own_share(self, rows: Sequence[T]) -> Sequence[T]:
         """This rank's share, a run of neighbours."""
@@ -166,9 +159,10 @@ class InlineSource:
         ``number`` counts batches where several steps learn from one.
         """
         sync_weights(self.weight_sync, version, self.session.strategy)
-        events = LiveEvents(self.session, step)
         try:
-            return SourceBatch(self.collector.collect(number or step, version, events, timer))
+            return SourceBatch(
+                self.collector.collect(number or step, version, partial(emit, self.session, step), timer)
+            )
         except EngineUnavailable as error:
             error.unchanged = error.prompts_put_back  # a step samples before it trains
             raise

@@ -21,20 +21,13 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.loss_contract import LossTerm
 from rlhf_core.rl.advantages import with_advantages
-from rlhf_core.rl.build import (
-    OnlineParts,
-    RolloutParts,
-    TrainableModule,
-    build_loss,
-    build_online,
-    build_rollout_parts,
-)
+from rlhf_core.rl.build import OnlineParts, PartsBuilder, RolloutParts, TrainableModule, build_loss, build_online
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.metrics import mean
 from rlhf_core.training.generation import rollout_metrics, score_metrics
-from rlhf_core.training.loop import LoopSchedule, run_loop
+from rlhf_core.training.loop import run_loop
 from rlhf_core.training.policy_evaluator import Evaluation, before_and_after
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.training.trace import Timer, TokenRecorder, prompt_rows
@@ -105,14 +98,12 @@ class RolloutTrainer:
         def trained(ctx: BuildContext) -> TrainableModule:
             return TrainableModule(self.module, build_loss(ctx, self.loss_terms()), self.total_updates)
 
-        return build_rollout_parts(self.config, self.ctx, self.inputs, checkpoint, trained)
+        return PartsBuilder(self.config, self.ctx, self.inputs).build(checkpoint, trained)
 
     def run(self) -> Mapping[str, Any]:
         """Train to the last step and return the summary."""
         config, each = self.config, self.steps_per_iteration
-        every = config.eval_every * each
-        schedule = LoopSchedule(config.steps * each, every, config.checkpoint_every, config.keep_checkpoints)
-        return run_loop(self, self.session, schedule)
+        return run_loop(self, self.session, config, config.steps * each, each)
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         """Build the parts; evaluate the policy before training, or go on from the checkpoint."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -158,32 +158,26 @@ def _threshold(shards: Sequence[Sequence[Floats]], quantile: float) -> float | N
 Groups = list[list[TrainingSample]]
 
 
-class OptimizerBatch(NamedTuple):
-    """What one rank has to do with one optimizer batch."""
-
-    trained: list[TrainingSample]
-    """This rank's share of what can contribute a gradient, from whichever rank sampled it."""
-    totals: tuple[float, float]
-    """Tokens, and sequences that have any, of all that this rank sampled of the batch; over ranks the denominators."""
+OptimizerBatch = tuple[list[TrainingSample], tuple[float, float]]
+"""This rank's share of what can contribute a gradient, from whichever rank sampled it; tokens, and sequences that have
+any, of all that this rank sampled of the batch: over ranks the denominators."""
 
 
+@dataclass(eq=False)
 class UpdateStep:
     """Cuts a rollout batch into optimizer batches and updates the policy on each."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        module: PolicyModule,
-        micro_batcher: PolicyMicroBatcher,
-        strategy: Strategy,
-        config: OnlineTrainerConfig,
-        session: RunSession,
-        seed: int,
-    ) -> None:
-        self.learner, self.module, self.micro_batcher, self.strategy = learner, module, micro_batcher, strategy
-        self.config, self.session, self.seed = config, session, seed
-        self.updates_per_step = config.updates_per_step
-        self.drift = DriftCheck(config.drift_check, session.counts)
+    learner: Learner
+    module: PolicyModule
+    micro_batcher: PolicyMicroBatcher
+    strategy: Strategy
+    config: OnlineTrainerConfig
+    session: RunSession
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.updates_per_step = self.config.updates_per_step
+        self.drift = DriftCheck(self.config.drift_check, self.session.counts)
 
     def __call__(
         self,
@@ -200,9 +194,9 @@ class UpdateStep:
         event = BatchReady(step, len(samples), sum(s.tokens for s in samples))
         self.session.hooks.fire("rlhf_batch_ready", event)
         updates: list[MetricSums] = []
-        for batch in self._batches(step, groups):
+        for trained, totals in self._batches(step, groups):
             staleness = self.learner.version - behaviour_version
-            sums = self.learner.update_sums(batch.trained, batch.totals, critic_only=critic_only, observe=observe)
+            sums = self.learner.update_sums(trained, totals, critic_only=critic_only, observe=observe)
             if not updates or not staleness:
                 self.drift(step, Drift.of(sums), staleness)
             if staleness:
@@ -259,7 +253,7 @@ class UpdateStep:
         trained = self._with_gradient(groups)
         epochs = self.config.epochs_per_rollout_batch
         if self.updates_per_step == epochs and self.config.micro_batch_tokens is None:
-            yield from [OptimizerBatch([s for group in trained for s in group], _totals(groups))] * epochs
+            yield from [([s for group in trained for s in group], _totals(groups))] * epochs
             return
         rank, world_size = self.strategy.rank, self.strategy.world_size
         costs_of_ranks = self.strategy.gather_objects([self.micro_batcher.cost(group) for group in trained])
@@ -271,7 +265,7 @@ class UpdateStep:
         received = redistribute(self.strategy, {first + n: group for n, group in enumerate(trained) if group}, needed)
         for batch, share in zip(batches, shares, strict=True):
             own = [groups[group - first] for group in batch if first <= group < first + len(groups)]
-            yield OptimizerBatch([s for group in share[rank] for s in received.get(group, ())], _totals(own))
+            yield [s for group in share[rank] for s in received.get(group, ())], _totals(own)
 
     def _permuted(self, step: int, count: int) -> list[list[int]]:
         """The groups of each optimizer batch, ascending; they are numbered over all ranks."""

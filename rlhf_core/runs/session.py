@@ -24,7 +24,6 @@ from rlhf_core.runs.metrics import MetricLogger
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import RlhfError
-from rlhf_core.types.rollouts import Rollout, Score
 
 log = logging.getLogger("rlhf")
 
@@ -202,63 +201,26 @@ class Interrupted(RlhfError):
 
 
 Event = tuple[str, tuple[Any, ...]]
-"""Method of :class:`LiveEvents`, and its arguments."""
+"""What happened while a rollout batch was made: ``rollouts``, ``rewards``, ``count`` or ``trace``, and its values."""
+Emit = Callable[..., None]
+"""Takes an event: its name, then its values."""
 RECORDS = ("count", "trace")
 """Events that are no hooks."""
 
 
-class LiveEvents:
-    """Passes events on to the run at once."""
-
-    def __init__(self, session: RunSession, step: int) -> None:
-        self.session, self.step = session, step
-
-    def rollouts(self, rollouts: Sequence[Rollout]) -> None:
-        """Fire ``rlhf_rollouts_ready``."""
-        self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(self.step, rollouts))
-
-    def rewards(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
-        """Fire ``rlhf_rewards_ready``."""
-        self.session.hooks.fire("rlhf_rewards_ready", hk.RewardsReady(self.step, rollouts, scores))
-
-    def count(self, counts: Mapping[str, int]) -> None:
-        """Add to the run's counts."""
-        self.session.counts.update(counts)
-
-    def trace(self, stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append to the trace."""
-        self.session.trace(self.step, stage, rows)
+def emit(session: RunSession, step: int, name: str, *values: Any) -> None:
+    """Pass an event on to the run at once."""
+    if name == "count":
+        session.counts.update(*values)
+    elif name == "trace":
+        session.trace(step, *values)
+    else:
+        event = hk.RolloutsReady if name == "rollouts" else hk.RewardsReady
+        session.hooks.fire(f"rlhf_{name}_ready", event(step, *values))
 
 
-class EventLog:
-    """Keeps events, since the session belongs to the learner's thread, and the step is not known yet."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def rollouts(self, rollouts: Sequence[Rollout]) -> None:
-        """Keep it."""
-        self.events.append(("rollouts", (list(rollouts),)))
-
-    def rewards(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
-        """Keep it."""
-        self.events.append(("rewards", (list(rollouts), list(scores))))
-
-    def count(self, counts: Mapping[str, int]) -> None:
-        """Keep it."""
-        self.events.append(("count", (dict(counts),)))
-
-    def trace(self, stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Keep it."""
-        self.events.append(("trace", (stage, list(rows))))
-
-
-EventSink = LiveEvents | EventLog
-"""Receives what happens while a rollout batch is made."""
-
-
-def replay(events: Sequence[Event], sink: EventSink, *, hooks: bool = True) -> None:
+def replay(session: RunSession, step: int, events: Sequence[Event], *, hooks: bool = True) -> None:
     """Pass kept events on, in order; with ``hooks`` off counts and trace rows only."""
-    for method, arguments in events:
-        if hooks or method in RECORDS:
-            getattr(sink, method)(*arguments)
+    for name, values in events:
+        if hooks or name in RECORDS:
+            emit(session, step, name, *values)

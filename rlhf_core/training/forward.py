@@ -13,7 +13,7 @@ import logging
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 
@@ -46,14 +46,6 @@ from rlhf_core.models.layers.trunk_and_head import (
 from rlhf_core.types.errors import ModelError
 
 log = logging.getLogger("rlhf.models")
-
-
-class ForwardArguments(TypedDict):
-    """What ``completion_logprobs`` is told of the ways through a model."""
-
-    shared_prefix: bool
-    packed: bool
-    chunked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,7 @@ class ForwardOptions:
         return [f.name for f in fields(self) if getattr(self, f.name)]
 
     @property
-    def as_arguments(self) -> ForwardArguments:
+    def as_arguments(self) -> dict[str, Any]:
         """As ``completion_logprobs`` takes them."""
         return {"shared_prefix": self.share_prefix, "packed": self.packing, "chunked": self.chunked_head}
 

@@ -7,8 +7,7 @@ size, on what was skipped, or on the number of processes.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,8 +27,6 @@ from rlhf_core.training.weight_sync import DRIFT_SPREAD
 from rlhf_core.types.batches import LossOutput
 from rlhf_core.types.errors import TrainingDiverged
 
-Sums = defaultdict[str, float]
-"""Metric -> sum over micro-batches."""
 MetricSums = dict[str, tuple[float, float]]
 """Metric -> (sum, weight) over micro-batches and ranks."""
 Observe = Callable[[Sequence[Any], Any, LossOutput], None]
@@ -183,16 +180,16 @@ class Learner:
         Raises:
             TrainingDiverged: a loss is not finite; its gradients are dropped.
         """
-        sums: Sums = defaultdict(float)
-        weights: Sums = defaultdict(float)
-        for micro, row in zip(micros, read_rows(rows), strict=True):
+        numbers = read_rows(rows)
+        for micro, row in zip(micros, numbers, strict=True):
             if not math.isfinite(row["loss"][0]):
                 self.optimizer.discard()
                 raise diverged(f"loss is {row['loss'][0]}: {self.loss.label}", micro)
-            add(sums, weights, row)
-        weights["loss"] = 1.0 / self.strategy.world_size
-        sums["loss"] += 0.0
-        return {k: (sums[k], weights[k]) for k in sums}
+        return self._with_rank_loss(total(numbers))
+
+    def _with_rank_loss(self, sums: MetricSums) -> MetricSums:
+        """The loss is a share of the whole batch's; a rank without samples takes part too."""
+        return {**sums, "loss": (sums.get("loss", (0.0, 0.0))[0], 1.0 / self.strategy.world_size)}
 
     def _norm_parts(self, critic_only: bool) -> list[NormPart]:
         """What is clipped by itself: a critic apart from the policy."""
@@ -224,8 +221,6 @@ class Learner:
         """
         local = [float(sum(i.tokens for i in samples)), float(len(samples))]
         tokens, sequences = self.strategy.sum_over_ranks(local)
-        sums: Sums = defaultdict(float)
-        weights: Sums = defaultdict(float)
 
         def measured(module: Any, micro: Sequence[Any]) -> Mapping[str, Any]:
             batch = module(micro)
@@ -234,19 +229,11 @@ class Learner:
             advance(len(micro))
             return {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics}
 
-        for _, rows in self.no_grad.parts(samples, self.micro_batcher, measured):
-            add(sums, weights, rows)
-        sums["loss"] += 0.0  # a rank without samples takes part too
-        weights["loss"] = 1.0 / self.strategy.world_size
-        return means([self._over_ranks({k: (sums[k], weights[k]) for k in sums})])
+        sums = total([row for _, row in self.no_grad.parts(samples, self.micro_batcher, measured)])
+        return means([self._over_ranks(self._with_rank_loss(sums))])
 
     def _over_ranks(self, sums: MetricSums) -> MetricSums:
-        total: MetricSums = {}
-        for rank in self.strategy.gather_objects(sums):
-            for key, (s, w) in rank.items():
-                a, b = total.get(key, (0.0, 0.0))
-                total[key] = (a + s, b + w)
-        return dict(sorted(total.items()))
+        return dict(sorted(total(self.strategy.gather_objects(sums)).items()))
 
     def state_dict(self) -> dict[str, Any]:
         """Optimizer, schedule position and policy version."""
@@ -264,12 +251,8 @@ class Learner:
 
 def means(updates: Sequence[MetricSums]) -> dict[str, float]:
     """Weighted mean of each metric over updates; :data:`COUNTS` are added."""
-    sums: Sums = defaultdict(float)
-    weights: Sums = defaultdict(float)
-    for rows in updates:
-        add(sums, weights, rows)
-    kept = {k: s for k, s in sums.items() if weights[k] and not k.startswith("_")}
-    return {k: s if k in COUNTS else s / weights[k] for k, s in kept.items()}
+    sums = {k: row for k, row in total(updates).items() if row[1] and not k.startswith("_")}
+    return {k: value if k in COUNTS else value / weight for k, (value, weight) in sums.items()}
 
 
 def read_rows(rows: Sequence[Mapping[str, tuple[Any, Any]]]) -> list[dict[str, tuple[float, float]]]:
@@ -285,11 +268,14 @@ def _is_far(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
-def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
-    """Add (sum, weight) rows."""
-    for key, (total, weight) in rows.items():
-        sums[key] += float(total)  # pyright: ignore[reportArgumentType]
-        weights[key] += float(weight)  # pyright: ignore[reportArgumentType]
+def total(rows: Iterable[Mapping[str, Any]]) -> MetricSums:
+    """(Sum, weight) rows, added up."""
+    sums: MetricSums = {}
+    for row in rows:
+        for key, (value, weight) in row.items():
+            earlier = sums.get(key, (0.0, 0.0))
+            sums[key] = earlier[0] + float(value), earlier[1] + float(weight)
+    return sums
 
 
 def core_metrics(batch: Any) -> dict[str, tuple[Any, Any]]:

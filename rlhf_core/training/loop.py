@@ -32,7 +32,6 @@ class Stepper(Protocol):
 
     def step(self, step: int) -> None:
         """Make one step."""
-        ...
 
     def evaluate(self, step: int) -> object:
         """Evaluate between two steps."""
@@ -40,40 +39,29 @@ class Stepper(Protocol):
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is there."""
-        ...
 
     def finish(self, step: int) -> Mapping[str, Any]:
         """Evaluate, write the final model and the summary."""
         ...
 
 
-@dataclass(frozen=True)
-class LoopSchedule:
-    """How long the loop is, and what comes between its steps."""
-
-    last_step: int
-    eval_every: int
-    """Steps between evaluations; 0 for none."""
-    checkpoint_every: int
-    """Steps between checkpoints; 0 for the last only."""
-    keep_checkpoints: int
-
-
-def run_loop(trainer: Stepper, session: RunSession, schedule: LoopSchedule) -> Mapping[str, Any]:
-    """Train to the last step and return the summary."""
+def run_loop(
+    trainer: Stepper, session: RunSession, settings: LoopSettings, last_step: int, each: int = 1
+) -> Mapping[str, Any]:
+    """Train to the last step and return the summary; ``each`` steps count as one of ``settings.eval_every``."""
     with session.guard():
-        checkpoint = session.open(schedule.keep_checkpoints)
+        checkpoint = session.open(settings.keep_checkpoints)
         with time_limit("build", "building the components of the run"):
             first = trainer.start(checkpoint)
-        last = _run_steps(trainer, session, schedule, first)
+        last = _run_steps(trainer, session, settings, first, last_step, each)
         ending = time_limit("evaluation", "the last evaluation, or writing the final model")
         with ending, _saved_without_engine(trainer, session, last, unchanged=True):
             return trainer.finish(last)
 
 
-def _run_steps(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: int) -> int:
+def _run_steps(trainer: Stepper, session: RunSession, settings: LoopSettings, first: int, last: int, each: int) -> int:
     """Make the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
-    last, eval_every = schedule.last_step, schedule.eval_every
+    eval_every = settings.eval_every * each
     session.metrics.total_steps = last
     for step in range(first, last + 1):
         session.watchdog.step = step
@@ -86,7 +74,7 @@ def _run_steps(trainer: Stepper, session: RunSession, schedule: LoopSchedule, fi
                 _saved_without_engine(trainer, session, step, unchanged=True),
             ):
                 trainer.evaluate(step)  # which trains nothing
-        if session.boundary(step, last, schedule.checkpoint_every, trainer.save):
+        if session.boundary(step, last, settings.checkpoint_every, trainer.save):
             return step
     return last
 
@@ -142,28 +130,23 @@ def run_steps(
         RunDirError: a checkpoint or the final model cannot be read or written.
     """
     trainer = _StepsOfCaller(ctx, settings, policy, learner, step, evaluate)
-    schedule = LoopSchedule(steps, settings.eval_every, settings.checkpoint_every, settings.keep_checkpoints)
-    return run_loop(trainer, ctx.session, schedule)
+    return run_loop(trainer, ctx.session, settings, steps)
 
 
+@dataclass(eq=False)
 class _StepsOfCaller:
     """See :class:`rlhf_core.training.loop.Stepper`; arguments as of :func:`run_steps`."""
 
-    learner: Stateful
+    ctx: BuildContext
+    settings: LoopSettings
+    policy: LoadedModel
+    make_learner: Callable[[], Stateful]
+    make_step: MakeStep
+    measure: Evaluate | None
+    before: dict[str, float] | None = None
 
-    def __init__(
-        self,
-        ctx: BuildContext,
-        settings: LoopSettings,
-        policy: LoadedModel,
-        make_learner: Callable[[], Stateful],
-        make_step: MakeStep,
-        measure: Evaluate | None,
-    ) -> None:
-        self.ctx, self.settings, self.policy, self.session = ctx, settings, policy, ctx.session
-        self.make_learner, self.make_step, self.measure = make_learner, make_step, measure
-        self.write = policy.save
-        self.before: dict[str, float] | None = None
+    def __post_init__(self) -> None:
+        self.session = self.ctx.session
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         if checkpoint is None:
@@ -191,11 +174,11 @@ class _StepsOfCaller:
     def save(self, step: int) -> None:
         if not self.session.checkpoints.saved(step):
             state = {"learner": self.learner.state_dict(), "before": self.before}
-            self.session.checkpoints.save(step, state, self.policy.model, self.write)
+            self.session.checkpoints.save(step, state, self.policy.model, self.policy.save)
 
     def finish(self, step: int) -> Mapping[str, Any]:
         after = self.evaluate(step)
-        self.session.checkpoints.write_final(self.policy.model, partial(self.write, merge=True))
+        self.session.checkpoints.write_final(self.policy.model, partial(self.policy.save, merge=True))
         return self.session.finish(
             {
                 "algo": self.settings.name,

@@ -91,25 +91,20 @@ def evaluate_on_rank_zero(
     return section.received
 
 
+@dataclass(eq=False)
 class PolicyEvaluator:
     """Samples the held-out prompts and scores them; every rank takes its share."""
 
-    def __init__(
-        self,
-        generator: RolloutGenerator,
-        rewards: RewardManager,
-        datasets: Datasets,
-        groups: Sequence[PromptGroup],
-        sampling: SamplingParams,
-        benchmarks: Sequence[Benchmark],
-        whole_weights: Callable[[], AbstractContextManager[None]],
-        session: RunSession,
-        *,
-        has_benchmarks: bool,
-    ) -> None:
-        self.generator, self.rewards, self.datasets = generator, rewards, datasets
-        self.groups, self.sampling, self.benchmarks = list(groups), sampling, list(benchmarks)
-        self.whole_weights, self.session, self.has_benchmarks = whole_weights, session, has_benchmarks
+    generator: RolloutGenerator
+    rewards: RewardManager
+    datasets: Datasets
+    groups: Sequence[PromptGroup]
+    sampling: SamplingParams
+    benchmarks: Sequence[Benchmark]
+    """Those that this rank runs: rank 0 all, the others none."""
+    whole_weights: Callable[[], AbstractContextManager[None]]
+    session: RunSession
+    has_benchmarks: bool
 
     def has_work(self, count: int) -> bool:
         """Whether an evaluation on ``count`` prompts measures anything."""

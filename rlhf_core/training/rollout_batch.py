@@ -175,8 +175,6 @@ class RolloutBatch:
     rollouts: Sequence[Rollout]
     """This rank's, group by group."""
     scores: Sequence[Score]
-    offset: int
-    """Completions of the ranks before this one."""
     set_aside: Sequence[RolloutGroup] = ()
     """Groups of all ranks that were sampled and scored, and are not trained on; rank 0 has their completions."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -215,16 +213,12 @@ def cut_groups(
     return [RolloutGroup(g, rollouts[a:b], scores[a:b]) for g, a, b in zip(groups, ends, ends[1:])]
 
 
-def batch_of(
-    groups: Sequence[PromptGroup], own: Sequence[RolloutGroup], version: int, rank: int, world_size: int
-) -> RolloutBatch:
+def batch_of(groups: Sequence[PromptGroup], own: Sequence[RolloutGroup], version: int) -> RolloutBatch:
     """The batch of some groups, of which ``own`` are this rank's."""
-    first = share_bounds(len(groups), world_size)[rank]
     return RolloutBatch(
         groups=groups,
         own_groups=[g.group for g in own],
         rollouts=[r for g in own for r in g.rollouts],
         scores=[s for g in own for s in g.scores],
-        offset=sum(g.group_size for g in groups[:first]),
         version=version,
     )

@@ -104,20 +104,17 @@ def _completion(
         "parts": dict(score.parts),
         "advantage": None if advantage is None else float(np.mean(advantage)),
     }
-    if score.detail:
-        row["detail"] = score.detail
-    if rollout.media:
-        row["media"] = [asdict(media) for media in rollout.media]
-    if rollout.info:
-        row["info"] = dict(rollout.info)
-    if rollout.versions:
-        row["versions"] = [[*span.span, span.version] for span in rollout.versions]
-    if rollout.segments:
-        row["segments"] = [[*segment.span, segment.role] for segment in rollout.segments]
-        if full and any(segment.prompt_ids for segment in rollout.segments):
-            row["contexts"] = [None if s.prompt_ids is None else list(s.prompt_ids) for s in rollout.segments]
-    if rollout.turns:
-        row["turns"] = [turn_row(turn) for turn in rollout.turns]
+    contexts = [None if s.prompt_ids is None else list(s.prompt_ids) for s in rollout.segments]
+    optional = {
+        "detail": score.detail,
+        "media": [asdict(media) for media in rollout.media],
+        "info": dict(rollout.info),
+        "versions": [[*span.span, span.version] for span in rollout.versions],
+        "segments": [[*segment.span, segment.role] for segment in rollout.segments],
+        "contexts": contexts if full and any(contexts) else [],
+        "turns": [turn_row(turn) for turn in rollout.turns],
+    }
+    row |= {key: value for key, value in optional.items() if value}
     if full:
         row |= {"completion_ids": list(rollout.completion_ids), "logprobs": rollout.logprobs_T}
         if rollout.mask_T is not None:

@@ -109,10 +109,3 @@ def frozen_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         copied.flags.writeable = False
         return copied
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
-
-
-def shape_of(values: Any) -> tuple[int, ...]:
-    """The shape of an array, or of a list as one."""
-    import numpy as np
-
-    return np.shape(values)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlhf_core.types.frozen import frozen, shape_of
+from rlhf_core.types.frozen import frozen
 from rlhf_core.types.messages import Message as Message
 from rlhf_core.types.messages import (
     Segment,
@@ -199,7 +199,9 @@ class Rollout:
     """Which version sampled which tokens, ``policy_version`` the oldest, end to end; empty: that one sampled all."""
 
     def __post_init__(self) -> None:
-        tokens, shape = len(self.completion_ids), shape_of(self.logprobs_T)
+        import numpy as np
+
+        tokens, shape = len(self.completion_ids), np.shape(self.logprobs_T)
         fault = f"{tokens} tokens but logprobs of shape {shape}" if shape != (tokens,) else ""
         fault = fault or fault_in(tokens, self.mask_T, self.segments, self.turns)
         if fault := fault or fault_in_versions(tokens, self.policy_version, self.versions, rising=not self.turns):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rlhf_core.types.messages import Turn, TurnStatus
@@ -21,59 +21,29 @@ def pack(message: Any) -> bytes:
 
 def sample_to_json(sample: Sample) -> dict[str, Any]:
     """Everything a verifier may look at."""
-    prompt = sample.prompt
-    environment = sample.environment
-    further = {
-        "media": [asdict(media) for media in sample.media],
-        "prompt_media": [asdict(media) for media in prompt.media],
-        "tools": [dict(tool) for tool in prompt.tools],
-        "trajectory": [turn_to_json(turn) for turn in sample.trajectory],
-        "environment": None if environment is None else score_to_json(environment),
-    }
-    return {
-        "id": prompt.id,
-        "messages": [dict(m) for m in prompt.messages],
-        "answer": prompt.answer,
-        "source": prompt.source,
-        "meta": dict(prompt.meta),
-        "completion": sample.completion,
-        "finish_reason": sample.finish_reason.value,
-        **{name: rows for name, rows in further.items() if rows},
-    }
+    return asdict(sample)
 
 
 def sample_from_json(data: dict[str, Any]) -> Sample:
     """Undo :func:`sample_to_json`."""
-    prompt = Prompt(
-        data["id"],
-        tuple(data["messages"]),
-        data["answer"],
-        data["source"],
-        data["meta"],
-        tuple(Media(**row) for row in data.get("prompt_media", ())),
-        tuple(data.get("tools", ())),
-    )
-    finish_reason = FinishReason(data["finish_reason"])
-    environment = data.get("environment")
+    row, environment = data["prompt"], data["environment"]
+    prompt = {**row, **{name: tuple(row[name]) for name in ("messages", "tools")}, "media": _media(row["media"])}
     return Sample(
-        prompt,
+        Prompt(**prompt),
         data["completion"],
-        finish_reason,
-        tuple(Media(**row) for row in data.get("media", ())),
-        tuple(turn_from_json(row) for row in data.get("trajectory", ())),
+        FinishReason(data["finish_reason"]),
+        _media(data["media"]),
+        tuple(map(_turn, data["trajectory"])),
         None if environment is None else score_from_json(environment),
     )
 
 
-def turn_to_json(turn: Turn) -> dict[str, Any]:
-    """A turn of an episode."""
-    return {**{f.name: getattr(turn, f.name) for f in fields(turn)}, "status": turn.status.value}
+def _media(rows: Iterable[Mapping[str, Any]]) -> tuple[Media, ...]:
+    return tuple(Media(**row) for row in rows)
 
 
-def turn_from_json(row: Mapping[str, Any]) -> Turn:
-    """Undo :func:`turn_to_json`."""
-    start, end = row["span"]
-    fields: dict[str, Any] = {**row, "span": (start, end), "status": TurnStatus(row["status"])}
+def _turn(row: Mapping[str, Any]) -> Turn:
+    fields: dict[str, Any] = {**row, "span": tuple(row["span"]), "status": TurnStatus(row["status"])}
     return Turn(**fields)
 
 

@@ -144,7 +144,7 @@ def _plan(names: Mapping[str, str], settings: Sequence[str], ranks: int, folder:
     from rlhf_plugin_preflight.memory.plan import placement_of, plan_for
 
     registry, hooks = open_plugins()
-    config = resolve_options(registry, (), settings, names)
+    config = resolve_options(registry, (), settings, names).config
     run_plan = plan_run(registry, hooks, config, ranks)
     preflight(registry, config, ranks)
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks)

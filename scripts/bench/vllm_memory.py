@@ -69,7 +69,7 @@ def planned_parts(path: str) -> dict[str, int]:
     settings = ["rollout.name=vllm_colocated", f"model.max_context={CONTEXT}", "trainer.sampling.max_tokens=32"]
     settings += [f"rollout.environment.{name}='{value}'" for name, value in SETTINGS["environment"].items()]
     names = {"algo": "grpo", "reward": "verifier", "dataset": "pocket/arithmetic", "model": path}
-    config = resolve_options(registry, (), tuple(settings), names)
+    config = resolve_options(registry, (), tuple(settings), names).config
     engine = footprint(BuildContext(config=config, registry=registry, seed=0), on_cpu=True).engine
     assert engine is not None
     return dict(engine.parts)

@@ -118,7 +118,7 @@ def offers(registry: Registry) -> Iterator[str]:
                 fields = registry.load(kind, entry.qualified).model_fields
                 yield from (f"{entry.distribution} {kind}/{entry.name}.{field}" for field in fields)
     for group in ("modality", "model"):
-        yield from (f"{entry.distribution} {group}/{entry.name}" for entry in entries_of(f"rlhf.{group}", group))
+        yield from (f"{entry.distribution} {group}/{entry.name}" for entry in entries_of(f"rlhf.{group}"))
     yield from (f"run/{row[0].strip('`')}" for row in rows_of(RunConfig, "", None))
     yield from (f"run/dataset.{field}" for field in DatasetSettings.model_fields)
     yield from (f"command/{path.removeprefix('rlhf ')}" for path, _ in helps(cli, "rlhf", None))

@@ -53,7 +53,6 @@ def test_calls_and_tools_cannot_be_changed() -> None:
 def test_a_verifiers_worker_sees_calls_and_tools() -> None:
     sample = Sample(Prompt("a", (ASKED, CALLING, RESULT), tools=(ADD,)), "4")
     assert sample_from_json(json.loads(json.dumps(sample_to_json(sample)))) == sample
-    assert "tools" not in sample_to_json(Sample(Prompt("a", (ASKED,)), "4"))
 
 
 def test_a_fingerprint_sees_tools_and_calls() -> None:

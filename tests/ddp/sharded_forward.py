@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "acme_sharded"))
 
 from acme_sharded import Sharded
 
+from rlhf_core.distributed.group import RankZero
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.config import ModelConfig
@@ -102,7 +103,8 @@ def parts(strategy: Any, critic_kind: str, config: OnlineTrainerConfig) -> dict[
     learner = Learner(prepared, GrpoClip(0.2, 0.2), strategy, config, 10)
     policy = ReferencePolicy(reference, loaded.model, prepared, strategy, sync_every=1)
     cut, session = PolicyMicroBatcher(module, SIZE, None, 64), SimpleNamespace(counts=Counter[str]())
-    step = AdvantageStep(None, policy, module, cut, learner.no_grad, strategy, config)
+    unused: Any = None
+    step = AdvantageStep(unused, policy, module, cut, learner.no_grad, RankZero(strategy), config)
     update = UpdateStep(learner, module, cut, strategy, config, session, 0)  # pyright: ignore
     return {"reference": policy, "learner": learner, "step": step, "update": update, "weights": weights}
 

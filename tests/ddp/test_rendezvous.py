@@ -23,7 +23,7 @@ from rlhf_core.distributed.peers import waiting
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch import joined, rank_checks, ranks
 from rlhf_core.runs.launch import rendezvous as rendezvous_module
-from rlhf_core.runs.launch.joined import EndedByRank0, PlanFromRankZero, Rank0, RanksRefused, take_plan
+from rlhf_core.runs.launch.joined import EndedByRank0, Rank0, RanksRefused, take_plan
 from rlhf_core.runs.launch.ranks import RankInfo, end_with_launcher, how_to_go_on, started_rank, world_size
 from rlhf_core.runs.launch.rendezvous import SEEN_S, LostRanks, Rendezvous
 from rlhf_core.runs.launch.resume import planned_resume
@@ -99,9 +99,10 @@ def test_a_run_of_another_launcher_says_to_use_it_again(two: tuple[RankInfo, Ran
 def test_another_rank_takes_the_plan(two: tuple[RankInfo, RankInfo], tmp_path: Path) -> None:
     zero, one = meet(two, RunDir(tmp_path / "run"))
     assert zero is None
-    assert isinstance(one, PlanFromRankZero), one
-    assert one.run_dir == tmp_path / "run"
-    assert one.plan.to_json() == json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert isinstance(one, tuple), one
+    plan, _, run_dir = one
+    assert run_dir == tmp_path / "run"
+    assert plan.to_json() == json.loads((tmp_path / "run" / "plan.json").read_text())
     assert not (tmp_path / "run" / rank_checks.TOKEN).exists()
 
 

@@ -103,7 +103,7 @@ def sampled_by_one(sizes: Sequence[int]) -> RolloutBatch:
     left_out = sampled(prompts[-1], 0)
     told = [("rollouts", ([*rollouts, left_out],)), ("rewards", ([*rollouts, left_out], [*scores, Score(0.0)]))]
     events = [*told, ("count", ({"groups_set_aside": 1},))]
-    return RolloutBatch(groups, groups, rollouts, scores, 0, metrics={"a": 1.0}, version=3, events=events)
+    return RolloutBatch(groups, groups, rollouts, scores, metrics={"a": 1.0}, version=3, events=events)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7])

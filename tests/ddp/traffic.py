@@ -22,8 +22,10 @@ import torch
 from safetensors.torch import save_file
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
+from rlhf_core.distributed.group import RankZero
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
+from rlhf_core.plugins.contracts import CheckedAdvantage
 from rlhf_core.plugins.hooks import HookBus, Specs
 from rlhf_core.rl.advantages import AdvantageStep, ForwardResults
 from rlhf_core.rl.config import OnlineTrainerConfig
@@ -194,9 +196,11 @@ def advantages(strategy: Any, scores: Sequence[float], estimator: Shifting) -> t
     """Advantages of one rollout batch, and the scores of all ranks; rank 0 has sampled two groups."""
     drawn = rollout_groups(scores)
     own = drawn if strategy.world_size == 1 else (drawn[:2] if strategy.rank == 0 else drawn[2:])
-    batch = batch_of([g.group for g in drawn], own, 0, strategy.rank, strategy.world_size)
+    batch = batch_of([g.group for g in drawn], own, 0)
     parts: Any = SimpleNamespace()
-    step = AdvantageStep(estimator, None, parts, parts, parts, strategy, OnlineTrainerConfig(name="t"))
+    step = AdvantageStep(
+        CheckedAdvantage(estimator), None, parts, parts, parts, RankZero(strategy), OnlineTrainerConfig(name="t")
+    )
     scored = step.penalize_and_gather(batch, ForwardResults(None, None))
     return step.estimate(scored, batch).advantages, [float(s.value or 0) for s in scored.scores]
 

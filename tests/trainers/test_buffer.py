@@ -11,7 +11,7 @@ from rlhf_core.data.order import PromptOrder
 from rlhf_core.rl.buffered_source import RolloutBuffer, batch_state, read_batch
 from rlhf_core.rl.settings import RolloutSettings
 from rlhf_core.rl.sources import PromptLoader
-from rlhf_core.runs.session import EventLog
+from rlhf_core.runs.session import Event
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.types.rollouts import (
     FinishReason,
@@ -31,7 +31,7 @@ def prompt(name: str) -> Prompt:
 
 
 def batch() -> RolloutBatch:
-    return RolloutBatch([], [], [], [], 0)
+    return RolloutBatch([], [], [], [])
 
 
 def walk(buffer: RolloutBuffer, steps: int, updates: int = 1) -> list[tuple[int, int, int, int]]:
@@ -39,11 +39,11 @@ def walk(buffer: RolloutBuffer, steps: int, updates: int = 1) -> list[tuple[int,
     rows: list[tuple[int, int, int, int]] = []
     for step in range(steps):
         version = step * updates
-        evicted = buffer.evict_stale(version)
+        unread, _ = buffer.evict_stale(version)
         for _ in range(buffer.num_to_request(steps - step)):
             buffer.deliver(buffer.add(version).number, batch())
         entry = buffer.read()
-        rows.append((entry.number, version - entry.version, len(evicted.unread), len(buffer.entries) - 1))
+        rows.append((entry.number, version - entry.version, len(unread), len(buffer.entries) - 1))
     return rows
 
 
@@ -89,11 +89,11 @@ def test_what_is_too_stale_goes_when_the_version_moves() -> None:
     for _ in range(4):
         buffer.deliver(buffer.add(0).number, batch())
     buffer.read()
-    assert [e.number for e in buffer.evict_stale(2).unread] == []
+    assert buffer.evict_stale(2)[0] == []
     assert [e.number for e in buffer.entries] == [2, 3, 4]
     buffer.add(2)
-    evicted = buffer.evict_stale(3)
-    assert [e.number for e in evicted.unread] == [2, 3, 4]
+    unread, _ = buffer.evict_stale(3)
+    assert [e.number for e in unread] == [2, 3, 4]
     assert [e.number for e in buffer.entries] == [5], "an unfinished one stays"
     assert buffer.num_to_request(9) == 3
 
@@ -102,9 +102,8 @@ def test_reads_that_staleness_forbids_are_counted() -> None:
     buffer = RolloutBuffer(RolloutSettings(max_staleness=1, max_reads=4, capacity=0), 0)
     buffer.add(0)
     buffer.read()
-    assert buffer.evict_stale(1).reads == 0
-    evicted = buffer.evict_stale(2)
-    assert (evicted.reads, evicted.unread) == (3, ())
+    assert buffer.evict_stale(1)[1] == 0
+    assert buffer.evict_stale(2) == ([], 3)
 
 
 def test_prompts_that_come_back_come_first_and_never_twice_in_a_batch() -> None:
@@ -119,13 +118,13 @@ def test_prompts_that_come_back_come_first_and_never_twice_in_a_batch() -> None:
     assert ids == [["p0", "p1", "p2"], ["p0", "p1", "p3"]], "put back twice, it comes twice"
 
 
-def test_ranks_share_every_group_once_and_know_where_their_completions_begin() -> None:
+def test_ranks_share_every_group_once() -> None:
     assert share_bounds(8, 3) == [0, 3, 6, 8]
     assert share_bounds(1, 3) == [0, 1, 1, 1]
     groups = [PromptGroup(prompt(f"p{n}"), (1,), size) for n, size in enumerate((2, 3, 1, 4))]
     shares = [cut_groups(part, ["r"] * 10, [Score(0.0)] * 10) for part in (groups[:2], groups[2:])]  # type: ignore[list-item]
-    ranks = [batch_of(groups, own, 0, rank, 2) for rank, own in enumerate(shares)]
-    assert [(b.offset, len(b.rollouts), len(b.scores)) for b in ranks] == [(0, 5, 5), (5, 5, 5)]
+    ranks = [batch_of(groups, own, 0) for own in shares]
+    assert [(len(b.rollouts), len(b.scores)) for b in ranks] == [(5, 5), (5, 5)]
     assert ranks[1].group_ids == [0, 0, 1, 1, 1, 2, 3, 3, 3, 3]
 
 
@@ -151,23 +150,23 @@ def test_a_batch_in_a_checkpoint_and_back(tmp_path: Path) -> None:
         for n in range(2)
     ]
     scores = [Score(0.25, {"a": 1.0}), Score.failed(ScoreStatus.TIMEOUT, "slow")]
-    log = EventLog()
-    log.rollouts(rollouts)
-    log.rewards(rollouts, scores)
-    log.count({"n": 2})
-    log.trace("dynamic_sampling", [{"event": "set_aside"}])
+    events: list[Event] = [
+        ("rollouts", (rollouts,)),
+        ("rewards", (rollouts, scores)),
+        ("count", ({"n": 2},)),
+        ("trace", ("dynamic_sampling", [{"event": "set_aside"}])),
+    ]
     whole = RolloutBatch(
-        [group], [group], rollouts, scores, 4, [RolloutGroup(group, rollouts, scores)], {"m": 1.0}, 3, log.events
+        [group], [group], rollouts, scores, [RolloutGroup(group, rollouts, scores)], {"m": 1.0}, 3, events
     )
     tree = batch_state(whole)
     assert len(tree["tables"]["Rollout"]) == 2, "each once"
     save_tree(tmp_path, "batch", tree)
     back = read_batch(load_tree(tmp_path, "batch"), lambda source, name: {("a", "x"): ask}[source, name])
-    assert (back.groups, back.own_groups, back.scores, back.offset, back.metrics, back.version) == (
+    assert (back.groups, back.own_groups, back.scores, back.metrics, back.version) == (
         [group],
         [group],
         scores,
-        4,
         {"m": 1.0},
         3,
     )

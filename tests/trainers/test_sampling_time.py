@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.rl.dynamic_collector import CollectContext, DynamicCollector
+from rlhf_core.rl.dynamic_collector import DynamicCollector
 from rlhf_core.rl.sources import CollectorSettings
 from rlhf_core.training import trace as timer_module
 from rlhf_core.training.trace import Timer
@@ -38,13 +38,12 @@ def test_waiting_is_told_from_sampling(ranks: int, monkeypatch: pytest.MonkeyPat
     unused: Any = None
     generator: Any = SimpleNamespace(sample=lambda *groups, **_: clock.pass_by(1.0) or [])
     rewards: Any = SimpleNamespace(score=lambda prompts, rollouts: [])
-    events: Any = SimpleNamespace(rollouts=lambda rows: None, rewards=lambda rows, scores: None)
     comm: Any = SimpleNamespace(world_size=ranks, rank=0)
     group: Any = SimpleNamespace(prompt=None, group_size=0)
     collector = DynamicCollector(
         unused, generator, rewards, comm, CollectorSettings(1, SamplingParams()), lambda: clock.late_ranks()
     )
     timer = Timer()
-    collector._sample([group], "a", CollectContext(0, events, timer), 0)
+    collector._sample(0, lambda *event: None, timer, [group], "a", 0)
     seconds = {"rollout": 4.0, "reward": 0.0}
     assert timer.seconds == (seconds if ranks == 1 else {**seconds, "sampling": 1.0})

@@ -49,8 +49,8 @@ def test_unsafe_execution_reaches_every_sandbox_and_nothing_else() -> None:
 
     names = {"algo": "grpo", "reward": "mbpp", "unsafe_local_execution": True}
     rows = "dataset={sources: [{name: pocket/arithmetic, reward: {name: verifier, verifier: mbpp}}]}"
-    config: Any = resolve_options(Registry(), (), (rows,), names)
-    plain: Any = resolve_options(Registry(), (), (rows,), {**names, "unsafe_local_execution": False})
+    config: Any = resolve_options(Registry(), (), (rows,), names).config
+    plain: Any = resolve_options(Registry(), (), (rows,), {**names, "unsafe_local_execution": False}).config
     for reward in (config.reward, config.dataset.sources[0].reward):
         assert reward.verifier.sandbox.unsafe_local_execution
     assert config.trainer == plain.trainer

@@ -60,22 +60,21 @@ def check_hooks(distribution: str = "") -> Iterator[CheckRow]:
     from rlhf_core.plugins.hooks import hook_points, new_manager, register
 
     manager = new_manager()
-    for dist, point in hook_points(disabled_distributions()):
-        if distribution in ("", normalise(dist)):
+    for entry in hook_points(disabled_distributions()):
+        if distribution in ("", entry.distribution):
             error: RlhfError | None = None
             try:
-                register(manager, dist, point)
+                register(manager, entry)
             except RlhfError as problem:
                 error = problem
-            yield CheckRow(
-                normalise(dist), point.dist.version if point.dist else "", "hook", f"{dist}/{point.name}", error
-            )
+            yield CheckRow(entry.distribution, entry.version, "hook", entry.qualified, error)
 
 
 def check_hints(distribution: str = "") -> Iterator[CheckRow]:
     """Every function of hints that is not switched off; each is imported. ``distribution``: only this one."""
-    for entry in [*entries_of(GROUP, "hint"), *entries_of(USAGE_GROUP, "hint")]:
-        if entry.distribution in disabled_distributions() or distribution not in ("", entry.distribution):
+    switched_off = disabled_distributions()
+    for entry in [*entries_of(GROUP, switched_off), *entries_of(USAGE_GROUP, switched_off)]:
+        if distribution not in ("", entry.distribution):
             continue
         error: RlhfError | None = None
         try:

@@ -8,16 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config.plan import Plan, library_versions, reload
+from rlhf_core.data.atomic import write_text
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch import rank_checks as checks
 from rlhf_core.runs.launch.process_end import hard_exit
 from rlhf_core.runs.launch.ranks import RankInfo
 from rlhf_core.runs.launch.rendezvous import SEEN_S, LostRanks, Rendezvous
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.types.errors import RlhfError, RunDirError, UserError, disk_error
+from rlhf_core.types.errors import RlhfError, RunDirError, UserError
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
@@ -73,7 +74,7 @@ class Rank0:
         path = run.path / checks.TOKEN
         checks.check_disk(run.path, checks.checkpoint_bytes(config), self.me.place)
         try:
-            _write(path, token)
+            write_text(path, token)
             self.rendezvous.put(
                 WORD,
                 {
@@ -111,21 +112,6 @@ def _reason(error: BaseException) -> tuple[str, int]:
     return str(error) or type(error).__name__, getattr(error, "exit_code", 1)
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise disk_error(path, error) from error
-
-
-class PlanFromRankZero(NamedTuple):
-    """What another rank takes from rank 0: the plan, its configuration and the run's directory."""
-
-    plan: Plan
-    config: RunConfig
-    run_dir: Path
-
-
 def take_plan(
     me: RankInfo,
     registry: Registry,
@@ -134,11 +120,12 @@ def take_plan(
     wanted: Callable[[], RunConfig] | None = None,
     *,
     resume: bool = False,
-) -> PlanFromRankZero | None:
+) -> tuple[Plan, RunConfig, Path] | None:
     """Wait for rank 0's plan, check on this machine whether it can be run, and wait for what the others say.
 
-    None where rank 0 has nothing to run, and all is well. The registry is frozen afterwards. ``run_dir`` (None takes
-    rank 0's), ``resume`` and the configuration that is ``wanted`` are what this rank's own command line says.
+    Returns the plan, its configuration and the run's directory; None where rank 0 has nothing to run, and all is well.
+    The registry is frozen afterwards. ``run_dir`` (None takes rank 0's), ``resume`` and the configuration that is
+    ``wanted`` are what this rank's own command line says.
     """
     rendezvous = Rendezvous(me)
     word = rendezvous.get(WORD, 0, "rank 0's plan", rendezvous.beat)
@@ -171,7 +158,7 @@ def _check(
     run_dir: Path | None,
     wanted: Callable[[], RunConfig] | None,
     resume: bool,
-) -> PlanFromRankZero:
+) -> tuple[Plan, RunConfig, Path]:
     folder = Path(word["run_dir"]) if run_dir is None else run_dir.absolute()
     if resume != word["resume"]:
         mine, theirs = ("resumes", "starts") if resume else ("starts", "resumes")
@@ -191,7 +178,7 @@ def _check(
         checks.check_same_config(wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.place)
     registry.freeze()
     preflight(config, plan.world_size)
-    return PlanFromRankZero(plan, config, folder)
+    return plan, config, folder
 
 
 def end_quietly(error: RlhfError, me: RankInfo) -> None:

@@ -308,12 +308,6 @@ def _watch_starter() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def die_with_launcher() -> None:
-    """End this rank at once when the launcher is killed and so cannot end it (Linux)."""
-    if REPORTS in os.environ:
-        die_with_parent()
-
-
 def main() -> int:
     """Run the launcher that the arguments name; the exit code is that of the rank that failed first."""
     import logging

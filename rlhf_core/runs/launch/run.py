@@ -140,11 +140,19 @@ def completed(run: RunDir) -> Mapping[str, Any] | None:
 
 def _run_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resume: bool) -> Mapping[str, Any]:
     """Start one process per rank, unless a hook does, and wait; the new summary is returned."""
-    from rlhf_core.runs.launch.ranks import RankFailed
+    import torch
+
+    from rlhf_core.runs.launch.ranks import RankFailed, run_ranks
 
     earlier_summary = run.summary.stat().st_mtime_ns if run.summary.exists() else 0
     try:
-        _start_ranks(plan, config, hooks, run, resume)
+        code = hooks.launch(Launch(run.plan, plan.world_size))
+        if code is None:
+            flags = {"--resume": resume, "--strict": hooks.strict, "--no-plugins": not hooks.enabled}
+            cuda = torch.cuda.is_available() and getattr(config.strategy, "device", "auto") != "cpu"
+            run_ranks(run, plan.world_size, [flag for flag, is_set in flags.items() if is_set], cuda)
+        elif code != 0:
+            raise RankFailed(code, {}, run.path)
     except (RankFailed, KeyboardInterrupt) as error:
         interrupted = isinstance(error, KeyboardInterrupt) or error.exit_code == 130
         run.record_failure("interrupted" if interrupted else "failed", error)
@@ -156,17 +164,3 @@ def _run_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resum
             fix=f"look at their output; rlhf runs show {run.path}",
         )
     return json.loads(run.summary.read_text())
-
-
-def _start_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resume: bool) -> None:
-    import torch
-
-    from rlhf_core.runs.launch.ranks import RankFailed, run_ranks
-
-    code = hooks.launch(Launch(run.plan, plan.world_size))
-    if code is None:
-        flags = {"--resume": resume, "--strict": hooks.strict, "--no-plugins": not hooks.enabled}
-        cuda = torch.cuda.is_available() and getattr(config.strategy, "device", "auto") != "cpu"
-        run_ranks(run, plan.world_size, [flag for flag, is_set in flags.items() if is_set], cuda)
-    elif code != 0:
-        raise RankFailed(code, {}, run.path)

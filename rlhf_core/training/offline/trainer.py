@@ -24,7 +24,7 @@ from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.runs.metrics import mean
 from rlhf_core.training.learner import Learner
-from rlhf_core.training.loop import LoopSchedule, run_loop
+from rlhf_core.training.loop import run_loop
 from rlhf_core.training.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.training.offline.policy_samples import PolicySamples, PolicyTask
 from rlhf_core.training.trace import ExampleRecorder, example_rows
@@ -60,15 +60,12 @@ class OfflineTask(Protocol):
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the weights of ``model``, given by name, for a checkpoint."""
-        ...
 
     def load_model(self, folder: Path) -> None:
         """Read them back."""
-        ...
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the final model in Hugging Face form."""
-        ...
 
 
 class OfflineTrainer:
@@ -109,9 +106,7 @@ class OfflineTrainer:
 
     def run(self) -> Mapping[str, Any]:
         """Train and return the summary."""
-        config = self.config
-        schedule = LoopSchedule(self.steps, config.eval_every, config.checkpoint_every, config.keep_checkpoints)
-        return run_loop(self, self.session, schedule)
+        return run_loop(self, self.session, self.config, self.steps)
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         """Prepare module, loss and optimizer; evaluate before training, or go on from the checkpoint."""

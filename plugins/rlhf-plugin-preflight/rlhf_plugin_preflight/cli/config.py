@@ -31,7 +31,7 @@ def show(files: tuple[str, ...], settings: tuple[str, ...], origin: bool, as_jso
     if origin:
         _show_origins(files, settings, names, as_json)
         return
-    data = resolve_options(Registry(), files, settings, names).model_dump(mode="json")
+    data = resolve_options(Registry(), files, settings, names).config.model_dump(mode="json")
     if data["trainer"].get("gradient_accumulation_steps") is not None:
         del data["trainer"]["micro_batch_size"]  # follows from it; a file that says both is refused
     if as_json:
@@ -44,11 +44,11 @@ def _show_origins(files: tuple[str, ...], settings: tuple[str, ...], names: Mapp
     import json
 
     from rlhf_core.cli import emit_json
-    from rlhf_core.cli.options import resolve_labelled_options
+    from rlhf_core.cli.options import resolve_options
     from rlhf_core.config import Registry
     from rlhf_plugin_preflight.origin import origins
 
-    rows = origins(resolve_labelled_options(Registry(), files, settings, names))
+    rows = origins(resolve_options(Registry(), files, settings, names))
     if names.get("unsafe_local_execution"):
         allowed = "unsafe_local_execution"
         rows = [r._replace(origin="--unsafe-local-execution") if r.key.endswith(f".{allowed}") else r for r in rows]
@@ -72,7 +72,7 @@ def validate(files: tuple[str, ...], as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for file in files:
         try:
-            check_fit(resolve_options(registry, [file], (), {}))
+            check_fit(resolve_options(registry, [file], (), {}).config)
             rows.append({"file": file, "ok": True})
         except RlhfError as error:
             rows.append({"file": file, "ok": False, "error": str(error)})

@@ -74,7 +74,7 @@ def _context(
         names = {**names, "dataset": None}
     if heldout is not None:
         shorthands.append(f"dataset.heldout={json.dumps(heldout)}")
-    config = resolve_options(registry, files, (*shorthands, *settings), names)
+    config = resolve_options(registry, files, (*shorthands, *settings), names).config
     return BuildContext(config=config, registry=registry, seed=config.seed, dry_run=True)
 
 

@@ -75,7 +75,7 @@ def plan(
     limit = None if device_memory is None else read_amount(device_memory)
     host = None if host_memory is None else read_amount(host_memory)
     registry, _ = open_plugins()
-    config = resolve_options(registry, files, settings, names).with_precision()
+    config = resolve_options(registry, files, settings, names).config.with_precision()
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
     if hasattr(config.trainer, "check_precision"):
         config.trainer.check_precision(ctx)
