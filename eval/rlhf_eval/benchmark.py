@@ -60,17 +60,13 @@ class SuiteBenchmark:
         return metrics(self.rows(range(len(self.items)), engine, policy_version))
 
     def rows(self, which: Sequence[int], engine: Any, policy_version: int = 0) -> list[Row]:
-        """One row per completion of these prompts, prompt by prompt.
-
-        A completion depends on its prompt, the seed and its index alone.
-        """
+        """One row per completion, which depends on its prompt, the seed and its index alone."""
         owners = [i for i in which for _ in range(self.suite.samples)]
         rollouts = engine.generate(self._requests(which), self.sampling, policy_version)
         return self._judged(owners, rollouts)
 
     def stream(self, which: Sequence[int], engine: Any, took: Callable[[Sequence[Row], int], None]) -> list[Row]:
-        """As :meth:`rows`, judged and handed over as they end: ``took`` gets new rows (perhaps none) and the number of
-        tokens drawn so far. From an engine without ``generate_each`` everything comes at the end."""
+        """As :meth:`rows`, as they end: ``took`` gets new rows (perhaps none) and the tokens drawn so far."""
         if not hasattr(engine, "generate_each"):
             rows = self.rows(which, engine)
             took(rows, sum(r["tokens"] for r in rows))

@@ -17,8 +17,7 @@ EXAMPLES = 5
 
 
 def compare(first: Stored, second: Stored) -> dict[str, Any]:
-    """Difference of two evaluations over the prompts that both judged: means, their difference with its 95 % interval
-    over prompts, and McNemar's exact test on the first completion of each prompt."""
+    """Means over the prompts that both judged, 95 % interval of the difference, McNemar on first completions."""
     a, b = by_prompt(judged(first.rows)), by_prompt(judged(second.rows))
     shared = _shared_prompts(first, second, a, b)
     first_values, second_values = ([_mean(groups[name]) for name in shared] for groups in (a, b))

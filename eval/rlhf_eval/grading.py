@@ -95,10 +95,7 @@ def category(score: Score) -> str:
 
 
 def stated(detail: str) -> str | None:
-    """The answer that a verifier says it read, for majority votes; None if it read none.
-
-    Verifiers of maths put it into ``Score.detail`` as ``stated '18'``.
-    """
+    """The answer that a verifier reads (``stated '18'`` in ``Score.detail``), for majority votes; else None."""
     if not detail.startswith("stated "):
         return None
     answer = detail.removeprefix("stated ")

@@ -39,11 +39,7 @@ class Concluded(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What is evaluated.
-
-    Example:
-        Job(Gsm8kSuite(path="test.jsonl"), ModelConfig(path="pocket"), seed=0)
-    """
+    """What is evaluated, of which model, with which seed."""
 
     suite: SuiteConfig
     model: ModelConfig
@@ -101,11 +97,8 @@ def evaluate(
     budget_s: float | None = None,
     sampler: Sampler | None = None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Evaluate, or go on with what is in the folder; returns the folder and the report.
-
-    Cheap checks come first; the model is loaded only if completions are missing. With ``budget_s`` no chunk is begun
-    after so many seconds (with 0, none), and the report is of the prompts that there are. ``sampler`` returns the
-    loaded policy and its engine; by default the job's own."""
+    """Evaluate, or go on with the folder's rows; returns the folder and the report. After ``budget_s`` seconds no chunk
+    is begun (0: none); ``sampler`` returns the loaded policy and its engine."""
     settings = job.settings(ctx)
     folder = ResultFolder(out or folder_of(job, settings), settings)
     samples, size = int(settings["suite"]["samples"]), int(settings["prompts_per_chunk"])

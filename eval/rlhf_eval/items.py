@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One prompt of a suite.
-
-    Example:
-        Item(Prompt("gsm8k/train/000003", ...), ({"role": "user", "content": "Q: ...\\nA:"},))
-    """
+    """One prompt of a suite."""
 
     prompt: Prompt
     """The row itself, as the verifier sees it."""

@@ -14,8 +14,7 @@ Batch = list[tuple[int, Rollout]]
 
 
 class BatchedJudge:
-    """One thread that judges; what ends meanwhile is the next batch, so that workers are never given a few at a
-    time."""
+    """One thread that judges; what ends meanwhile is the next batch, so that workers get many at a time."""
 
     def __init__(self, judge: Callable[[Batch], list[Row]]) -> None:
         self.judge = judge

@@ -46,8 +46,7 @@ def report(
     rows: Sequence[Row],
     selectors: Selectors | None = None,
 ) -> dict[str, Any]:
-    """All figures of an evaluation, as JSON values; ``selectors`` score each (id, sample) for best-of-N besides the
-    mean logprob."""
+    """All figures as JSON values; ``selectors`` score each (id, sample) for best-of-N besides the mean logprob."""
     judged_rows = judged(rows)
     statuses = dict(Counter(r["status"] for r in rows))
     if not judged_rows:

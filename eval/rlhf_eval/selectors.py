@@ -34,11 +34,7 @@ PART = 256
 
 @dataclass(frozen=True)
 class Selector:
-    """One way to choose.
-
-    Example:
-        Selector("reward-model", "reward", BradleyTerryConfig(path="runs/rm/final"))
-    """
+    """One way to choose among samples."""
 
     name: str
     kind: str
@@ -74,10 +70,7 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
 def score(
     selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: BuildContext, say: Say = lambda text: None
 ) -> dict[tuple[str, int], float | None]:
-    """Score every row once; what was scored before is read from ``scores/NAME.jsonl``, but for errors and timeouts.
-
-    It is written after every ``PART`` rows: an interruption costs no more than these.
-    """
+    """Score every row once, ``PART`` rows at a time, into ``scores/NAME.jsonl``; errors and timeouts again."""
     dumped = selector.config.model_dump(mode="json")
     weights = [weights_digest(path) for path in model_paths(dumped)]
     scorer_digest = hashlib.sha256(json.dumps([dumped, weights], sort_keys=True).encode()).hexdigest()[:16]

@@ -21,10 +21,8 @@ TEXTS = {**ROWS, "style": "--style", "template": "--template", "verifier": "--ve
 
 
 def options_of(suites: Sequence[str], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each suite's share of the options of the command.
-
-    ``--data gsm8k=test.jsonl`` and ``--set gsm8k.limit=20`` are for that suite; other texts are for all of them.
-    """
+    """Each suite's share of the command's options: ``--set gsm8k.limit=20`` is that suite's, ``--set limit=20``
+    all's."""
     twice = [name for i, name in enumerate(suites) if name in suites[:i]]
     if twice:
         raise ConfigError(f"suite '{twice[0]}' is named twice", fix="one command for each of its forms")
@@ -60,8 +58,7 @@ def _text(suite: str, suites: Sequence[str], flag: str, value: str, needs_suite:
 def evaluate_all(
     jobs: Sequence[Job], ctx: BuildContext, out: Path | None, say: Say, budget_s: float | None
 ) -> list[tuple[Path, dict[str, Any]]]:
-    """Evaluate one after the other with one loaded model, once all are found to be possible; of several jobs each has a
-    folder of its own. ``budget_s`` is for all together: what it leaves no time for is left out."""
+    """Evaluate one after the other with one loaded model, each in its own folder, within ``budget_s`` for all."""
     from rlhf_core.cli import load_sampler
     from rlhf_eval.harness import evaluate, folder_of
     from rlhf_eval.store import ResultFolder

@@ -23,11 +23,7 @@ VOTE_DRAWS = 2000
 
 
 class Interval(NamedTuple):
-    """An estimate with its 95 % interval.
-
-    Example:
-        Interval(0.42, 0.36, 0.48)
-    """
+    """An estimate with its 95 % interval."""
 
     value: float
     low: float

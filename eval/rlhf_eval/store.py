@@ -20,11 +20,7 @@ from rlhf_core.data import DatasetError, JsonlFile, json_values, read_jsonl, wri
 
 @dataclass(frozen=True)
 class Stored:
-    """An evaluation as it lies on disk.
-
-    Example:
-        read(Path("evals/gsm8k-pocket-1a2b3c4d")).settings["suite"]["name"]  # "gsm8k"
-    """
+    """An evaluation as it lies on disk."""
 
     path: Path
     settings: Mapping[str, Any]

@@ -17,11 +17,7 @@ R1_ZERO = (
 
 @dataclass(frozen=True)
 class Style:
-    """One way to ask.
-
-    Example:
-        Style("Q: {prompt}\\nA:", "raw", ("Q:",), {"name": "gsm8k", "mode": "strict"})
-    """
+    """One way to ask."""
 
     template: str = "{prompt}"
     prompt_format: Literal["auto", "chat", "raw"] = "auto"

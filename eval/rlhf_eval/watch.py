@@ -35,10 +35,7 @@ def models(run: StoredRun) -> dict[str, Path]:
 
 @contextmanager
 def linked_copy(folder: Path, beside: Path) -> Generator[Path | None, None, None]:
-    """Hard links to a model's files, so that the run may remove the checkpoint meanwhile; None if it is gone already.
-
-    Where links cannot be made, for example across file systems, the files are copied.
-    """
+    """Hard links (else copies) of a model's files, so that the run may remove it; None if it is gone already."""
     place = Path(tempfile.mkdtemp(prefix=".held-", dir=beside))
     try:
         yield _link_files(folder, place / folder.name)
@@ -70,8 +67,7 @@ def adapter_print(model: Path) -> str:
 
 
 class Watcher:
-    """Evaluates every model of a run, with ``base`` also the one that it started from, as step 0. Rows and
-    ``watch.json`` go to ``out``, by default ``RUN/evals/SUITE``."""
+    """Evaluates every model of a run into ``out`` (``RUN/evals/SUITE``); ``base`` adds step 0."""
 
     def __init__(
         self, run: str, suite: SuiteConfig, ctx: BuildContext, out: Path | None = None, *, base: bool = True
@@ -86,8 +82,7 @@ class Watcher:
         self.missed: list[str] = []
 
     def follow(self, *, once: bool, poll_s: float, patience_s: float, say: Callable[[str], None]) -> dict[str, Any]:
-        """Evaluate what is there and, unless ``once``, what comes until the run has ended; ``patience_s`` is the
-        longest wait for another checkpoint."""
+        """Evaluate until the run has ended, or ``once``; ``patience_s`` is the longest wait for a checkpoint."""
         self.out.mkdir(parents=True, exist_ok=True)
         visited, prints = set[str](), self._earlier()
         if self.base:

@@ -45,8 +45,7 @@ def exact_matches(task: str, completions: Sequence[str], targets: Sequence[str])
 
 
 def agreement(task: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[Agreement]:
-    """Our verdicts on rows of an evaluation against lm_eval's on the same completions; ``columns`` are lm_eval's filter
-    -> our column."""
+    """Our verdicts against lm_eval's on the same completions; ``columns``: lm_eval's filter -> our column."""
     lm_eval_right = exact_matches(task, [r["completion"] for r in rows], [str(r["answer"]) for r in rows])
     agreements: list[Agreement] = []
     for name, column in columns.items():

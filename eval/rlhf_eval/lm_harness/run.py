@@ -24,9 +24,7 @@ def run_task(
     out: Path | None,
     options: Mapping[str, Any],
 ) -> tuple[Path, dict[str, float]]:
-    """Run one task and write ``settings.json``, ``rows.jsonl`` and ``report.json``; returns folder and metrics.
-
-    lm_eval requests everything at once, so an interrupted task begins anew."""
+    """Run one task anew and write ``settings.json``, ``rows.jsonl`` and ``report.json``; returns folder and metrics."""
     given = [k for k, v in options.items() if v is not None and v is not False and v != ()]
     refused = [k for k in given if k not in ("settings", *OPTIONS)]
     if refused:

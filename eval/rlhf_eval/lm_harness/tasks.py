@@ -87,10 +87,7 @@ class LmEvalBenchmark:
         return metrics
 
     def run(self, engine: Any) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Metrics, and one row per document and filter.
-
-        A warning is logged when the generation limit cut completions off.
-        """
+        """Metrics, and one row per document and filter."""
         from lm_eval.evaluator import simple_evaluate  # pyright: ignore[reportMissingImports]
 
         from rlhf_core.models import preserved_rng

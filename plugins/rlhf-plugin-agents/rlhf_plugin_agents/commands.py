@@ -23,8 +23,7 @@ from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
 
 def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """Evaluate every agent on every suite: ``{"evaluations": [...], "comparisons": [...]}``. All is checked before the
-    first task is played."""
+    """Evaluate every agent on every suite, all checked first: ``{"evaluations": [...], "comparisons": [...]}``."""
     twice = [s for i, s in enumerate(suites) if s in suites[:i]]
     if twice:
         raise ConfigError(f"suite '{twice[0]}' is named twice", fix="name it once")
@@ -184,13 +183,8 @@ DRAWS = 5000
 
 
 def compare(first: Sequence[Row], second: Sequence[Row]) -> dict[str, Any]:
-    """Difference (second minus first) over the tasks that both have a verdict on.
-
-    Returns:
-        The mean difference of right answers with the interval of :func:`paired_difference` and with a bootstrap over
-        tasks (percentiles of 5000 resamples, seed 0); McNemar's exact test on the first trials; Wilcoxon's
-        signed-rank test on the values of tasks, None where no task differs.
-    """
+    """Second minus first over the tasks that both have a verdict on: :func:`paired_difference`, a bootstrap over tasks
+    (5000 resamples, seed 0), McNemar's exact test on first trials, Wilcoxon's signed-rank test or None."""
     a, b = _by_task(first), _by_task(second)
     shared = [t for t in a if t in b]
     result: dict[str, Any] = {

@@ -19,8 +19,7 @@ ROOT = Path("evals")
 
 
 class AgentFolder:
-    """Rows as they come, one per task and trial; without a path in ``evals/SUITE-AGENT-BACKEND-HASH``, so that equal
-    settings find their folder again."""
+    """One row per task and trial; by default in ``evals/SUITE-AGENT-BACKEND-HASH``, so that equal settings resume."""
 
     def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
         self.settings = json.loads(json.dumps(json_values(settings)))

@@ -60,10 +60,8 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def pass_hat_k(groups: Sequence[Sequence[Row]], k: int) -> float | None:
-    r"""Chance that all of k trials of a task are right, unbiased: mean of :math:`\binom{c}{k} / \binom{n}{k}`.
-
-    Yao et al. 2024 (arXiv:2406.12045), section 3. Tasks with fewer than ``k`` verdicts are left out; None if all are.
-    """
+    r"""Chance that k trials are all right: mean of :math:`\binom{c}{k} / \binom{n}{k}` (arXiv:2406.12045, section
+    3)."""
     shares = [
         math.comb(sum(bool(r["right"]) for r in group), k) / math.comb(len(group), k)
         for group in groups

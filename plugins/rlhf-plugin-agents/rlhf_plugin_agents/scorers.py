@@ -78,10 +78,7 @@ def exact_match(answer: str, task: Mapping[str, Any]) -> float:
 
 
 def numeric_match(answer: str, task: Mapping[str, Any]) -> float:
-    """1 if the number that the answer states is the reference, within the task's relative ``tolerance``.
-
-    Its default is 0.5 %, and 0 where the reference is an integer: a year, a count.
-    """
+    """1 if the number stated is the reference within ``tolerance`` (relative; 0.5 %, or 0 for an integer)."""
     stated, wanted = stated_number(answer), find_numbers(str(task["answer"]))[0]
     if stated is None:
         return 0.0

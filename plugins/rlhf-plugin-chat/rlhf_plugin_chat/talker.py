@@ -120,11 +120,8 @@ class Talker:
     def answer(
         self, message: str, settings: Settings, turn: int, write: Say, say_turn: Say = lambda text: None
     ) -> Rollout:
-        """Answer a message, and remember both; ``turn`` decides the random numbers, together with the seed.
-
-        ``write`` gets each piece of the answer, with tools the text of each turn once it is whole; ``say_turn`` each
-        call, and what came of it.
-        """
+        """Answer a message, and remember both; ``turn`` and the seed decide the random numbers. ``write`` gets the
+        answer's pieces (with tools whole turns), ``say_turn`` each call and result."""
         from rlhf_core.rollouts import request_seed
 
         ids = self._encoded(message, settings)

@@ -36,8 +36,7 @@ def program(text: str, how: str) -> str | None:
 
 
 def split_tests(text: str) -> list[str]:
-    """One text per test: each statement with an assert, with the statements before it that have none; what follows
-    the last one belongs to it. Without any assert the whole text is one test if it calls something, otherwise none."""
+    """One text per test: a statement with an assert and those before it; the whole text where there is no assert."""
     tests: list[list[str]] = [[]]
     body = ast.parse(text).body
     for node in body:
@@ -80,8 +79,7 @@ def defined(code: str) -> list[str]:
 
 
 def check_body(test: str, entry: str) -> tuple[str, list[str]]:
-    """Setup and tests of a HumanEval row, whose ``test`` defines ``check(candidate)``: the body's asserts count one by
-    one; where it has control flow of its own (``return``), it is one test."""
+    """Setup and tests of HumanEval's ``check(candidate)``: each assert of the body counts, or it is one test."""
     tree = ast.parse(test)
     check = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None)
     if check is None or len(check.args.args) != 1 or any(isinstance(n, ast.Return) for n in ast.walk(check)):

@@ -20,8 +20,7 @@ class BrokenTests(ValueError):
 
 
 class Asserted:
-    """A row judged by asserts: ``setup`` runs before the ``tests``, on their side; ``names`` are the program's even
-    where Python has a built-in function of that name."""
+    """A row judged by asserts; ``names`` are the program's even where Python has such a built-in function."""
 
     def __init__(self, setup: str, tests: Sequence[str], names: Sequence[str] = ()) -> None:
         self.setup, self.tests, self.names = setup, list(tests), list(names)
@@ -39,8 +38,7 @@ class Asserted:
 
 
 def asserts(config: AssertsConfig, prompt: Prompt, names: Sequence[str] = (), setup: object = None) -> Asserted:
-    """Tests of a row: a list of texts, or one text whose asserts count one by one; ``setup`` is for rows that have
-    nothing in the column for that."""
+    """Tests of a row: texts, or one text whose asserts count one by one; ``setup`` stands in for a missing column."""
     tests = prompt.meta.get(config.tests_column)
     if not isinstance(tests, str | list | tuple):
         raise BrokenTests(f"no tests in column '{config.tests_column}'; the row has {', '.join(prompt.meta) or 'none'}")
@@ -49,9 +47,7 @@ def asserts(config: AssertsConfig, prompt: Prompt, names: Sequence[str] = (), se
 
 
 def mbpp(config: AssertsConfig, prompt: Prompt) -> Asserted:
-    """The full data set names its setup otherwise than the sanitized one. What the reference solution defines is taken
-    from the program: row 126 wants a function ``sum``.
-    """
+    """What the reference solution defines is taken from the program: row 126 wants a function ``sum``."""
     names = defined(str(prompt.meta.get("code", "")))
     return asserts(config, prompt, names, prompt.meta.get("test_setup_code"))
 
@@ -85,10 +81,7 @@ def cases(config: AppsConfig, prompt: Prompt) -> dict[str, Any]:
 
 
 def calls(columns: Mapping[str, Any]) -> Asserted:
-    """The form of APPS with a function: its results are compared on the tests' side.
-
-    The function is taken from the program even where Python has a built-in one of that name.
-    """
+    """The form of APPS with a function, which the program has to define even where Python has a built-in one."""
     setup = f"import json\n_cases = json.loads({json.dumps(columns)!r})\n{_SAME}"
     find = _FIND.format(columns["fn_name"])
     tests = [

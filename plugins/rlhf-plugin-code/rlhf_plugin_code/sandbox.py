@@ -288,8 +288,7 @@ class Sandbox:
         return Ended(reply["why"], part["code"], texts[0], texts[1], reply["seconds"], part["peak_mb"], reply["own_s"])
 
     def _ask(self, parts: Sequence[Part], files: RequestFiles, own_s: float, setup_s: float) -> dict[str, Any]:
-        """Run the parts of a request: the one that is waited for comes first, the program last. ``own_s`` is of own
-        time from the program's first instruction, ``setup_s`` for what comes before."""
+        """Run the parts of a request; the program comes last, with ``own_s`` of own time and ``setup_s`` before."""
         self.start()
         cap_s = longest_s(own_s)
         descriptors = sorted({d for part in parts for d in part.descriptors})
@@ -336,9 +335,7 @@ class Sandbox:
         )
 
     def _send(self, request: bytes, descriptors: Sequence[int], timeout_s: float) -> None:
-        """Hand a request to the zygote. One that died since, as one that forked processes share may have, is replaced,
-        and the request sent again: nothing has been run.
-        """
+        """Hand a request to the zygote; one that died meanwhile is replaced and the request sent again."""
         try:
             self._control.settimeout(timeout_s)
             socket.send_fds(self._control, [request], descriptors)

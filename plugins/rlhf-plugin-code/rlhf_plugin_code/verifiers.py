@@ -74,8 +74,7 @@ class HumanEval(Asserts):
     """See :class:`HumanEvalConfig`."""
 
     def complete(self, code: str, sample: Sample) -> str:
-        """A completion that only continues the prompt's function gets its head back; one that writes the whole function
-        gets what stands before it there, such as imports and helpers."""
+        """The whole program: the head of the prompt's function, or what stands before it there, is added."""
         entry = str(sample.prompt.meta.get("entry_point", ""))
         prompt = str(sample.prompt.meta.get("prompt") or sample.prompt.text)
         begins = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry)}\s*\(", re.MULTILINE)

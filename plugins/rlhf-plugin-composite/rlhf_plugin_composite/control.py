@@ -31,10 +31,8 @@ class RandomReward:
 
 
 class ShuffledReward:
-    """The scores of ``reward``, each given to another completion of the same call: the same values, no information.
-
-    Missing scores are shuffled with the others. ``Score.parts`` has ``own``, what the completion itself got.
-    """
+    """Each score of ``reward`` given to another completion of the same call, missing ones too; part ``own``: the true
+    one."""
 
     def __init__(self, reward: Any, seed: Sequence[int]) -> None:
         self.reward = reward

@@ -13,11 +13,8 @@ from rlhf_plugin_composite.config import CompositeConfig, PartSettings, needs_ca
 
 
 class CompositeReward:
-    """``value = sum of weight * normalised`` over the parts.
-
-    ``Score.parts`` has, for a part called ``taste``: ``taste/raw``, ``taste/normalised``, ``taste/weighted`` (these add
-    up to the value), and each part of its own as ``taste/NAME``.
-    """
+    """``value = sum of weight * normalised`` over the parts; of each, such as ``taste``, ``Score.parts`` has
+    ``taste/raw``, ``taste/normalised``, ``taste/weighted`` and its own parts as ``taste/NAME``."""
 
     def __init__(self, config: CompositeConfig, rewards: Mapping[str, Any]) -> None:
         self.config, self.rewards = config, dict(rewards)
@@ -164,8 +161,7 @@ class Normaliser:
         self.learns = settings.normalise == "zscore" and settings.statistics == "running"
 
     def __call__(self, raw: Raw) -> list[float | None]:
-        """Normalised scores. Running statistics are those of earlier calls, so that a score does not depend on its
-        batch; only the first call, which has none, uses its own."""
+        """Normalised scores by statistics of earlier calls (the first uses its own), so that batches do not matter."""
         scores = [score for score in raw if score is not None]
         first = self.learns and self.statistics.count < 2
         if first:

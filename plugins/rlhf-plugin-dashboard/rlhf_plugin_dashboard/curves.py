@@ -28,11 +28,8 @@ TURN = 1000
 
 @dataclass
 class RunData:
-    """One run's files, followed.
-
-    A cursor is a text ``epoch.count``: a reader who gives the last one gets what came since; with a cursor of an
-    earlier epoch (the run was resumed from an earlier step), or none, everything.
-    """
+    """One run's files, followed. A cursor ``epoch.count`` gets what came since; an earlier epoch's (the run was resumed
+    from an earlier step), or none, gets everything."""
 
     path: Path
     _rows: list[dict[str, float]] = field(default_factory=list)

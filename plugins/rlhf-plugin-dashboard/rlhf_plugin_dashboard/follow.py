@@ -24,8 +24,7 @@ class Increment:
 
 @dataclass
 class Follower:
-    """Position in one file, which may not be there yet. At most about ``newest`` bytes are read at once, those at the
-    end."""
+    """Position in one file, which may not be there yet; at most the ``newest`` bytes are read at once."""
 
     path: Path
     newest: int | None = None

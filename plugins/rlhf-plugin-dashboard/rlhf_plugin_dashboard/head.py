@@ -26,11 +26,7 @@ QUIET_S = 120.0
 
 @dataclass(frozen=True)
 class Head:
-    """One line of the list.
-
-    Example:
-        Head("grpo-20260131-142501", "running", algorithm="grpo", step=12, steps=40, metric="reward/mean", value=0.4)
-    """
+    """One line of the list."""
 
     name: str
     """Folder, relative to the one asked for."""

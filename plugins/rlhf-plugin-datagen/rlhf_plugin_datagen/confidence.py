@@ -39,8 +39,7 @@ def score_difference(chosen: Score, rejected: Score) -> float | None:
 def confidences(
     margins: Sequence[float | None], pairs: Sequence[PreferencePair], by: By, seed: int
 ) -> list[float | None]:
-    """What pairs are ranked by. ``absolute``: the margin's size. ``signed``: the margin, so that pairs whose label the
-    model denies come last. ``random``: a number that the pair's id and the seed alone decide."""
+    """What pairs are ranked by: ``absolute`` margin, ``signed`` margin, or ``random`` by id and seed."""
     if by == "random":
         return [request_seed(seed, "filter", p.id) / 2**63 for p in pairs]
     if by == "absolute":

@@ -18,11 +18,7 @@ from rlhf_core.data import PreferencePair
 
 @dataclass(frozen=True)
 class Training:
-    """One reward model to train.
-
-    Example:
-        Training("cycle1", 1, "top 50% by cycle-0 margin")
-    """
+    """One reward model to train."""
 
     name: str
     cycle: int

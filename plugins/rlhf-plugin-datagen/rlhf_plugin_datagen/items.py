@@ -16,11 +16,7 @@ from rlhf_plugin_rubric.rubric import Rubric
 
 @dataclass(frozen=True)
 class Item:
-    """A prompt to make a row of, and for grades the response if there is one.
-
-    Example:
-        Item("pets/17", ({"role": "user", "content": "Which pet does Ann have?"},))
-    """
+    """A prompt to make a row of, and for grades the response if there is one."""
 
     id: str
     prompt: tuple[Message, ...]

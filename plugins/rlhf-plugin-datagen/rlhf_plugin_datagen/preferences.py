@@ -17,10 +17,7 @@ Say in one sentence why, and name the principle."""
 
 
 def preferences(items: Sequence[Item], generator: Meter, judge: Meter, settings: Settings) -> list[ItemResult]:
-    """Two responses each; a judge with the constitution says which is better and why, asked in both orders.
-
-    A verdict that changes with the order, or a tie, is no preference.
-    """
+    """Two responses each, compared in both orders; a tie or a verdict that changes is no preference."""
     replies = two_responses(items, generator, settings)
     texts = {item.id: [reply_text(reply) for reply in replies[item.id]] for item in items}
     reasons = {item.id: unusable(replies[item.id], settings) for item in items}

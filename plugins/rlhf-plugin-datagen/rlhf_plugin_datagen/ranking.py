@@ -126,10 +126,7 @@ def score(
 def ranked(
     prompts: Sequence[Prompt], rollouts: Sequence[Rollout], values: Sequence[float | None], n: int
 ) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """One row for each prompt whose best and worst answer differ; why the others have none.
-
-    Of equal scores the first answer counts. No ``margin`` is written: a Bradley-Terry loss would ask for it.
-    """
+    """A row per prompt whose best and worst (of equals the first) differ; why others have none. No ``margin``."""
     rows: list[dict[str, Any]] = []
     left_out: Counter[str] = Counter()
     for at, prompt in enumerate(prompts):

@@ -18,10 +18,8 @@ PATIENCE = 64
 
 
 def run(job: Job, say: Callable[[str], None]) -> dict[str, Any]:
-    """Ask about every prompt that is not done, batch by batch; each batch is durable before the next is asked.
-
-    Stops early when not one question of a batch was answered, and says why. Errors may be the items' own (a prompt
-    beyond a judge's context), so what comes after them is asked, until there are ``PATIENCE`` such items in a row."""
+    """Ask about every prompt that is not done, each batch durable before the next. Stops where a whole batch, and
+    ``PATIENCE`` items in a row, had no answer, and says why."""
     store = Store(job.output, job.output_settings())
     components: list[Any] = []
     try:

@@ -64,11 +64,7 @@ class Meter:
 
 @dataclass
 class Estimate:
-    """What asking would take, before anything is asked. Tokens are a guess from characters; answers count in full.
-
-    Example:
-        Estimate().add(characters=400, max_tokens=256)
-    """
+    """What asking would take; tokens are a guess from characters, answers count in full."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -102,8 +98,7 @@ class Estimate:
 
 
 def estimate_for(config: ComponentConfig) -> Estimate:
-    """An empty estimate at the component's prices: ``config.price`` with ``input`` and ``output``, if it has one, of
-    which message batches (``config.batches``) cost ``config.batch_price``."""
+    """An empty estimate at ``config.price``; message batches (``config.batches``) cost ``config.batch_price``."""
     price = getattr(config, "price", None)
     share = float(getattr(config, "batch_price", 1.0)) if getattr(config, "batches", False) else 1.0
     prices = None if price is None else (share * float(price.input), share * float(price.output))

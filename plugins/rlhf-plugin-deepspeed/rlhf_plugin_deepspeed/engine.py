@@ -34,11 +34,8 @@ def import_deepspeed(device_type: str) -> Any:
 
 
 def settings(config: DeepSpeedConfig) -> dict[str, Any]:
-    """What DeepSpeed is told.
-
-    Layers are gathered when they are called and at no other time: gathering ahead follows a trace of earlier calls, and
-    ranks whose traces differ would wait for each other for ever.
-    """
+    """DeepSpeed's settings; layers are gathered only when called, as prefetching by traces that differ between ranks
+    would hang."""
     zero: dict[str, Any] = {
         "stage": config.stage,
         "overlap_comm": False,
@@ -71,10 +68,7 @@ def settings(config: DeepSpeedConfig) -> dict[str, Any]:
 def make_engine(
     deepspeed: Any, config: DeepSpeedConfig, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None
 ) -> Any:
-    """An engine around a module, which it changes in place.
-
-    Without an optimizer only its forwards are to be called (stage 3).
-    """
+    """An engine around a module, changed in place; without an optimizer only for forwards (stage 3)."""
     with local_rank():
         engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(config))
     return engine

@@ -1,8 +1,5 @@
-"""Moments between DeepSpeed's fragments and the rows by which checkpoints hold them.
-
-Checkpoints hold what torch's AdamW has: of every parameter, under its place in the plan, moments of its shape, whose
-rows ranks have divided among them. One parameter at a time is whole on every rank while it is laid anew.
-"""
+"""Moments between DeepSpeed's fragments and checkpoints, which hold torch's AdamW: of every parameter moments of its
+shape, rows divided among ranks. One parameter at a time is whole on every rank while it is laid anew."""
 
 from __future__ import annotations
 

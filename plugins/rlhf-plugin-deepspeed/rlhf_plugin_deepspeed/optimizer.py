@@ -38,12 +38,8 @@ class ZeroOptimizer:
             group["lr"] = group["base_lr"] * (critic_factor if group["apart"] else factor)
 
     def micro_batch_done(self) -> None:
-        """Count what the backward did not reach.
-
-        From stage 2 on each micro-batch's gradients are added over ranks and onto a buffer of the update before: one
-        that a later micro-batch reaches first would be added to what the buffer still holds. In stage 1 they are added
-        up by parameter, and over ranks at the end.
-        """
+        """Count what the backward did not reach: from stage 2 on a parameter that a later micro-batch reaches first
+        would be added to what the buffer still holds of the update before."""
         if self.strategy.config.stage > 1:
             self._unreached += len(self._group_of) - len(self._reached)
             self._reached.clear()

@@ -29,11 +29,8 @@ log = logging.getLogger(__name__)
 
 
 class Zero3(Zero):
-    """Every rank holds a part of each weight, of its gradient and of its moments.
-
-    What is outside of decoder layers (embedding, head, last norm) stays whole between steps: the head runs on chunks of
-    tokens, whose number differs between ranks, and keeps its weight for a gradient of its own.
-    """
+    """Every rank holds a part of each weight, of its gradient and of its moments; what is outside of decoder layers
+    (embedding, head, last norm) stays whole between steps, as the head runs on different numbers of chunks."""
 
     def __init__(self, config: DeepSpeedConfig, ranks: Any) -> None:
         super().__init__(config, ranks)

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 
 class Zero(OnRanks):
-    """Every rank holds a part of the moments, and in stage 2 of the gradients.
-
-    Modules are not wrapped: DeepSpeed hangs its hooks on them, and is told of backwards and steps here.
-    """
+    """Every rank holds a part of the moments, and in stage 2 of the gradients; DeepSpeed hooks into modules
+    unwrapped."""
 
     def __init__(self, config: DeepSpeedConfig, ranks: Any) -> None:
         super().__init__(ranks)

@@ -20,11 +20,7 @@ START = "start"
 
 @dataclass(frozen=True)
 class Proposal:
-    """One answer of the judge.
-
-    Example:
-        Proposal("3/0", 3, 0, "2/5", ("2/0",), [...], "```python ...", "ok", "", 812, 640, 0.004, False)
-    """
+    """One answer of the judge."""
 
     id: str
     """``ROUND/SLOT``."""
@@ -46,11 +42,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an answer is worth.
-
-    Example:
-        Verdict("3/0", 582.0, "ok", {"valid": 1.0}, "", "points = ...")
-    """
+    """What an answer is worth."""
 
     id: str
     score: float | None

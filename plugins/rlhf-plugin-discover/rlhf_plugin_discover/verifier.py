@@ -41,8 +41,7 @@ _leave()
 
 
 class Construction:
-    """See :class:`LeftBehindConfig`, whose ``checker()`` returns what a value is worth or raises ValueError with the
-    reason."""
+    """See :class:`LeftBehindConfig`, whose ``checker()`` returns a value's worth or raises ValueError."""
 
     def __init__(self, config: LeftBehindConfig) -> None:
         self.config, self.check = config, config.checker()
@@ -51,10 +50,8 @@ class Construction:
         self.leave = LEAVE.format(name=config.variable, mark=MARK)
 
     def verify(self, sample: Sample) -> Score:
-        """The value's worth; 0.0 where the program fails or its value is not valid, with the exact reason as detail.
-
-        Parts: ``format`` (a program was found), ``ran``, ``valid``, ``timeout``, ``run_s``, ``check_s``.
-        """
+        """The value's worth, or 0.0 with the reason; parts ``format``, ``ran``, ``valid``, ``timeout``, ``run_s``,
+        ``check_s``."""
         parts = {"format": 0.0, "ran": 0.0, "valid": 0.0, "timeout": 0.0}
         code = program(sample.completion, self.config.extract)
         if code is None:

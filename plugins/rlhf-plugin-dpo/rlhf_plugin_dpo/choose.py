@@ -22,11 +22,9 @@ TIE = 1e-12
 def choose_pairs(
     groups: Sequence[PromptGroup], rollouts: Sequence[Rollout], scores: Sequence[Score], margin: float, iteration: int
 ) -> tuple[list[tuple[PairItem, int, int]], Counter[str]]:
-    """The best and the worst completion of every prompt, by score (of equals the first), if more than ``margin`` apart.
-
-    Returns (pair, index of the chosen rollout, index of the rejected one) of every prompt that has such a pair, and how
-    many have none, by reason: ``pairs_unscored``, ``pairs_tied``, ``pairs_below_margin``, ``pairs_identical``.
-    """
+    """(pair, chosen index, rejected index) of every prompt whose best and worst scores are more than ``margin`` apart,
+    and how many have none, by reason (``pairs_unscored``, ``pairs_tied``, ``pairs_below_margin``,
+    ``pairs_identical``)."""
     pairs: list[tuple[PairItem, int, int]] = []
     dropped: Counter[str] = Counter()
     first = 0

@@ -257,10 +257,7 @@ class IterativeTrainer(RolloutTrainer):
 
 
 def win_rate_over(before: Any, now: Any) -> float | None:
-    """Win rate over the start: by the gold score where there is one, else by the run's reward; ties count half.
-
-    Prompts without both scores are left out; None if none is left.
-    """
+    """Win rate over the start by the gold score, else the run's reward, ties as half; None without scores."""
     if before is None or now is None:
         return None
     have_golds = now.golds and before.golds

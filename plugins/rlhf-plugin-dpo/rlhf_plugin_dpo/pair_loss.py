@@ -18,12 +18,8 @@ class PairLoss:
         self.config = config
 
     def __call__(self, batch: PairBatch) -> LossOutput:
-        """Return ``loss_B`` and its metrics.
-
-        ``chosen_B`` and ``rejected_B`` are summed logprobs; without reference logprobs those of the reference count
-        as 0 (every text equally likely). Rewards are ``beta h`` (``beta`` times what the loss compares, where it
-        ignores the reference).
-        """
+        """Return ``loss_B`` and its metrics from summed logprobs; without a reference those count as 0. Rewards are
+        ``beta h``, or ``beta`` times what a loss without reference compares."""
         w_B, l_B = self._compared(batch)
         beta: f.Beta = self.config.beta if batch.beta_scale_B is None else self.config.beta * batch.beta_scale_B
         loss_B = self._loss(w_B, l_B, beta, batch)
@@ -103,11 +99,8 @@ def of_difference(config: c.DifferenceConfig, d_B: torch.Tensor, beta: f.Beta) -
 def metrics(
     batch: PairBatch, w_B: torch.Tensor, l_B: torch.Tensor, beta: f.Beta
 ) -> dict[str, tuple[torch.Tensor | float, torch.Tensor | float]]:
-    """Rewards of both sides, their margin, how often it is positive (ties count half), and logprobs; (sum, pairs) each.
-    The margins are those of the pairs themselves also where the loss compares others (AOT).
-
-    Before the first update every margin is 0 but for rounding, which decides nothing: see :data:`TIE`.
-    """
+    """Rewards of both sides, their margin (of the pairs, also for AOT), how often it is positive (ties count half, see
+    :data:`TIE`), and logprobs; (sum, pairs) each."""
     count = float(len(w_B))
     chosen_B, rejected_B, gap_B = beta * w_B, beta * l_B, w_B - l_B
     margin_B = chosen_B - rejected_B

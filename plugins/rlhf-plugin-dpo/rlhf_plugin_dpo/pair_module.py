@@ -16,10 +16,8 @@ from rlhf_plugin_dpo.items import Side, sides_of
 
 
 class PairModule(torch.nn.Module):
-    """A policy and how the logprobs of pairs are computed.
-
-    With ``conversation`` the supervised term covers the prompt too (ORPO); the chosen side's prompt is then not shared.
-    """
+    """A policy and how the logprobs of pairs are computed; with ``conversation`` the supervised term covers the chosen
+    prompt too (ORPO), which is then not shared."""
 
     def __init__(
         self,

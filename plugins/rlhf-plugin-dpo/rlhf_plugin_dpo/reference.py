@@ -28,10 +28,7 @@ FOLDER = "reference"
 def side_logprobs(
     model: Any, sides: Sequence[Side], strategy: Strategy, ld_alpha: float, paths: ForwardOptions, micro_batch_size: int
 ) -> list[float]:
-    """Summed logprob of each side under the reference that an untrained policy holds (with LoRA: its adapter off).
-
-    All ranks call it. Of a policy that has no weights yet each rank reads its part for as long as this takes.
-    """
+    """Summed logprob of each side under the reference that an untrained policy holds; all ranks call it."""
     adapter = hasattr(model, "disable_adapter")
     if has_no_weights(model):
         frozen = copy.deepcopy(model).requires_grad_(False)
@@ -53,10 +50,7 @@ def cached_logprobs(
     paths: ForwardOptions,
     micro_batch_size: int,
 ) -> list[float]:
-    """:func:`side_logprobs` over all ranks, from the run's folder if it has them for these very tokens.
-
-    All ranks call it before the policy is trained.
-    """
+    """:func:`side_logprobs`, or those of the run's folder for these tokens; all ranks call it before training."""
     folder = cache_folder(ctx, split, sides, ld_alpha)
     strategy = ctx.strategy
     rank, world = strategy.rank, strategy.world_size

@@ -134,11 +134,8 @@ class UnpairedTask(PairTask):
 
 
 def mismatched_sides(sides: Sequence[Side], limit: int, seed: int) -> list[Side]:
-    """Each prompt with the response of another example that has another prompt; cut to ``limit`` tokens.
-
-    That is the next such example in a seeded permutation: in the order of the rows, where pairs were split up, it
-    would always be the next pair's desirable response, and the KL that of desirable responses alone.
-    """
+    """Each prompt with the next response, in a seeded permutation, to another prompt, cut to ``limit`` tokens; in the
+    order of the rows it would always be a desirable one."""
     order = np.random.default_rng(seed).permutation(len(sides)).tolist()
     following: dict[int, int] = {}  # place in the order -> next place with another prompt; twice around the circle
     for place in reversed(range(2 * len(order))):
@@ -161,8 +158,7 @@ class UnpairedTrainer(OfflineTrainer):
         self.settings = config
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
-        """Beta of the step, and the KL: the mean of ``log pi - log pi_ref`` of the mismatched responses over the batch,
-        at least 0, without gradient."""
+        """Beta of the step, and the KL: mean ``log pi - log pi_ref`` of mismatched responses, at least 0, detached."""
         scale = beta_scale(self.settings.beta_schedule, step, self.steps)
         kl = self._kl(items) if getattr(self.ctx.config.loss, "uses_kl", False) else None
         return [replace(i, kl=kl, beta_scale=scale) for i in items]

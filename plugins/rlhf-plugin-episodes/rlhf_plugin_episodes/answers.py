@@ -159,10 +159,8 @@ class Answers:
         return min(self.config.call_timeout_s, max(self.config.episode_timeout_s - episode.seconds, 0.001))
 
     def _ready(self, episodes: Sequence[Episode]) -> list[Reply]:
-        """Reset the environments of episodes that have none yet, and bring them to where the episode is.
-
-        One that answers otherwise than it did is at fault: what it says from there on is about another episode.
-        """
+        """Bring each episode's environment to where the episode is; one that answers otherwise than before is at
+        fault."""
         replies = {n: Reply() for n in range(len(episodes))}
         fresh = [n for n, episode in enumerate(episodes) if not episode.ready]
         resets = [(episodes[n].process, _reset(episodes[n]), self.config.setup_timeout_s) for n in fresh]

@@ -107,8 +107,7 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
         return (*(tool.spec() for tool in self.tools), *(spec for file in self.files for spec in specs_in(file)))
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse prompts of a run that offer other tools than these, which nothing would answer. Of a dry run rows to
-        be downloaded are not read."""
+        """Refuse prompts that offer tools other than these; a dry run reads no rows that must be downloaded."""
         super().preflight(ctx)
         if not self.offered():
             raise ConfigError(f"environment '{self.name}' has no tools", fix="--set 'environment.tools=[calculator]'")

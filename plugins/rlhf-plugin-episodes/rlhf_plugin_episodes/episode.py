@@ -29,8 +29,7 @@ STOPPED = "stopped"
 
 @dataclass(eq=False)
 class Episode:
-    """What has been written and read so far; each turn's seed is derived from the episode's. ``budget`` is of all
-    tokens, results included; ``context`` the most that the policy reads at once."""
+    """What was written and read so far; ``budget`` counts all tokens, ``context`` those read at once."""
 
     group: PromptGroup
     index: int
@@ -109,11 +108,8 @@ class Episode:
         self.messages.append(message)
 
     def was_told(self, ids: Sequence[int], turns: Sequence[Turn], *, new_context: bool) -> bool:
-        """Add what the policy reads before its next turn; False, and nothing added, if that leaves it no room.
-
-        ``ids`` are appended, masked; with ``new_context`` they are all that the policy is fed from here on. ``turns``
-        say the same; the tokens are the first one's, for the template writes them as one.
-        """
+        """Add what the policy reads next, masked; False, and nothing added, where there is no room. With
+        ``new_context`` the policy is fed ``ids`` alone; ``turns`` say the same, with the tokens at the first one."""
         start = len(self._ids)
         if (self.context - len(ids) if new_context else self.left - len(ids)) < 1 or self.budget - start < 1:
             return False

@@ -65,8 +65,7 @@ class _Pending:
 
 
 class EnvironmentHost:
-    """Holds the process that builds the environment, and asks those that it forks; ``parallel`` requests are answered
-    at a time."""
+    """Holds the process that builds the environment, and asks those that it forks, ``parallel`` at a time."""
 
     def __init__(self, spec: Mapping[str, Any], label: str, parallel: int, start_timeout_s: float) -> None:
         self.spec, self.label, self.parallel, self.start_timeout_s = dict(spec), label, parallel, start_timeout_s
@@ -83,8 +82,7 @@ class EnvironmentHost:
             raise
 
     def ask(self, requests: Sequence[tuple[EpisodeProcess, Mapping[str, Any], float]]) -> list[Reply]:
-        """One reply per (process, message, seconds), in order; what is late is killed with all that it started.
-        Several threads may ask at a time, each for episodes of its own."""
+        """One reply per (process, message, seconds), in order; what is late is killed with all that it started."""
         with selectors.DefaultSelector() as selector:
             waiting = deque(_Pending(n, *request) for n, request in enumerate(requests))
             replies: dict[int, Reply] = {}

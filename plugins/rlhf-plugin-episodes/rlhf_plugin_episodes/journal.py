@@ -17,11 +17,7 @@ from rlhf_core.data import write_text
 
 
 class Journal:
-    """Answers of one process of a run; without a folder nothing is kept.
-
-    Two files: the answers since the last checkpoint, and those before it back to the checkpoint before. A resumed run
-    begins with one file of both.
-    """
+    """Answers of one process of a run since the last checkpoint, and back to the one before; no folder, no files."""
 
     def __init__(self, folder: Path | None, rank: int = 0) -> None:
         self.folder = None if folder is None else folder / "episodes"
@@ -48,10 +44,7 @@ class Journal:
             self._kept.setdefault(row["key"], {}).update(row)
 
     def _gather(self) -> None:
-        """All that is kept becomes one current file, so that it outlives the next checkpoint.
-
-        The last process may have been killed after it began a checkpoint and before that was whole, or within a line.
-        """
+        """Make one current file of all, also after a kill within a checkpoint or a line."""
         previous, current = self._files()
         write_text(current, "".join(json.dumps(row) + "\n" for row in self._kept.values()))
         previous.unlink(missing_ok=True)

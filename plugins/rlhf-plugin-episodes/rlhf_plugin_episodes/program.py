@@ -233,11 +233,8 @@ class _Programs:
         self._events.put((talk, error))
 
     def waiting(self) -> list[Conversation]:
-        """The episodes that ask the policy, in their order, once all others have ended; [] once all have.
-
-        Raises:
-            Exception: what a program raised.
-        """
+        """The episodes that ask, in order, once all others have ended; [] once all have; raises what a program
+        raised."""
         asking: list[Conversation] = []
         while self._running:
             try:

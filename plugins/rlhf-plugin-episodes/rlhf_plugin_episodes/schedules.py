@@ -22,8 +22,7 @@ STEPS = 4
 
 
 class Turns:
-    """Samples turns: of the engine's stream where it has one, else in one call for all; ``most`` tokens of one turn,
-    None leaves it the rest of the episode's."""
+    """Samples turns of at most ``most`` tokens (None: the rest), by the engine's stream or in one call for all."""
 
     def __init__(self, engine: RolloutEngine, sampling: SamplingParams, version: int, most: int | None) -> None:
         self.engine, self.sampling, self.version, self.most = engine, sampling, version, most
@@ -80,10 +79,7 @@ def play_by_count(agent: MultiTurnAgent, episodes: Sequence[Episode], turns: Tur
 
 
 def play_as_ready(agent: MultiTurnAgent, episodes: Sequence[Episode], turns: Turns, version: int) -> None:
-    """Whoever has its results is decoded; one that waits for a tool holds no row, and nobody waits for it.
-
-    An engine without streams is asked as by :func:`play_by_count`.
-    """
+    """Whoever has its results is decoded; an engine without streams is asked as by :func:`play_by_count`."""
     stream = turns.stream
     if stream is None:
         play_by_count(agent, episodes, turns, version)

@@ -27,10 +27,7 @@ def compare(
     seed: int,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """One row per prompt: the share that our response won in both orders as ``outcome``; resumable.
-
-    ``outcome`` is None unless both orders got an answer; equal responses are a tie and cost no question.
-    """
+    """One row per prompt, resumable: the share won in both orders as ``outcome``, None without both answers."""
     rows = list(read_jsonl(file))
     out = JsonlFile.resume(file)
     try:

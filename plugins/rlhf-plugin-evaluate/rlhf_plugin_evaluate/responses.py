@@ -62,8 +62,7 @@ def answer_all(name: str, model: ModelConfig, setup: EvaluationSetup, file: Path
 
 
 def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, setup: EvaluationSetup, form: Any) -> list[Row]:
-    """Rows of some prompts, of which the first is number ``start``; seeds depend on the number alone, so that every
-    policy is drawn with the same ones."""
+    """Rows of some prompts from number ``start``, which alone decides the seeds: every policy has the same."""
     formatter = Formatter(policy.tokenizer, form)
     seeds = [request_seed(setup.seed, "evaluate", start + i) for i in range(len(prompts))]
     requests = [RolloutRequest(p.id, formatter.encode_prompt(p), 0, s) for p, s in zip(prompts, seeds)]
@@ -99,10 +98,7 @@ def score_row(score: Score | None) -> Row:
 
 @torch.inference_mode()
 def kl_rows(rollouts: Sequence[Rollout], setup: EvaluationSetup) -> list[Row]:
-    """KL(policy || reference) of each completion in nats: ``kl_k3`` summed over tokens, ``kl`` the plain log-ratio.
-
-    Both have the KL of the whole completion as their mean; k3 varies less and is never negative.
-    """
+    """KL(policy || reference) of each completion in nats: ``kl_k3`` (never negative) summed over tokens, and ``kl``."""
     if setup.reference is None:
         return [{}] * len(rollouts)
     rows: list[Row] = []

@@ -104,10 +104,7 @@ class Fsdp(OnRanks):
         self.ranks.backward(loss)
 
     def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm over all ranks' shards; returns the norm before clipping.
-
-        The squares are added here, not by DTensor: shards of an offloaded model lie where no collective runs.
-        """
+        """Clip the norm over all ranks' shards (which may be offloaded, so not by DTensor); returns the norm before."""
         shards = [_local(p.grad) for p in module.parameters() if p.grad is not None]
         norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in shards]
         with self.ranks._waiting("adding gradients"):  # on a GPU the first number that is read waits for them
@@ -138,8 +135,7 @@ class Fsdp(OnRanks):
     def load_optimizer_state(
         self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
     ) -> None:
-        """Restore them; whole ones of another strategy, and each rank's own parts, as checkpoints of before held
-        them for as many ranks."""
+        """Restore whole moments of another strategy, or each rank's own parts of a checkpoint for as many ranks."""
         parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
 
         def laid(value: Any, like: Any) -> Any:
@@ -166,11 +162,8 @@ def _units(module: torch.nn.Module) -> list[FSDPModule]:
 
 
 def _forget_forwards(module: torch.nn.Module) -> None:
-    """Let no backward follow forwards that had no gradient.
-
-    FSDP2 notes every forward until the next backward, which gathers one unit ahead in the order of the notes. Where
-    ranks made different numbers of forwards, as sampling does, their gathers would differ, and the backward hang.
-    """
+    """Let no backward follow forwards without gradient: FSDP2 gathers a unit ahead in the order of all forwards, whose
+    number differs between ranks that sample, and would hang."""
     for unit in _units(module):
         state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
         state._comm_ctx.post_forward_order.clear()

@@ -52,12 +52,8 @@ def one_each(count: int, value_of: Mapping[int, float]) -> list[float | None]:
 
 
 def spread(values_N: Array, relative_floor: float = RELATIVE_FLOOR, least: float = 0.0) -> float:
-    """Standard deviation (n - 1), and 0 where it is not one: fewer than two values, or nothing but rounding.
-
-    Up to ``relative_floor`` of the largest value's size it is rounding (scores are often float32, whose residue divided
-    by itself would be an advantage of full size), as it is up to ``least`` where values are differences of larger
-    numbers.
-    """
+    """Standard deviation (n - 1); 0 for fewer than two values and where it is but rounding: up to ``relative_floor`` of
+    the largest value's size, or up to ``least`` where values are differences of larger numbers."""
     if len(values_N) < 2:
         return 0.0
     std = float(values_N.std(ddof=1))

@@ -56,8 +56,7 @@ def output(
     held_BT: torch.Tensor,
     clipped_BT: torch.Tensor | None = None,
 ) -> LossOutput:
-    """The loss with its metrics; ``log_ratios_clamped``, the number of log ratios held at their limit, is its own
-    weight: none is no metric of an update."""
+    """The loss with its metrics; ``log_ratios_clamped`` is its own weight, so that none is no metric."""
     token_count, zeros_BT = batch.mask_BT.sum(), torch.zeros_like(ratio_BT)
     metrics: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {
         "importance_ratio": (torch.where(batch.mask_BT, ratio_BT.detach(), zeros_BT).sum(), token_count)

@@ -25,16 +25,12 @@ POLICY = "assistant"
 
 
 class TurnAdvantage:
-    r""":math:`A_{ik} = G_{ik} - b_{ik}` for turn k of episode i, the same for all tokens of the turn.
-
-    :math:`G_{ik} = \sum_{l \ge k} \gamma^{l - k} r_{il}` is what the turn and later ones were paid: the scores of the
-    turns, times ``turn_weight``, and in the last the episode's score, times ``outcome_weight``. The baseline
-    :math:`b_{ik}` is the mean of :math:`G_{jk}` over the group's *other* episodes that have a turn k; if none has, the
-    mean of what their last turns brought. It depends on other episodes alone, so that the expected gradient is the true
-    one although the policy decides when to stop. A mean over all episodes that got as far, this one among them, would
-    shrink a late turn's gradient by (n - 1) / n of the n that are left, to nothing where one is left; a standard
-    deviation per turn would weigh it by what the survivors happen to score.
-    """
+    r""":math:`A_{ik} = G_{ik} - b_{ik}` for turn k of episode i, the same for all tokens of the turn. :math:`G_{ik} =
+    \sum_{l \ge k} \gamma^{l - k} r_{il}` is what the turn and later ones were paid: the scores of the turns, times
+    ``turn_weight``, and in the last the episode's score, times ``outcome_weight``. The baseline :math:`b_{ik}` is the
+    mean of :math:`G_{jk}` over the group's *other* episodes that have a turn k; if none has, the mean of what their
+    last turns brought. Without the episode itself and without a standard deviation, late turns that few episodes reach
+    keep their size."""
 
     def __init__(self, config: TurnConfig, ctx: BuildContext) -> None:
         self.config = config
@@ -97,8 +93,7 @@ def turn_scores(rollout: Rollout) -> Array:
 
 
 def by_turn(values_K: Array, rollout: Rollout) -> float | npt.NDArray[np.float32]:
-    """Each turn's number at its tokens, ``[T]``; what answers a turn has that turn's, and is masked. One number where
-    the rollout has no turns."""
+    """Each turn's number at its tokens, ``[T]``, and at what answers it (masked); one number without turns."""
     if not rollout.turns:
         return float(values_K[0])
     first = [0, *starts(rollout)[1:], len(rollout.completion_ids)]

@@ -23,8 +23,7 @@ class Divergence:
         self.memory: dict[str, Any] = {}
 
     def read(self, row: Row) -> tuple[dict[str, float], Finding | None]:
-        """Reads ``proxy``, ``proxy_std``, ``second``, ``second_std`` and, where known, ``second_count``; see
-        :class:`DivergenceConfig`."""
+        """Reads ``proxy``, ``second``, their ``_std`` and ``second_count``; see :class:`DivergenceConfig`."""
         values = [number(row, k) for k in ("proxy", "second", "proxy_std", "second_std")]
         if any(v is None for v in values):
             return {}, None

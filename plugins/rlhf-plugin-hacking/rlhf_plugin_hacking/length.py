@@ -30,8 +30,7 @@ class Length:
         self.memory: dict[str, Any] = {}
 
     def read(self, row: Row) -> tuple[dict[str, float], Finding | None]:
-        """Reads lengths and rewards, ``second`` and the sums of :func:`length_slope` where they are there; see
-        :class:`LengthConfig`."""
+        """Reads lengths and rewards, ``second`` and the sums of :func:`length_slope`; see :class:`LengthConfig`."""
         length, reward, std = (number(row, k) for k in ("completion_length/mean", "reward/mean", "reward/std"))
         if length is None or length <= 0:
             return {}, None
@@ -104,10 +103,8 @@ class Length:
 
 
 def length_slope(scored: Sequence[tuple[Rollout, Score]]) -> Mapping[str, float]:
-    """Sums over a step of how scores and lengths vary together within prompts; {} if no prompt has two that differ.
-
-    Only completions that ended by themselves count: one that was cut off is often wrong because of that.
-    """
+    """Sums over a step of how scores and lengths vary together within prompts; {} where no two differ. Only completions
+    that ended by themselves count."""
     groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for rollout, score in scored:
         if score.ok and score.value is not None and rollout.finish_reason.value != "length":

@@ -187,8 +187,7 @@ class Distribution:
         self.memory: dict[str, Any] = {"warmup": [], "step": []}
 
     def read(self, row: Row) -> tuple[dict[str, float], Finding | None]:
-        """Moments instead of a histogram: with 64 scores in 10 bins the sampling noise of a histogram's KL is about as
-        large as what a run moves in its first steps."""
+        """Moments, not a histogram: with 64 scores its KL's noise is as large as what a run's first steps move."""
         centre, deviation = number(row, "reward/mean"), number(row, "reward/std")
         memory = self.memory
         if centre is None or deviation is None:
@@ -211,13 +210,9 @@ def pooled(rows: list[list[float]]) -> tuple[float, float]:
 
 
 def normal_kl(base: tuple[float, float], now: tuple[float, float]) -> float:
-    r"""KL(base || now) of two normal distributions given by mean and standard deviation, in nats.
-
-    .. math:: \log\frac{s_1}{s_0} + \frac{s_0^2 + (m_0 - m_1)^2}{2 s_1^2} - \frac{1}{2}
-
-    A spread of less than a tenth of the baseline's counts as that, since a reward that all completions get would
-    otherwise be infinitely far away.
-    """
+    r"""KL(base || now) of two normal distributions in nats: :math:`\log\frac{s_1}{s_0} + \frac{s_0^2 + (m_0 - m_1)^2}{2
+    s_1^2} - \frac{1}{2}`, with a spread of at least a tenth of the baseline's, so that equal rewards are not infinitely
+    far away."""
     (m0, s0), (m1, s1) = base, now
     s0 = max(s0, 1e-6)
     s1 = max(s1, 0.1 * s0)

@@ -26,11 +26,8 @@ class SecondReward:
         self._prompts: dict[str, Prompt] = {}
 
     def compare(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, float]:
-        """Mean and spread of both rewards over the same completions, evenly spaced over the step.
-
-        A completion that either reward has no score for is left out, ``second_missing`` counts those of the second
-        reward, and nothing else is returned if fewer than two are left.
-        """
+        """Mean and spread of both rewards over the same completions, evenly spaced over the step; without those that
+        lack a score (``second_missing`` counts the second's), and nothing else with fewer than two."""
         scored = [(r, s.value) for r, s in zip(rollouts, scores) if s.ok and s.value is not None]
         count = min(self.config.samples, len(scored))
         chosen = [scored[i * len(scored) // count] for i in range(count)]

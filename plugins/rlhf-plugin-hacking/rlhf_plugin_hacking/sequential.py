@@ -42,12 +42,9 @@ class Shift:
 
 
 def rises(values: Sequence[float] | Floats, alpha: float, skipped: int = 0, known_noise: float = 0.0) -> list[Shift]:
-    """The largest rise of the mean up to now, for each length of window that fits twice, shortest first.
-
-    ``values`` are readings, oldest first, without the run's first ``skipped``. ``alpha`` is the probability that any
-    call of a run returns a significant shift although the mean never rises, if readings scatter independently and about
-    normally; ``known_noise`` the standard error of one by the scores behind it, 0 where it is not known.
-    """
+    """The largest rise of the mean up to now, for each length of window that fits twice, shortest first. ``values`` are
+    readings without the run's first ``skipped``; ``alpha`` is the false-alarm probability of a run; ``known_noise`` the
+    standard error of one reading, 0 where unknown."""
     values_N = np.asarray(values, np.float64)
     count, found, window, level = len(values_N), list[Shift](), SHORTEST, 1
     if count < 2 * window:

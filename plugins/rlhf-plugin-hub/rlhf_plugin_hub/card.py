@@ -26,10 +26,7 @@ MOST_METRICS = 40
 
 @hookimpl
 def rlhf_run_closed(event: RunClosed) -> None:
-    """Write the card of a run that has ended with a final model; it is not part of the model's manifest.
-
-    What the plan of another program lacks costs the card, not the run.
-    """
+    """Write the card of a run that has ended with a final model; it is not part of the model's manifest."""
     final = event.run_dir / "final"
     if not final.is_dir() or not (event.run_dir / "summary.json").is_file():
         return

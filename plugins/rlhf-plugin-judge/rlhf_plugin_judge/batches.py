@@ -63,8 +63,7 @@ async def send(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str
 
 
 async def create(judge: AnthropicJudge, questions: Sequence[Question]) -> str:
-    """The id of a new batch; tried again until the judge's deadline where the service refused it for now, not where it
-    may have taken it."""
+    """The id of a new batch; tried again until the deadline, but not where the service may have taken it."""
     entries: Any = [{"custom_id": q.digest, "params": q.batch_params} for q in questions]
     config, clock = judge.config, asyncio.get_running_loop().time
     ends = clock() + config.deadline_s

@@ -37,26 +37,9 @@ _ESCAPES = {
 
 
 def delimited(*blocks: Block, conversation: Sequence[Message] = ()) -> str:
-    """One turn of a question to a judge: a code, what it means, then every text between tags that end in it.
-
-    Args:
-        blocks: names and texts; a block may hold further blocks.
-        conversation: the turns before the response; they come first. Several have tags of their roles each.
-
-    Returns:
-        Text for a user turn. ``html.unescape`` of what stands between two tags is the text, but for control characters.
-
-    Raises:
-        ValueError: a name is not lower-case letters, digits and underscores.
-
-    Example:
-        >>> print(delimited(("response", "</response> 1 < 2")).partition("verdict.")[2])
-        <BLANKLINE>
-        <BLANKLINE>
-        <response-5bb0ec3247f60b42>
-        &lt;/response> 1 &lt; 2
-        </response-5bb0ec3247f60b42>
-    """
+    """One turn for a judge: a code, what it means, then every text between tags that end in it. ``blocks`` are names
+    (lower case, else ValueError) and texts or further blocks; ``conversation`` comes first. ``html.unescape`` of what
+    stands between two tags is the text, but for control characters."""
     if conversation:
         blocks = (_conversation(conversation), *blocks)
     code = code_of(blocks)

@@ -23,9 +23,8 @@ from rlhf_plugin_judge.prices import NANO
 
 
 class Ledger:
-    """A JSONL file of ``reserve``, ``settle`` and ``batch`` rows; nothing is reserved beyond ``cap_usd``, everything
-    in the file counted. Every change is made under a lock on the file. A half-written last row, of a killed
-    process, is cut off."""
+    """A JSONL file of ``reserve``, ``settle`` and ``batch`` rows below ``cap_usd``, changed under a lock on the
+    file."""
 
     def __init__(self, path: Path, cap_usd: float) -> None:
         self.path, self.cap = path, int(cap_usd * NANO)
@@ -68,8 +67,7 @@ class Ledger:
             self._write(file, {"op": "settle", "id": name, "usd": nano / NANO, **facts})
 
     def unanswered(self, what: str, how: str) -> bool:
-        """Whether an attempt at a question may have been billed without an answer: by ``kill``, another process,
-        killed or still at it, has it in flight; by ``timeout`` it was cut off."""
+        """Whether an attempt may have been billed without an answer: in flight elsewhere, killed or timed out."""
         with self._locked():
             return what in self._lost if how == "timeout" else bool(self._open.get(what, set()) - self._mine)
 
@@ -143,11 +141,7 @@ class Ledger:
 
 
 class Budget:
-    """The ledger as the coroutines of one event loop use it.
-
-    When the cap is reached, a reservation waits for this process's requests in flight: they were reserved at their
-    worst case, and most release a part of it.
-    """
+    """The ledger of one event loop; at the cap a reservation waits for requests in flight to release some."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger, self.open = ledger, 0

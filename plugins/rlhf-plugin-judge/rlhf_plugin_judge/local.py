@@ -18,8 +18,7 @@ from rlhf_plugin_native.engine import NativeEngine
 
 
 class LocalJudge:
-    """Answers all requests of a call together; one answer does not depend on the others. Without a strategy in ``ctx``
-    an accelerator is taken if there is one."""
+    """Answers all requests of a call together, each independent; without a strategy it takes an accelerator."""
 
     def __init__(self, config: LocalConfig, ctx: BuildContext) -> None:
         device = str(ctx.strategy.device) if ctx.strategy is not None else None

@@ -43,8 +43,7 @@ UNKNOWN = (
 
 
 class PaidService(Generic[C]):
-    """Asks a model behind a service; the subclass knows the protocol. The run's folder takes the ledger,
-    ``ctx.report`` the totals, each judge's by itself."""
+    """Asks a model behind a service whose protocol the subclass knows; ``ctx.report`` gets the totals."""
 
     def __init__(self, config: C, key: SecretStr, ctx: BuildContext) -> None:
         self.config, self.secret, self.price = config, key, config.price
@@ -236,8 +235,7 @@ class PaidService(Generic[C]):
         usd: float,
         question: Question | None,
     ) -> ServiceReply:
-        """A reply whose tokens and cost are added to what this process took; one without text is missing, except
-        where calls of tools are an answer too."""
+        """A reply whose tokens and cost are counted; without text or calls it is missing."""
         size, tools = tokens.input + tokens.cache_write + tokens.cache_read, question is not None and question.tools
         for key, value in {"input_tokens": size, "output_tokens": tokens.output, "cost_usd": usd, "answers": 1}.items():
             self.counts[key] += value

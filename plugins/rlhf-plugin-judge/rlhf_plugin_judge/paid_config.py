@@ -154,7 +154,6 @@ class PaidConfig(ComponentConfig):
         _ = self.key(), self.price
 
     def build(self, ctx: BuildContext) -> Any:
-        """Return the judge, once the key and the price are known to be there; nothing is sent, and no thread started,
-        before the first question."""
+        """Return the judge once key and price are there; nothing is sent before the first question."""
         self.preflight(ctx)
         return self.service(ctx)

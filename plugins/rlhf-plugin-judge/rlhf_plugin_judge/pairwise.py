@@ -69,8 +69,7 @@ class Result:
 
 
 def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Asking) -> list[Outcome]:
-    """Ask about each match twice, once in each order; equal responses tie without a question. One outcome per match,
-    missing unless both orders have an answer."""
+    """Ask about each match in both orders; equal responses tie. An outcome is missing unless both have answers."""
     verdicts = iter(ask_json(judge, questions(matches, criterion, asking), better, asking.repair))
     return [Outcome(0.5) if m.first == m.second else outcome(next(verdicts), next(verdicts)) for m in matches]
 
@@ -115,8 +114,7 @@ def outcome(ab: Verdict[tuple[float, str]], ba: Verdict[tuple[float, str]]) -> O
 
 
 class PairwiseReward:
-    """Win share of each completion against others of its prompt; parts ``comparisons`` and ``flipped`` (their share in
-    which the position decided). It depends on the group by its nature, and on nothing else in the call."""
+    """Win share of each completion within its group; parts ``comparisons`` and ``flipped`` (position decided)."""
 
     def __init__(self, config: JudgeRewardConfig, judge: Judge) -> None:
         self.config, self.judge = config, judge
@@ -181,12 +179,9 @@ def in_words(row: Result) -> str:
 
 
 def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str, asking: Asking) -> dict[str, Any]:
-    """Ask about labelled pairs in both orders, and compare.
-
-    JSON values: ``accuracy`` (share of the ``judged`` that agree; a tie counts half) with its 95 % interval ``low`` to
-    ``high`` (Wilson 1927), NaN if nothing was judged; ``flipped`` (share of the judged in which the position decided),
-    ``ties`` (both orders called it even), ``missing`` (reason -> count), ``cost_usd``.
-    """
+    """Ask about labelled pairs in both orders. JSON values: ``accuracy`` of the ``judged`` (a tie counts half) with
+    Wilson's 95 % interval ``low`` to ``high``, shares ``flipped`` and ``ties``, ``missing`` (reason -> count),
+    ``cost_usd``."""
     outcomes = compare(judge, matches_of(pairs), criterion, asking)
     shares = [o.share for o in outcomes if o.share is not None]
     accuracy = sum(shares) / len(shares) if shares else math.nan

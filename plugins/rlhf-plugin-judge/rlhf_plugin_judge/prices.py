@@ -81,11 +81,8 @@ def cost(price: Price, tokens: Tokens, share: float = 1.0) -> int:
 
 
 def most(price: Price, texts: Iterable[str], max_tokens: int, share: float = 1.0) -> int:
-    """An upper bound of what one question can cost, in nano-dollars, before it is sent.
-
-    A token stands for at least one byte of UTF-8, so a text has at most as many tokens as bytes; all of the input may
-    be written to the prompt cache; and the answer may take all of ``max_tokens``.
-    """
+    """Most that a question can cost, in nano-dollars: a token per byte, all written to the cache, and
+    ``max_tokens``."""
     dearest = Price(input=max(price.input, price.writing), output=price.output)
     return cost(dearest, Tokens(input=most_tokens(texts), output=max_tokens), share)
 

@@ -19,8 +19,7 @@ def digest(question: Mapping[str, Any]) -> str:
 
 
 class Answers:
-    """One small file per answer, written whole or not at all, so that many processes may share the folder; None keeps
-    nothing."""
+    """One small file per answer, written whole, so that processes may share the folder; None stores nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder

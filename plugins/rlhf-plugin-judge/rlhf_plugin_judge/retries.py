@@ -40,10 +40,7 @@ def timed_out(error: Exception) -> bool:
 
 
 def retry_after(error: Exception) -> float | None:
-    """Seconds that the service asks to be left alone (``retry-after-ms``, or ``retry-after`` in seconds or as a date).
-
-    None if it did not say.
-    """
+    """Seconds that the service asks to be left alone (``retry-after-ms``, or ``retry-after``), or None."""
     headers = getattr(getattr(error, "response", None), "headers", {})
     try:
         if "retry-after-ms" in headers:
@@ -60,7 +57,6 @@ def retry_after(error: Exception) -> float | None:
 
 
 def wait_before(attempt: int, first_s: float, most_s: float, random: Any = random_module) -> float:
-    """Seconds before the next attempt: doubling with each that has failed before the last one, with half of it drawn
-    at random so that clients drift apart."""
+    """Seconds before the next attempt: doubled with each failed one, half of it drawn at random."""
     whole = min(most_s, first_s * 2.0**attempt)
     return whole * (0.5 + 0.5 * random.random())

@@ -54,12 +54,8 @@ def by_question(body: Mapping[str, Any]) -> str:
 
 @dataclass
 class Service:
-    """State of the stand-in; shared by its threads.
-
-    ``faults`` (fault -> share of the arrivals) are drawn from the seed, the question and how often it came;
-    ``retry_after`` is sent with 429, None leaves the header out; a hanging request is held ``hang_s``, then dropped;
-    ``polls`` says how often a batch is asked for before it has ended.
-    """
+    """State of the stand-in, shared by its threads. ``faults`` (fault -> share) are drawn from seed, question and
+    count; ``retry_after`` goes with 429; a hanging request is dropped after ``hang_s``; ``polls`` end a batch."""
 
     answer: Answer = lambda body: PLAIN
     faults: Mapping[str, float] = field(default_factory=dict)

@@ -86,11 +86,8 @@ def number(answer: dict[str, Any], key: str, low: float, high: float) -> float:
 def ask_json(
     judge: Judge, requests: Sequence[JudgeRequest], parse: Callable[[dict[str, Any]], T], repair: bool = True
 ) -> list[Verdict[T]]:
-    """Ask, and read each answer as one JSON object; one verdict per request, in order, with its status and the reason
-    where it is missing or unusable.
-
-    ``parse`` makes a value of the object, or raises :class:`Unusable`; ``repair`` asks once more then, saying why.
-    """
+    """Ask, and read each answer as one JSON object; a verdict per request with its status and the reason. ``parse``
+    makes a value of the object, or raises :class:`Unusable`; ``repair`` then asks once more."""
     replies = list(judge.ask(requests))
     verdicts = [read(reply, parse) for reply in replies]
     to_repair = [i for i, (v, r) in enumerate(zip(verdicts, replies)) if v.status is not ScoreStatus.OK and r.ok]

@@ -21,11 +21,7 @@ VAGUE = frozenset(
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a table.
-
-    Example:
-        Entry("TRL", ("learning_rate",), ("trainer.optimizer.learning_rate",), "same")
-    """
+    """One row of a table."""
 
     peer: str
     keys: tuple[str, ...]

@@ -153,11 +153,8 @@ class Decoder:
         self.request = self.count = self.held = np.zeros(0, dtype=np.int64)
 
     def run(self, ended: Ended | None = None, every_s: float = 2.0, token: Token | None = None) -> list[Drawn]:
-        """Decode until every request has ended or has its ``max_tokens``; results in the order of the requests.
-
-        ``ended`` is told, at least ``every_s`` seconds apart, what has ended since the last call, by request, and how
-        many tokens were drawn so far; ``token`` each token of one request alone.
-        """
+        """Decode until every request has ended; results in order. ``ended`` gets what has ended, at least ``every_s``
+        seconds apart, and the tokens drawn so far; ``token`` each token of a single request."""
         self.stride = 1 if token is not None else self.stride
         since_look, due = 0, time.monotonic() + every_s
         while self.rows is not None or self.entered < len(self.requests):

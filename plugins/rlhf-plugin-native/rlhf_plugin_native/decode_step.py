@@ -30,10 +30,7 @@ BLOCK = 64
 
 
 class GrowingLayer(DynamicLayer):
-    """Keys and values ``[B, heads, capacity, head_dim]`` of which the first ``length`` positions are used.
-
-    ``self.keys`` and ``self.values`` are always views of the used part, so everything inherited works on them.
-    """
+    """Keys and values ``[B, heads, capacity, head_dim]``; ``self.keys`` and ``self.values`` view the used part."""
 
     _layer_type = None
     rows_may_enter = True
@@ -92,10 +89,7 @@ class GrowingLayer(DynamicLayer):
             self._views()
 
     def join(self, other: GrowingLayer, last: int) -> None:
-        """Put another layer's sequences after these, of which the ``last`` positions are kept; all end together.
-
-        What comes before the shorter ones is zero, and for the attention mask to hide.
-        """
+        """Put another layer's sequences after these, of which the ``last`` positions stay; shorter ones get zeros."""
         width, count = max(last, other.length), self.buffers[0].shape[0]
         joined = [self._allocate(b, count + other.buffers[0].shape[0], width) for b in self.buffers]
         for new, first, second in zip(joined, self.buffers, other.buffers):
@@ -214,10 +208,7 @@ def _weight(layer: Any) -> torch.Tensor:
 
 
 def decode_step(model: Any) -> DecodeStep | None:
-    """Return a fast step with the model's present weights, None where there is none or it does not agree.
-
-    The plain equivalent is :func:`plain_step`.
-    """
+    """A fast step with the model's present weights; None where there is none or it differs from :func:`plain_step`."""
     base = base_model(model)
     device = next(model.parameters()).device
     if device.type != "cpu" or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
@@ -243,11 +234,8 @@ def plain_step(
     positions_BL: torch.Tensor,
     cache: Any,
 ) -> torch.Tensor:
-    """The model's own forward on top of a cache: the plain equivalent of :class:`DecodeStep`, of any length L >= 1.
-
-    ``mask_BK`` is 0 where a cached or new position is hidden; without ``parts`` the head sees every position. Returns
-    logits ``[B, V]`` after the last one.
-    """
+    """The model's own forward on a cache, of any length L >= 1: logits ``[B, V]`` after the last position. ``mask_BK``
+    is 0 where a position is hidden; without ``parts`` the head sees every position."""
     owner = base_model(model) if parts is None else parts.trunk
     argument = cache_argument(owner)
     recurrent = not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)

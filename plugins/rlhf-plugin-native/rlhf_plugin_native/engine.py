@@ -145,9 +145,8 @@ class NativeEngine:
             )
 
     def open_stream(self, sampling: SamplingParams, policy_version: int) -> NativeStream | None:
-        """Sample turns as they come, with the weights of now; None for a model whose sequences cannot enter a batch
-        that is being decoded (layers that do not attend to everything).
-        """
+        """Sample turns as they come, with the weights of now; None for a model with layers that do not attend to
+        all."""
         arguments = self._arguments(sampling)
         if not growing(make_cache(arguments["cache_config"])):
             return None

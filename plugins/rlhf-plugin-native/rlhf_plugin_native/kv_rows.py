@@ -1,8 +1,5 @@
-"""Keys and values of sequences that come and go all the time: their room is used again, and little is copied.
-
-The plain equivalent is ``decode_step.GrowingLayer``, which copies all sequences whenever some are
-added or dropped.
-"""
+"""Keys and values of sequences that come and go, whose room is used again; ``decode_step.GrowingLayer`` copies
+instead."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ AHEAD = 4
 
 
 class Moves(NamedTuple):
-    """Sequences that stay, each once, and which of them change places; worked out on the host, so that no layer waits
-    for the device."""
+    """Sequences that stay, each once, and which of them change places; worked out on the host."""
 
     kept: torch.Tensor
     """Of each place the sequence that it holds afterwards."""

@@ -21,10 +21,7 @@ BLOCK = 256
 
 @contextlib.contextmanager
 def sampling_forwards(model: Any) -> Generator[None, None, None]:
-    """A context without dropout, in which weights are cast once for all forwards; they must not change in it.
-
-    Autocast keeps casts of trainable weights until the outermost autocast context ends.
-    """
+    """A context without dropout in which autocast casts weights once; they must not change in it."""
     device = next(model.parameters()).device.type
     with quiet(model), torch.autocast(device, torch.bfloat16, enabled=False):
         yield
@@ -90,11 +87,8 @@ def truncate(scaled_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 
 
 def _invert(scaled_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the token at which the cumulative distribution passes the uniform number, and the logsumexp.
-
-    Sums of blocks first, then inside the one block that is hit: a float64 cumulative sum over the whole
-    vocabulary at every step would cost more than a small model's layers.
-    """
+    """The token at which the cumulative distribution passes the uniform number, and the logsumexp; blocks are summed
+    first, since a float64 cumulative sum over the vocabulary costs more than a small model's layers."""
     top_B1 = scaled_BV.amax(-1, keepdim=True)
     weight_BV = (scaled_BV - top_B1).exp_()
     sums_BK = _block_sums(weight_BV).double()
@@ -139,10 +133,7 @@ class StopStrings:
         return bool(self.stop)
 
     def completed_by_last(self, tokens: Sequence[int]) -> bool:
-        """True when the last token brings a stop string to its end; one that ended earlier does not count.
-
-        A token covers at least one byte of text, so the last ``len(stop in bytes) + 8`` tokens are enough.
-        """
+        """True when the last token brings a stop string to its end, within ``len(stop in bytes) + 8`` tokens."""
         if not tokens or not self._can_end(tokens[-1]):
             return False
         tail = list(tokens[-self.window :])
@@ -151,11 +142,8 @@ class StopStrings:
         return any(text.find(s, max(0, fresh - len(s) + 1)) >= 0 for s in self.stop)
 
     def _can_end(self, token: int) -> bool:
-        """Could this token hold a stop string's last character? Almost all cannot, and need no decoding.
-
-        Decoded twice over, because some decoders strip the space of a text's first token; part of a multi-byte
-        character shows up as U+FFFD.
-        """
+        """Could this token hold a stop string's last character? Decoded twice over, as decoders strip a leading
+        space."""
         known = self._may_end.get(token)
         if known is None:
             text = self.tokenizer.decode([token, token])

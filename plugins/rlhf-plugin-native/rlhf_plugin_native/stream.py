@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 class NativeStream:
-    """The native engine's :class:`~rlhf_core.plugins.protocols.TurnStream`; the model's weights must not change
-    while it is open, which is why they are packed once."""
+    """The native engine's :class:`~rlhf_core.plugins.protocols.TurnStream`, of weights that must not change."""
 
     def __init__(
         self, engine: NativeEngine, decoder: StreamDecoder, finish: Callable[[RolloutRequest, Drawn], Rollout]

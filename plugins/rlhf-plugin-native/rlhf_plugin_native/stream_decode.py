@@ -25,8 +25,7 @@ are not worth a forward."""
 
 
 class StreamDecoder(Decoder):
-    """Rows that have ended give their place to requests that wait. What happens depends on the calls and the tokens
-    alone, so that equal calls give equal results, bit for bit."""
+    """Rows that have ended give their place to waiting requests; equal calls give equal results, bit for bit."""
 
     def __init__(self, kept: KeptTurns, **arguments: Any) -> None:
         super().__init__(requests=(), **arguments)
@@ -148,10 +147,7 @@ class StreamDecoder(Decoder):
         return portions
 
     def _read_on(self, numbers: Sequence[int], common: dict[int, int]) -> tuple[Any, torch.Tensor]:
-        """Read the last C tokens of contexts whose earlier ones are kept, C being what the longest rest needs.
-
-        The others' chunks begin with tokens that are kept: as much work as padding, and no gap in the cache.
-        """
+        """Read the last C tokens of contexts whose earlier ones are stored, C being what the longest rest needs."""
         chunk = max(self._rest(i, common) for i in numbers)
         contexts = [self.requests[i].prompt_ids for i in numbers]
         held = [max(len(ids) - chunk, 0) for ids in contexts]

@@ -120,10 +120,7 @@ def arithmetic_prompts(split: Split) -> list[Row]:
 
 
 def two_digit_sums(split: Split) -> list[Row]:
-    """Every sum of two numbers from 10 to 99, as text to continue: ``47 + 35 =``. For models larger than the pocket's.
-
-    A pair and its mirror image are in the same split.
-    """
+    """Every sum of two numbers from 10 to 99: ``47 + 35 =``; a pair and its mirror image are in the same split."""
     pairs = [
         (a, b)
         for a in range(10, 100)

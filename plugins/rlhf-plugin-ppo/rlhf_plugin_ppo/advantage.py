@@ -22,14 +22,10 @@ POLICY = "assistant"
 
 
 class Gae:
-    """Token advantages and returns of one rollout batch; holds the critic and the KL coefficient.
-
-    Reward of a token: ``-beta KL_t``, and the score on the last one. What the reward ``environment`` added of an
-    episode's turns (``reward.turn_weight``) is paid on the last token of the turn that earned it. Tokens that the
-    policy did not choose (a tool's) are no time steps. Missing scores take no part; neither do, with
-    ``trainer.mask_truncated``, truncated completions.
-    Outside a run (no policy, no trainer) all values are 0 and no KL is charged.
-    """
+    """Token advantages and returns of one rollout batch; holds the critic and the KL coefficient. A token's reward is
+    ``-beta KL_t``, with the score on the last one and an episode's ``reward.turn_weight`` on its turn's last token.
+    Tokens of tools are no time steps; missing scores, and with ``trainer.mask_truncated`` truncated completions, take
+    no part. Outside a run all values are 0 and no KL is charged."""
 
     def __init__(self, config: GaeConfig, ctx: BuildContext) -> None:
         self.config = config
@@ -147,8 +143,7 @@ def truncated(rollout: Rollout) -> bool:
 
 
 def turn_rewards(rollout: Rollout, chosen: Indices) -> Doubles:
-    """What the turns of an episode were paid, at the last chosen token of the policy's turn that earned it: its own
-    score, and those of the results that answered it; what was paid before the policy's first turn is that turn's."""
+    """What an episode's turns were paid, at the last chosen token of the policy's turn that earned it."""
     rewards, ends = np.zeros(len(chosen)), [turn.span[1] for turn in rollout.turns if turn.role == POLICY]
     at = -1
     for turn in rollout.turns:

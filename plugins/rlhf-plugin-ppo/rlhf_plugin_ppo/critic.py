@@ -19,10 +19,8 @@ Ids = Sequence[Sequence[int]]
 
 
 class Critic(torch.nn.Module):
-    """``V(prompt, tokens so far) = w h + b``, h the hidden state that predicts the next token.
-
-    The head starts at zero, so that the first values are 0 whatever the trunk says, and nothing random is drawn.
-    """
+    """``V(prompt, tokens so far) = w h + b``, h the hidden state that predicts the next token; the head starts at
+    zero."""
 
     def __init__(self, hidden: int, dtype: torch.dtype, trunk: Any = None, stop_gradient: bool = False) -> None:
         super().__init__()
@@ -50,10 +48,7 @@ class Critic(torch.nn.Module):
 
 
 def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
-    """Build the critic of a run, on the policy's device.
-
-    With LoRA a critic of its own learns adapters of its own; its base stays as it is.
-    """
+    """Build the critic of a run on the policy's device; with LoRA a critic of its own has its own adapters."""
     policy: LoadedModel = ctx.policy
     device = next(policy.model.parameters()).device
     if device.type == "meta":  # its weights are read once it is sharded; a head starts at zero, here

@@ -31,11 +31,8 @@ def gae(rewards_T: Any, values_T1: Any, gamma: float = 1.0, gae_lambda: float = 
 
 
 def whitened(rows: Sequence[Doubles], least: float = 0.0) -> list[Doubles]:
-    """Subtract the mean of all numbers in all rows and divide by their standard deviation.
-
-    A deviation that float32 leaves by rounding numbers as large as the largest is no signal, as is one up to ``least``:
-    with equal scores and no values yet, nothing but the rounding of log-probabilities is left. Then everything is 0.
-    """
+    """Subtract the mean of all numbers in all rows and divide by their standard deviation; all 0 where that is rounding
+    of the largest number, or up to ``least``."""
     flat = np.concatenate(rows) if rows else np.zeros(0)
     if not flat.size:
         return list(rows)
@@ -46,8 +43,7 @@ def whitened(rows: Sequence[Doubles], least: float = 0.0) -> list[Doubles]:
 
 
 def explained_variance(values: Doubles, returns: Doubles) -> float | None:
-    """``1 - var(returns - values) / var(returns)``: 1 is a perfect critic, 0 one that knows the mean; None if all
-    returns are equal."""
+    """``1 - var(returns - values) / var(returns)``: 1 is a perfect critic, 0 knows the mean; None without variance."""
     spread = float(np.var(returns)) if returns.size else 0.0
     return None if spread < 1e-12 else 1.0 - float(np.var(returns - values)) / spread
 

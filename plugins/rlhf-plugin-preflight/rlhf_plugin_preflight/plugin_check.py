@@ -28,8 +28,7 @@ class CheckRow(NamedTuple):
 
 
 def check_components(registry: Registry, distribution: str = "") -> Iterator[CheckRow]:
-    """Every component, and every broken module that belongs to none; ``distribution`` "" checks all. A broken module
-    is reported with the components that need it to load; the others of the distribution are in order."""
+    """Every component, and every broken module that belongs to none; ``distribution`` "" checks all."""
     entries_of: dict[str, list[Entry]] = {}
     for entry in registry.entries():
         if distribution in ("", entry.distribution):
@@ -105,8 +104,7 @@ def component_problem(registry: Registry, entry: Entry) -> RlhfError | None:
 
 
 def broken_modules(package: str, entry: Entry) -> Iterator[tuple[str, Exception]]:
-    """Modules of a package that do not import, and why; those called ``__main__``, ``test*`` or ``conftest`` are left
-    out."""
+    """Modules of a package that do not import, and why, without ``__main__``, ``test*`` and ``conftest``."""
     if (error := _import(package, entry)) is not None:
         yield package, error
         return
@@ -121,8 +119,7 @@ def broken_modules(package: str, entry: Entry) -> Iterator[tuple[str, Exception]
 
 
 def _import(module: str, entry: Entry) -> Exception | None:
-    """What importing a module raises. One that lacks only what an extra of its distribution installs is in order: who
-    does not use it need not have it."""
+    """What importing a module raises; one that lacks only an extra of its distribution is in order."""
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -75,10 +75,7 @@ def credited(scaled_S: Floats, credit: str) -> Floats:
 
 
 def token_ends(rollout: Rollout, ends: Sequence[int], tokenizer: Any) -> list[int]:
-    """Number of completion tokens up to and with the one that brings each character ``end - 1``.
-
-    The sampled ids are decoded, never the text encoded again; a token across two steps counts with the first.
-    """
+    """Completion tokens up to the one that brings each character ``end - 1``, by decoding the sampled ids."""
     ids = rollout.completion_ids
     lengths: dict[int, int] = {}
 

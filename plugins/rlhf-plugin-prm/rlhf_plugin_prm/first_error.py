@@ -59,20 +59,14 @@ def _measure(grid_NS: Floats, labels_N: npt.NDArray[Any], threshold: float) -> F
 
 
 def best(right: Sequence[Floats], labels: Sequence[int], most: int = 200) -> FirstError:
-    """The best F1 over thresholds, which is how the paper chooses its own on the GSM8K part.
-
-    An optimistic number: the threshold has seen the labels. ``most`` quantiles of the scores are tried.
-    """
+    """The best F1 over at most ``most`` thresholds, as in the paper: it has seen the labels."""
     grid_NS, labels_N = grid(right), np.asarray(labels)
     tried = np.unique(np.quantile(np.concatenate(right), np.linspace(0, 1, most)))
     return max((_measure(grid_NS, labels_N, float(t)) for t in [*tried, 0.5]), key=lambda m: m.f1)
 
 
 def crossed(right: Sequence[Floats], labels: Sequence[int]) -> FirstError | None:
-    """F1 with the threshold of each half chosen on the other, kinds dealt out in turn; ``threshold`` is their mean.
-
-    None where a kind has fewer than two solutions.
-    """
+    """F1 with each half's threshold chosen on the other (mean: ``threshold``); None with too few of a kind."""
     with_error = [n for n, label in enumerate(labels) if label >= 0]
     without_error = [n for n, label in enumerate(labels) if label < 0]
     if min(len(with_error), len(without_error)) < 2:
@@ -88,10 +82,7 @@ def crossed(right: Sequence[Floats], labels: Sequence[int]) -> FirstError | None
 
 
 def by_chance(right: Sequence[Floats], labels: Sequence[int], draws: int = 20) -> float | None:
-    """Mean best F1 of scores that know nothing: each solution gets those of another with as many steps.
-
-    Solutions that have no such other are left out; None where only one kind remains.
-    """
+    """Mean best F1 of another solution's scores with as many steps; None where only one kind remains."""
     rng = np.random.default_rng(0)
     by_steps = defaultdict[int, list[int]](list)
     for n, right_S in enumerate(right):

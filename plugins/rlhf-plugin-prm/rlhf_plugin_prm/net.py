@@ -92,10 +92,7 @@ def encode_solutions(
 
 
 def step_logits(net: RewardNet, ids_B: Sequence[Ids], places_B: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Scores ``[N]`` at the given places, row after row; ``sigmoid`` of one is the probability of right.
-
-    Lengths are carried, and attention looks back only: neither other rows nor padding change a score.
-    """
+    """Scores ``[N]`` at the given places, row after row; ``sigmoid`` of one is the probability of right."""
     device = net.head.weight.device
     ids, mask = pad_rows(ids_B, device)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not net.frozen):

@@ -28,10 +28,7 @@ UNANSWERED = "the episode ended without an answer"
 
 
 def aggregate(right_T: Floats, how: Aggregate) -> float:
-    """One number in [0, 1] from the probabilities that each step is right: ``min``, ``mean``, ``product``, ``last``.
-
-    The product is the probability that all are, were they independent (Lightman et al. 2023, appendix F).
-    """
+    """One number in [0, 1]: ``min``, ``mean``, ``product`` (Lightman et al. 2023, appendix F) or ``last``."""
     match how:
         case "min":
             return float(right_T.min())

@@ -37,8 +37,7 @@ def key_parts(planned: StagePlan, made: Mapping[str, Made]) -> dict[str, Any]:
 
 
 def plan_parts(plan: Mapping[str, Any], symbols: Mapping[str, str]) -> dict[str, Any]:
-    """Everything that decides a training run; ``symbols`` names the paths of earlier stages' outputs, which differ from
-    machine to machine."""
+    """Everything that decides a training run; ``symbols`` names the paths of earlier stages' outputs."""
     settings = {**plan["config"], "world_size": plan["world_size"]}
     return _parts(settings, {one["distribution"]: one["version"] for one in plan["components"]}, symbols)
 
@@ -75,8 +74,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Hash of a file's or folder's content, and the sizes and times by which an unchanged one is known without reading
-    it again."""
+    """Hash of a file's or folder's content, and the sizes and times by which it is known to be unchanged."""
     return {"digest": digest_of(str(path)), "stat": _stat(path)}
 
 
@@ -93,8 +91,7 @@ def digest_of(path: str) -> str:
 
 
 def _code_of_editable(distribution: str) -> str:
-    """Hash of the Python files of a distribution that is installed editable, whose version does not change with them;
-    "" for any other."""
+    """Hash of the Python files of a distribution that is installed editable; "" for any other."""
     found = metadata.distribution(distribution)
     try:
         origin = json.loads(found.read_text("direct_url.json") or "{}")

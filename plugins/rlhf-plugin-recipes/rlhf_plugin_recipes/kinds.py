@@ -12,11 +12,7 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Kind:
-    """A command that a stage runs.
-
-    Example:
-        Kind(("data", "filter"), {"data": "data.jsonl"}, {"output": "data.jsonl"}, "preference pairs, filtered")
-    """
+    """A command that a stage runs."""
 
     command: tuple[str, ...]
     """Words after ``rlhf``."""

@@ -1,8 +1,5 @@
-"""A command in a process of its own: Ctrl-C reaches it once, and it is waited for while it saves.
-
-The process holds the lock of the folder that it works in (:func:`locked`), so that a second start while an orphan still
-works there is refused.
-"""
+"""A command in a process of its own, which holds the lock of its folder (:func:`locked`) also as an orphan; Ctrl-C
+reaches it once, and it is waited for while it saves."""
 
 from __future__ import annotations
 

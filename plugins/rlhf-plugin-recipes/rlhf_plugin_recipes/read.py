@@ -18,11 +18,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage.
-
-    Example:
-        Stage("rm", KINDS["train"], "train", {"algo": "reward_model", "model": "${stages.sft.model}"}, ("sft",), ())
-    """
+    """One stage."""
 
     name: str
     kind: Kind

@@ -199,10 +199,7 @@ def _pieces(run: StoredRun) -> Callable[[Any], list[str]] | None:
 
 
 def texts_of(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
-    """What each token adds to the text: a character of several tokens appears with the last of them.
-
-    Only the tokens since the last whole piece are decoded, after one piece of context (for blanks before words).
-    """
+    """What each token adds to the text, decoded after one piece of context; a character comes with its last token."""
     context, whole = 0, 0
     for n in range(1, len(ids) + 1):
         before, text = (tokenizer.decode(ids[context:end], skip_special_tokens=False) for end in (whole, n))

@@ -19,11 +19,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Side:
-    """One sound of a pair.
-
-    Example:
-        Side({"kind": "audio", "path": "clips/a.flac"}, "step 0", "hh e12 c3")
-    """
+    """One sound of a pair."""
 
     media: Row
     label: str
@@ -54,8 +50,7 @@ class Pair:
 
 
 def pairs_of(run: Path, trace: Sequence[Row], samples: Sequence[Row]) -> list[Pair]:
-    """Pairs whose sounds are there and differ: held-out prompts before and after training (if there are none, prompts
-    of an early and of a late step), then the best and the worst scored completion of a prompt."""
+    """Pairs of differing sounds: held-out before and after training (else steps), best and worst of a prompt."""
 
     def there(media: Row) -> bool:
         return media.get("kind") == "audio" and place_of(run, str(media.get("path", ""))) is not None

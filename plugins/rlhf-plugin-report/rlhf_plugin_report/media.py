@@ -16,9 +16,7 @@ KINDS = ("image", "audio", "video")
 
 
 class MediaReader:
-    """Makes what the page shows of references in a run's files; every file is on the page once.
-
-    A file whose name is not that of an image, sound or video is never read, whatever the run says of it."""
+    """Makes what the page shows of media files, each once; only names of images, sounds and videos are read."""
 
     def __init__(self, run: Path, most: int = MOST) -> None:
         self.run, self.left = run, most

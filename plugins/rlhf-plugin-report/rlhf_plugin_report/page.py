@@ -35,10 +35,7 @@ CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b\\u202a-\\u202e\\
 
 
 def render(page: PageView) -> str:
-    """The page: scripts, style and data inside, nothing fetched.
-
-    Every text of the run is escaped: in HTML by the template; data are base64.
-    """
+    """The page with scripts, style and data inside; texts of the run are escaped, data are base64."""
     charts = draw(page.runs)
     items = {chart.place: chart.item for _, of_group in charts for chart in of_group}
     beside = {
@@ -86,10 +83,7 @@ def _filled(page: PageView, **values: Any) -> str:
 
 
 def visible(value: Any) -> Any:
-    """A run's text in which characters show that control terminals or reverse what stands behind them.
-
-    The same as ``visible`` of tools.js. Example: ``"\\x1b[31m"`` is ``"␛[31m"``.
-    """
+    r"""A run's text in which characters show that control terminals (``"\x1b[31m"`` is ``"␛[31m"``), as in tools.js."""
     from markupsafe import Markup
 
     return CONTROL.sub(_name, value) if isinstance(value, str) and not isinstance(value, Markup) else value
@@ -114,8 +108,7 @@ ATTEMPTS = 6
 
 
 def fitted(runs: Sequence[RunView], room: int, beside: Mapping[str, Any]) -> tuple[Sequence[RunView], bytes]:
-    """Packed data of at most about ``room`` bytes, and the runs with notes on what was left out: first the tokens'
-    numbers are thinned, then the completions."""
+    """Data of about ``room`` bytes and notes on what was left out: first tokens' numbers, then completions."""
 
     def packed_rows(shown: Sequence[RunView]) -> bytes:
         return packed([{**row, "run": run.name} for run in shown for row in run.rollouts], **beside)

@@ -13,8 +13,7 @@ KEY = ("benchmark", "agent", "task", "trial")
 
 
 def plays_of(rows: Sequence[Row]) -> tuple[list[Row], str]:
-    """The plays of each benchmark's first and latest evaluation as rows of the page, and what of them is not on it. Of
-    several rows of one play, as a resumed run leaves them, the last counts."""
+    """The plays of each benchmark's first and latest evaluation (a repeated row's last), and what was left out."""
     latest = {tuple(str(row.get(k)) for k in ("policy_version", *KEY)): row for row in rows if _whole(row)}
     found = list(latest.values())
     versions: dict[str, set[int]] = {}

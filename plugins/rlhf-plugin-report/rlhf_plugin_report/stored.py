@@ -45,8 +45,7 @@ def with_error(run: StoredRun, status: str, error: str) -> StoredRun:
 
 
 def lines_of(path: Path) -> tuple[list[Mapping[str, Any]], int]:
-    """Rows of a JSONL file and the number of lines that are none; a torn last line, which a killed writer leaves, is
-    not counted."""
+    """Rows of a JSONL file and the number of lines that are none, a torn last line apart."""
     if not path.is_file():
         return [], 0
     rows: list[Mapping[str, Any]] = []

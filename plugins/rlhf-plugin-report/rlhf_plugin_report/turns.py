@@ -11,12 +11,8 @@ TURN_TEXT = 8000
 
 
 def turns_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Turns of a trace's completion, each small.
-
-    Returns:
-        For each ``span``, ``role`` and ``text``; ``calls`` as pairs of a name and its arguments as JSON; ``name`` of
-        the tool, ``status`` (if not ok), ``score`` and ``seconds`` where there are any.
-    """
+    """Turns of a completion: ``span``, ``role``, ``text``, ``calls`` (name, JSON), ``name``, ``status``, ``score``,
+    ``seconds``."""
     return [_turn(row) for row in rows]
 
 

@@ -1,8 +1,5 @@
-"""The pairs that a reward is tested on, in every form that public sets use.
-
-Pairs come through the core's datasets, so that what a training run drops (identical or empty sides, prompts that
-differ) is dropped and counted here too. RM-Bench's rows of 3 x 3 responses are read here.
-"""
+"""The pairs that a reward is tested on, read by the core's datasets, so that what training drops is dropped here
+too."""
 
 from __future__ import annotations
 
@@ -29,11 +26,7 @@ STYLES = 3
 
 
 class Text(NamedTuple):
-    """A response to a conversation.
-
-    Example:
-        Text(({"role": "user", "content": "Hi"},), "Hello.")
-    """
+    """A response to a conversation."""
 
     prompt: tuple[Message, ...]
     completion: str
@@ -59,11 +52,7 @@ def prompt_key(prompt: Sequence[Message]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One pair.
-
-    Example:
-        Case("a/1", chosen=Text(prompt, "4"), rejected=Text(prompt, "5"), subset="math")
-    """
+    """One pair."""
 
     id: str
     chosen: Text

@@ -133,10 +133,7 @@ def statistics(sides: tuple[Floats, Floats]) -> dict[str, float]:
 
 
 def probe(scorer: Scorer, pairs: Sequence[Case], settings: Settings, spread: float) -> dict[str, Any]:
-    """The chosen probes; those of a reward that gives one score to everything are left out.
-
-    Of pairs of clips only the one of the batch: the others change words.
-    """
+    """The chosen probes, of clips only the batch's; none of a reward that scores everything alike."""
     drawn, seed = probes.sampled(pairs, settings.probe_pairs, settings.seed), settings.seed
     run: dict[str, Callable[[], dict[str, Any]]] = {
         "length": lambda: probes.length_probe(scorer, drawn, seed, spread),

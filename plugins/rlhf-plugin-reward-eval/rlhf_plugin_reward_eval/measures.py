@@ -78,10 +78,7 @@ class Scored:
 
 
 def accuracy(scored: Scored, seed: int, tie: float | None = None) -> dict[str, Any]:
-    """Share of pairs ordered as labelled, a tie as half, with two 95 % intervals.
-
-    ``strict`` counts a tie as wrong. The bootstrap draws prompts, so pairs of one prompt are not taken for independent.
-    """
+    """Share of pairs ordered as labelled, a tie as half (``strict``: wrong), with two 95 % intervals."""
     margins_N = scored.margins
     right_N = stats.points(margins_N, scored.tie if tie is None else tie)
     count = len(right_N)
@@ -118,10 +115,7 @@ def by_subset(scored: Scored, seed: int) -> dict[str, Any]:
 
 
 def section(title: str, subsets: Mapping[str, Mapping[str, Any]]) -> float:
-    """A section's accuracy over its pairs, a tie counted as wrong, as the benchmark does.
-
-    In Reasoning mathematics counts as much as all code, as in the paper.
-    """
+    """A section's accuracy, ties wrong; in Reasoning mathematics counts as much as all code, as in the paper."""
 
     def mean(names: Sequence[str]) -> float:
         right = sum(subsets[n]["strict"] * subsets[n]["pairs"] for n in names)
@@ -134,12 +128,7 @@ def section(title: str, subsets: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def rm_bench(scored: Scored, seed: int) -> dict[str, Any]:
-    """RM-Bench's 3 x 3: accuracy of each chosen style (rows) against each rejected style, and its three levels.
-
-    A tie counts as wrong, as in the benchmark.
-
-    ``easy``: chosen has the richer style; ``hard``: rejected has it (Liu et al. 2024, section 3.4).
-    """
+    """RM-Bench's 3 x 3 accuracies, chosen style by rejected style, ties wrong (Liu et al. 2024, section 3.4)."""
     styled = scored.only(lambda c: c.styles is not None)
     if not styled.cases:
         return {}
@@ -226,11 +215,8 @@ def against_gold(responses: Sequence[Response], scores_N: Floats, seed: int) -> 
 
 
 def best_of_n(responses: Sequence[Response], scores_N: Floats, seed: int) -> list[dict[str, Any]]:
-    """Gold score of the response that the reward likes best of n, for n = 1, 2, 4, ...; empty without groups.
-
-    Where it falls as n grows, the reward is over-optimised (Gao et al. 2023). ``oracle`` picks by the gold score. The
-    tenth of the prompts with the fewest responses does not bound n, and is left out.
-    """
+    """Gold score of the best of n = 1, 2, 4, ... by the reward (Gao et al. 2023) and by gold (``oracle``). The tenth of
+    the prompts with the fewest responses does not bound n, and is left out."""
     golds_N = np.array([r.gold for r in responses])
     scored_N = np.isfinite(scores_N)
     groups = stats.groups_of([prompt_key(r.text.prompt) for r in responses])
@@ -266,11 +252,7 @@ def best_of_n(responses: Sequence[Response], scores_N: Floats, seed: int) -> lis
 
 
 def agreement(scored: Mapping[str, tuple[Floats, Floats]], cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Every two rewards: do they rank alike, order pairs alike, and err together more than by chance?
-
-    ``wrong_together`` over ``wrong_together_by_chance`` = product of the error rates: above 1 their errors are common,
-    and an ensemble of them cures less than it seems.
-    """
+    """Do two rewards rank alike, order pairs alike, and err together more than the product of their error rates?"""
     names = list(scored)
     return [
         _agreement(first, second, scored[first], scored[second], cases)

@@ -1,7 +1,4 @@
-"""What a change that should not matter (or should) does to the scores.
-
-Changes are given in standard deviations of the scores, so that rewards on different scales can be compared.
-"""
+"""What a change that should not matter (or should) does to the scores, in standard deviations of the scores."""
 
 from __future__ import annotations
 
@@ -65,11 +62,7 @@ def affirmed(phrase: str) -> Callable[[str], str]:
 def effect(
     scorer: Scorer, cases: Sequence[Case], change: Callable[[str], str], seed: int, spread: float
 ) -> dict[str, Any]:
-    """What a change of the response does: mean score change, how often it rises, and how many pairs it turns round.
-
-    ``rejected_overtakes``: of the pairs ordered as labelled, those in which the changed rejected response scores at
-    least as high as the unchanged chosen one.
-    """
+    """Mean score change, how often it rises, and ``rejected_overtakes``: the share of pairs that it turns round."""
     chosen, rejected = [c.chosen for c in cases], [c.rejected for c in cases]
     before_chosen_N, before_rejected_N = scorer(chosen), scorer(rejected)
     after_chosen_N = scorer([with_completion(t, change) for t in chosen])

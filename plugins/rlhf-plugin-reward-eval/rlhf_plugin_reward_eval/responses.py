@@ -21,8 +21,7 @@ class Response:
 def read_responses(
     file: str, column: str | None, scale: tuple[float, float] | None, datasets: Datasets | None
 ) -> list[Response]:
-    """Responses with a gold score: rows with ``completion`` or ``completions`` (texts, or objects with ``text``). A
-    ``column`` of None takes the dataset's own gold score."""
+    """Responses with a gold score, from ``completion`` or ``completions``; ``column`` None takes the dataset's gold."""
     rows, places = read_rows(file)
     reader = RowReader(file, {}, mapped=False)
     dataset_gold = None if column else Gold(datasets, file)

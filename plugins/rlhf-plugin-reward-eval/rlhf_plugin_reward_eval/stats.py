@@ -84,10 +84,7 @@ class Bin(NamedTuple):
 
 
 def deciles(margins_N: Floats, tie: float = 0.0, bins: int = 10) -> list[Bin]:
-    """Pairs by absolute margin in groups of equal size, ten or what leaves five pairs each.
-
-    Confidence is the group's mean ``sigmoid(|margin|)``.
-    """
+    """Pairs by absolute margin in ten groups of at least five; confidence is the mean ``sigmoid(|margin|)``."""
     bins = max(1, min(bins, len(margins_N) // 5))
     right_N, size_N = points(margins_N, tie), np.abs(margins_N)
     groups: list[Bin] = []

@@ -43,8 +43,7 @@ class View:
         return View(turns or self.turns, truncation or self.truncation, max_length or self.max_length, self.own)
 
     def limit(self, context: int) -> int:
-        """Tokens of a conversation that is scored, of at most ``context``: as in training, 1024 where an early version
-        did not keep it, and the whole context for a model from elsewhere."""
+        """Most tokens of a conversation: as in training (1024 if not saved), else the model's context."""
         return min(self.max_length or (EARLIER_LENGTH if self.own else context), context)
 
 
@@ -82,11 +81,8 @@ class Encoder:
     def sides(
         self, prompt: Sequence[Message], completion: str, tools: Sequence[Tool] = (), turn: Message | None = None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids of the prompt and of the answer with its ending, nothing cut; ``turn`` is an answer that makes calls.
-
-        Of a model from elsewhere the prompt's are empty and the answer's are the whole conversation's, as its template
-        writes it: some write an answer otherwise where it is asked for than where it is there.
-        """
+        """Ids of the prompt and of the answer with its ending, nothing cut; ``turn`` is an answer that makes calls. Of
+        a model from elsewhere the answer's are those of the whole conversation by its template."""
         if not self.view.own:
             answer: Message = turn or {"role": "assistant", "content": completion}
             whole = self.formatter.render([*self.view.prompt(prompt), answer], tools, add_generation_prompt=False)

@@ -40,10 +40,8 @@ Work = Callable[[str, int | None], AbstractContextManager[Advance]]
 
 
 def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
-    """The ensemble at ``config.path``, the cached one, or a new one; its quality goes into the run's report.
-
-    The run's random numbers are the same whether it was trained here, by another process, or before.
-    """
+    """The ensemble at ``config.path``, the cached one, or a new one, with the same random numbers of the run; its
+    quality goes into the run's report."""
     with preserved_rng():
         folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
         reward = load_ensemble(config, folder, device_of(ctx))
@@ -124,12 +122,8 @@ def train_ensemble(
     strategy: Strategy,
     work: Work | None = None,
 ) -> None:
-    """Train, measure on held-out pairs, and write ``folder`` as a whole; all ranks call it.
-
-    The members are those of one process, to rounding. ``work`` shows how many updates are done.
-
-    Another run may train the same one meanwhile: whoever is done first writes it.
-    """
+    """Train the members as one process would, measure on held-out pairs, and write ``folder`` as a whole, unless
+    another run was first; all ranks call it. ``work`` shows the updates."""
     began = time.perf_counter()
     if strategy.world_size > 1:  # adapters that come with the model are drawn from these
         torch.set_rng_state(strategy.gather_objects(torch.get_rng_state())[0])

@@ -102,11 +102,8 @@ def fresh_net(policy: LoadedModel, heads: int, seed: int, sharing: str, *, copy_
 
 
 def net_to_train(policy: LoadedModel, heads: int, ctx: BuildContext, train_trunk: str) -> RewardNet:
-    """A net on the very trunk of a policy that :func:`rlhf_core.training.load_trained_policy` loaded.
-
-    Where the trunk has its weights the net is on the run's device; else each rank reads its part of them once the
-    strategy has divided the net.
-    """
+    """A net on the trunk of a policy that :func:`rlhf_core.training.load_trained_policy` loaded; without weights each
+    rank reads its part once the strategy has divided the net."""
     sharing = "none" if train_trunk == "full" else train_trunk
     net = fresh_net(policy, heads, ctx.seed, sharing, copy_trunk=False)
     return net if has_no_weights(net) else net.to(ctx.strategy.device)

@@ -38,10 +38,7 @@ class PairItem:
 
 
 def encode_pairs(pairs: Sequence[PreferencePair], encoder: Encoder, counts: Counter[str]) -> list[PairItem]:
-    """Tokenize pairs; ``counts`` gets those that were cut: in the prompt, or in the answer as well.
-
-    Cut on the right, they lost the end of the answer first.
-    """
+    """Tokenize pairs; ``counts`` gets those that were cut: in the prompt, or in the answer as well."""
     items: list[PairItem] = []
     on_right = encoder.view.truncation == "right"
     for pair in pairs:

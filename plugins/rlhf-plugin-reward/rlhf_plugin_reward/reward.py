@@ -43,10 +43,7 @@ def standardise(raw_NK: Floats, mean_K: Floats, std_K: Floats) -> Floats:
 
 
 def calibration_error(margins_N: Floats, bins: int = 10) -> float:
-    """Expected calibration error of ``sigmoid(margin)`` as the probability that chosen is preferred.
-
-    Each pair is read in the direction the model prefers, confidences in [0.5, 1] (Guo et al. 2017).
-    """
+    """Expected calibration error of ``sigmoid(margin)``, each pair read as the model prefers (Guo et al. 2017)."""
     confidence = 1 / (1 + np.exp(-np.abs(margins_N)))
     right = margins_N > 0
     bin_N = np.minimum(((confidence - 0.5) * 2 * bins).astype(int), bins - 1)
@@ -61,10 +58,7 @@ def calibration_error(margins_N: Floats, bins: int = 10) -> float:
 def quality(
     chosen_NK: Floats, rejected_NK: Floats, how: str, penalty: float, mean_K: Floats, std_K: Floats
 ) -> dict[str, Any]:
-    """Held-out pairwise accuracy and calibration of each member and of the ensemble (raw scores in).
-
-    The ensemble's accuracy is that of the aggregate; its calibration, which needs logits, that of the mean margin.
-    """
+    """Held-out pairwise accuracy and calibration of each member and of the ensemble (raw scores; mean margin)."""
     margins_NK = chosen_NK - rejected_NK
     members = [
         {"accuracy": float((margins_NK[:, k] > 0).mean()), "calibration_error": calibration_error(margins_NK[:, k])}
@@ -120,11 +114,8 @@ def by_beginning(ids: Ids, batch_tokens: int) -> Iterator[list[int]]:
 
 
 def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
-    """Have a frozen trunk see conversations once, before its head learns; the ranks share the work.
-
-    The batches depend on ``ids`` alone, so that a resumed run has the same features to the last bit. Of a trunk that
-    has no weights yet each rank reads its part for as long as this takes.
-    """
+    """Have a frozen trunk see conversations once, before its head learns; the ranks share the work, in batches that
+    depend on ``ids`` alone."""
     rows = sorted({tuple(row) for row in ids})
     if not rows:
         return
@@ -190,8 +181,7 @@ def score_ids(net: RewardNet, ids: Ids, batch_tokens: int) -> npt.NDArray[np.flo
 
 
 def score_batches(net: RewardNet, ids: Ids, batch_tokens: int) -> list[list[int]]:
-    """Conversations of each forward that scores them, by place; ``batch_tokens`` bounds a forward: padded tokens, or,
-    without padding, tokens before common beginnings are merged."""
+    """Conversations of each forward, by place; ``batch_tokens`` bounds its padded (or unmerged) tokens."""
     device = net.head.weight.device
     if net.without_padding and net.can_pack():
         return list(by_beginning(ids, on_device(batch_tokens, ROW_TOKENS, device)))

@@ -61,11 +61,7 @@ class GradeModule(torch.nn.Module):
 
 
 class GradeLoss:
-    r"""``sum_k w_k (score_k - grade_k)^2`` of each response, weights adding up to 1.
-
-    ``unexplained`` is the squared error over that of always guessing the mean grade of the training rows: 1 is no
-    better than that, 0 is exact.
-    """
+    r"""``sum_k w_k (score_k - grade_k)^2`` of each response; ``unexplained``: over that of the mean training grade."""
 
     def __init__(self, rubric: Rubric, mean_K: Sequence[float]) -> None:
         self.rubric, self.mean_K = rubric, torch.tensor(list(mean_K), dtype=torch.float32)

@@ -30,11 +30,7 @@ POLYNOMIALS = {
 
 
 class Dnsmos(ClipReward):
-    """P.808 overall and P.835 speech, background, overall, 1 to 5.
-
-    The reference repeats a short clip until it is *longer* than a window, and scores every shift of a second: up to
-    nine windows of the same sound. Here a short clip fills exactly one window.
-    """
+    """P.808 overall and P.835 speech, background, overall, 1 to 5; a short clip fills exactly one window."""
 
     def __init__(self, config: DnsmosConfig) -> None:
         super().__init__(config.max_seconds)
@@ -60,8 +56,7 @@ class Dnsmos(ClipReward):
 
 
 def windows(samples: Floats, hop_seconds: float) -> list[Floats]:
-    """Windows of 9.01 s: one of a shorter clip, repeated to fill it; else, as the reference, one per hop in the clip's
-    whole seconds."""
+    """Windows of 9.01 s: one of a shorter clip, repeated; else one per hop in the clip's whole seconds."""
     samples = np.clip(samples, -1, 1).astype(np.float32)
     if len(samples) <= WINDOW:
         return [np.resize(samples, WINDOW)]

@@ -1,9 +1,4 @@
-"""Acoustic features of a clip, one function each.
-
-Every function takes a :class:`~rlhf_plugin_tts.audio.Clip` or an :class:`Analysis`, which shares spectrum and pitch
-between them, and returns a number, NaN where the feature is not defined (the pitch of a clip without voice). Clips are
-measured at 16 kHz, so that a feature means the same at every sample rate.
-"""
+"""Acoustic features of a clip at 16 kHz, one function each; NaN where a feature is not defined."""
 
 from __future__ import annotations
 
@@ -75,22 +70,16 @@ Source = Clip | Analysis
 
 
 def pitch_variance(source: Source) -> float:
-    """Variance of the pitch over voiced frames, in semitones squared around the clip's median.
-
-    Semitones, since hertz would make every high voice livelier. NaN with fewer than three voiced frames.
-    Source: seed feature "pitch variance"; flat pitch as a flaw: Mittag et al. 2021 (NISQA).
-    """
+    """Variance of the pitch over voiced frames, in semitones squared around the median (flat pitch: Mittag et al.
+    2021)."""
     track = _analysis(source).track
     hz = track.hz_T[track.voiced]
     return float(np.var(12 * np.log2(hz / np.median(hz)))) if len(hz) >= LEAST_VOICED else float("nan")
 
 
 def hnr(source: Source) -> float:
-    """Harmonic-to-noise ratio: mean of ``10 log10(r / (1 - r))`` over voiced frames, in dB.
-
-    ``r`` is the normalised autocorrelation at the pitch period (Boersma 1993, equation 4; Praat's "mean
-    harmonics-to-noise ratio" of a pitch analysis). NaN with fewer than three voiced frames.
-    """
+    """Harmonic-to-noise ratio: mean of ``10 log10(r / (1 - r))`` over voiced frames, in dB (Boersma 1993, equation
+    4)."""
     track = _analysis(source).track
     r = track.strength_T[track.voiced].astype(np.float64)
     if len(r) < LEAST_VOICED:
@@ -106,21 +95,15 @@ def voiced_fraction(source: Source) -> float:
 
 
 def energy_dynamics(source: Source) -> float:
-    """Dynamic range: 95th less 5th percentile of the level of sounding frames, in dB; 0 of silence.
-
-    Without the silence, since pauses are the text's. Source: seed feature; Lo et al. 2019 (MOSNet).
-    """
+    """Dynamic range: 95th less 5th percentile of the level of sounding frames, in dB; 0 of silence (Lo et al. 2019)."""
     analysis = _analysis(source)
     level = analysis.level[analysis.sounding]
     return float(np.percentile(level, 95) - np.percentile(level, 5)) if len(level) else 0.0
 
 
 def mfcc_stability(source: Source) -> float:
-    """``1 / (1 + s)``, where ``s`` is the standard deviation of the change of MFCCs 1 to 12 from frame to frame.
-
-    In (0, 1]; higher is smoother. MFCCs of 40 mel bands in dB, as librosa's. NaN with fewer than three sounding frames.
-    Source: seed feature "frame-to-frame MFCC variance"; MFCC: Davis and Mermelstein 1980.
-    """
+    """``1 / (1 + s)``, ``s`` the standard deviation of the change of MFCCs 1 to 12 between frames (40 mel bands in
+    dB)."""
     import librosa
 
     analysis = _analysis(source)
@@ -152,10 +135,7 @@ def silence_fraction(source: Source) -> float:
 
 
 def spectral_flatness(source: Source) -> float:
-    """Mean over sounding frames of geometric / arithmetic mean of the power spectrum, in (0, 1] (librosa).
-
-    Near 1 for noise, near 0 for tones (Dubnov 2004). NaN of silence.
-    """
+    """Mean over sounding frames of geometric / arithmetic mean of the power spectrum, in (0, 1] (Dubnov 2004)."""
     analysis = _analysis(source)
     power_TF = analysis.power[analysis.sounding]
     if not len(power_TF):
@@ -166,10 +146,7 @@ def spectral_flatness(source: Source) -> float:
 
 
 def speaking_rate(source: Source) -> float:
-    """Syllable nuclei per second of the clip: voiced peaks of the level, 2 dB above the dip before them.
-
-    Source: de Jong and Wempe 2009, "Praat script to detect syllable nuclei and measure speech rate automatically".
-    """
+    """Syllable nuclei per second: voiced peaks of the level, 2 dB above the dip before (de Jong and Wempe 2009)."""
     analysis = _analysis(source)
     level_T = _smoothed(analysis.level)
     track = analysis.track

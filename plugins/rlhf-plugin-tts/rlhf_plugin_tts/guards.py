@@ -24,11 +24,8 @@ class Unmeasured(Exception):
 
 
 class Guarded:
-    """Another reward's scores, less a penalty per broken limit, or ``gated``.
-
-    What was measured is in the parts ``guard/NAME``; ``guard/broken`` is how many limits were broken. A clip that the
-    reward has no score for stays without one.
-    """
+    """Another reward's scores, less a penalty per broken limit, or ``gated``; parts are ``guard/NAME`` and
+    ``guard/broken``."""
 
     def __init__(self, reward: Any, guards: GuardSettings) -> None:
         self.reward, self.guards = reward, guards

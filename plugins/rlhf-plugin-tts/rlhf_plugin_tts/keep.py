@@ -1,9 +1,5 @@
-"""Copies sounds into the run's ``audio/``: of every step some pairs of one prompt, of every evaluation all.
-
-``audio/kept.jsonl`` says which step each file is of. When there are too many bytes or files, every second of the steps
-goes, and from then on every second step is kept, so that a long run has sounds of its whole length. Of evaluations the
-first and the latest stay.
-"""
+"""Copies sounds into the run's ``audio/``: some pairs of every step, all of the first and the latest evaluation. When
+there are too many bytes or files, every second step goes. ``audio/kept.jsonl`` says which step a file is of."""
 
 from __future__ import annotations
 

@@ -90,8 +90,7 @@ class TrainedReward(ClipReward):
 
     @torch.inference_mode()
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """The score; differences of two are log odds that listeners (or labels) prefer one. Parts of an ensemble are
-        each member's score and their standard deviation."""
+        """The score: differences are log odds of preference; parts are each member's score and their deviation."""
         heard = {id(ear): ear.hear(clip)[None] for ear, _ in self.members}
         scores = [float(head(heard[id(ear)])) for ear, head in self.members]
         if len(scores) == 1:

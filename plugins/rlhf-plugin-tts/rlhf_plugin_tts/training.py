@@ -105,8 +105,7 @@ def standardised(vectors_NF: Tensor, hidden: int, dropout: float = 0.0) -> Head:
 
 
 def spread(vectors_NF: Tensor) -> Tensor:
-    """Standard deviation of each column; infinite where it is constant, so that a value that training never saw to
-    vary counts nothing, instead of the most that it could."""
+    """Standard deviation of each column; infinite where it is constant, so that it counts nothing."""
     std_F = vectors_NF.std(dim=0)
     least_F = 1e-5 * vectors_NF.abs().mean(dim=0) + 1e-9
     return torch.where(std_F > least_F, std_F, torch.full_like(std_F, torch.inf))

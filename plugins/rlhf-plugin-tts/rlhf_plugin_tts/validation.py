@@ -75,11 +75,7 @@ def within_interval(x: Floats, y: Floats, places: Sequence[Rows], seed: int) -> 
 def correlations(
     columns: Mapping[str, Floats], reference: Floats, groups: Sequence[str], keep: float, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Column -> its correlations with the ratings.
-
-    A column is kept where ``|rho| > keep``, within groups if there are several, else pooled; a negative one with its
-    sign. ``confounded`` says that pooled and within disagree on it: the groups differ, not the clips.
-    """
+    """Column -> correlations; kept where ``|rho| > keep`` within groups, ``confounded`` where pooled disagrees."""
     places = places_of(groups)
     one_group = [np.arange(len(reference))]
     table = {}

@@ -58,11 +58,8 @@ def error_rates(reference: str, heard: str) -> tuple[float, float]:
 
 
 def normalised(text: str) -> str:
-    """Lower case words without punctuation, numbers in words, since they are said in words.
-
-    A character of Chinese or Japanese is a word, as in the evaluation of Whisper (Radford et al. 2022,
-    arXiv:2212.04356, appendix C).
-    """
+    """Lower case words, numbers spoken, without punctuation; a Chinese or Japanese character is a word
+    (arXiv:2212.04356)."""
     plain = spell_numbers(unicodedata.normalize("NFKC", text)).replace("’", "'").lower()
     plain = UNSPACED.sub(r" \1 ", plain)
     return " ".join(re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain))

@@ -18,8 +18,7 @@ class Comparison(NamedTuple):
 
 
 class GradedVerifier:
-    """A comparison as a verifier, with parts ``format``, ``answer`` and ``reward``, each 0 or 1; ``format_weight`` is
-    the share of the value for the form alone."""
+    """A comparison with parts ``format``, ``answer`` and ``reward``; ``format_weight`` is the form's share."""
 
     def __init__(
         self, config: VerifierConfig, compare: Callable[[str, Prompt], Comparison], format_weight: float = 0.0

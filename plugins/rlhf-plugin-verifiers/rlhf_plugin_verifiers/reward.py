@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class VerifierReward:
-    """Scores completions by a verifier that runs in killable worker processes, which must find the same component in
-    the run's registry."""
+    """Scores completions by a verifier of the run's registry in killable worker processes."""
 
     def __init__(self, config: VerifierRewardConfig, ctx: BuildContext) -> None:
         spec = worker_spec(config, ctx.registry, ctx.run_dir)
@@ -66,10 +65,7 @@ def check_deadline(config: VerifierRewardConfig) -> None:
 
 
 def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
-    """Refuse a verifier that compares with reference answers where a source has none, and prompts it cannot judge.
-
-    A dry run reads no rows that may have to be downloaded, and so does not check them.
-    """
+    """Refuse prompts that the verifier cannot judge; a dry run reads no rows that may have to be downloaded."""
     if ctx.dry_run and any(s.source.downloads for s in ctx.config.dataset.sources):
         return
     datasets = ctx.datasets or Datasets(ctx.config.dataset, ctx)

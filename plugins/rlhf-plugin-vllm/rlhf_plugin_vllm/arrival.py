@@ -56,8 +56,7 @@ class Older:
     tokens: Tokens
 
     def told_apart(self, now: Tokens, noise: float, differs: Callable[[list[Change]], bool]) -> bool:
-        """Whether the version is far enough for ``differs`` to count, and it holds. Stays with an earlier version until
-        one is far enough, so that small updates add up."""
+        """Whether the version is far enough for ``differs`` to count, and it holds; small updates add up."""
         changes = [Change(self.tokens[key], token) for key, token in now.items() if key in self.tokens]
         far = self._is_far(changes, noise)
         if far and differs(changes):
@@ -91,10 +90,7 @@ class Change(NamedTuple):
 
 
 class Lasting:
-    """Means of each token's signed difference of engine and trainer.
-
-    Rounding cancels in them, and what a part does that was not updated adds up.
-    """
+    """Means of each token's signed difference of engine and trainer, in which rounding cancels."""
 
     def __init__(self) -> None:
         self._means: dict[Place, tuple[float, int]] = {}
@@ -124,8 +120,7 @@ class Arrival:
         self._lasting = Lasting()
 
     def missing(self, tokens: Sequence[CanaryToken], *, any_noise: bool = False) -> str:
-        """How it is seen that the engine has other weights than the trainer, "" where it has the same; with
-        ``any_noise`` only what changed is looked at."""
+        """How the engine's weights are seen to differ, or ""; with ``any_noise`` only what changed is looked at."""
         now = _by_place(tokens)
         if self._still.told_apart(now, self.noise, _stands_still):
             return "its logprobs are those of an earlier version, and the trainer's changed"

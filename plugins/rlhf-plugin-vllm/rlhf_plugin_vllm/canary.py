@@ -47,15 +47,9 @@ class Sent(NamedTuple):
 
 
 class Canary:
-    """Compares an engine's logprobs with those of the weights that it was sent, and with those of earlier versions.
-
-    The weights are a version's own: the policy itself may be trained further meanwhile, in another thread. They are put
-    into a skeleton of the policy, a decoder layer at a time, and taken out again: no second copy of them is ever there.
-    It computes in the engine's number type, whatever the policy computes in: engine and trainer then differ by the
-    order of their additions alone.
-
-    How much that is, an engine's first version shows. Nothing is saved: after a resume the first version shows it anew.
-    """
+    """Compares an engine's logprobs with those of the version that it was sent, and of earlier ones. The weights are
+    put into a skeleton of the policy a layer at a time, in the engine's number type, so that both differ by the order
+    of additions alone; the first version of a start shows how much that is."""
 
     def __init__(
         self,
@@ -80,8 +74,8 @@ class Canary:
         self.requests = [RolloutRequest(f"canary/{n}", ids, 0, 1000 + n) for n, ids in enumerate(prompts) if ids]
 
     def check(self, sent: Sent, rollouts: Sequence[Rollout], tolerance: float | None) -> float:
-        """Compare; returns the largest difference of a logprob, in nats, at most ``tolerance`` (None: as the first
-        version shows). Raises ``ModelError`` where the run's first version differs, ``RlhfError`` for a later one."""
+        """The largest difference of a logprob, in nats; raises beyond ``tolerance`` (None: as the first version
+        shows)."""
         with self._lock:  # servers are compared at the same time, and there is one skeleton
             tokens = self.tokens(sent, rollouts)
             gap = float(
@@ -102,8 +96,7 @@ class Canary:
         return [token for rollout, logits_TV in zip(rollouts, logits) for token in self._tokens(rollout, logits_TV)]
 
     def _logits(self, sent: Sent, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """``[T, V]`` of each row. All are computed together, so that each weight is taken once: padding comes last,
-        where nothing sees it."""
+        """``[T, V]`` of each row, all computed together, so that each weight is taken once; padding comes last."""
         dtype: torch.dtype = getattr(torch, sent.dtype)
         device = self.device or next(iter(sent.tensors.values())).device
 

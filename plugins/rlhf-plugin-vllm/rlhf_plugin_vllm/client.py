@@ -120,8 +120,7 @@ class Client:
             return None
 
     def _answer(self, verb: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> httpx.Response:
-        """The whole answer. httpx's own limit is one of silence, so the time is looked at with every part that comes:
-        an answer that stops half-way ends after twice the time at most."""
+        """The whole answer; httpx limits silence only, so each part is timed too: twice the time at most."""
         limits = httpx.Timeout(seconds, connect=min(CONNECT_S, seconds), pool=None)
         connections, end = self._connections, time.monotonic() + seconds
         parts: list[bytes] = []

@@ -81,11 +81,8 @@ def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str
 
 
 def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
-    """What vLLM starts with; returns whether it has no weights.
-
-    Of a policy that is read by parts there is no whole model: vLLM starts with any weights, as all of them come with
-    the first version, or under LoRA with the files that the policy's base weights are read from.
-    """
+    """What vLLM starts with; whether it has no weights. Of a policy read by parts it starts with any weights, as all
+    come with the first version, or under LoRA with the files of the base weights."""
     if not has_no_weights(policy.model):
         save_base(policy, folder)
         return False
@@ -102,10 +99,7 @@ def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
 
 
 def frozen_weights(model: Any, files: WeightFiles, *, divided: bool) -> Mapping[str, torch.Tensor] | None:
-    """What is not trained and is in no version, for the canary; None where the policy stays whole.
-
-    Where a strategy is about to divide the policy, it is looked up in files: nothing may keep it whole.
-    """
+    """What no version holds, for the canary, from files where the policy is divided; None where it stays whole."""
     if not divided:
         return None
     if not files.rank:
@@ -148,8 +142,7 @@ def save_base(policy: Any, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _written_by_every_rank(model: Any) -> Generator[None, None, None]:
-    """transformers' ``save_pretrained`` writes nothing on another rank than 0, each of which has a folder of its own
-    here."""
+    """transformers' ``save_pretrained`` writes on rank 0 only; here each rank has a folder of its own."""
     model.should_save_on_this_rank = lambda is_main_process: True
     try:
         yield

@@ -22,13 +22,8 @@ Check = Callable[[Replica, Published], None]
 
 
 class Fleet:
-    """Replicas that have the same weights.
-
-    Which of them answers a request is decided by its place in the batch and by who is there, never by who is free. As
-    the seed alone decides a completion, one that goes elsewhere is the same there.
-
-    One thread may publish while another asks: what brings weights to replicas is done by one of them at a time.
-    """
+    """Replicas that have the same weights. A request's place in the batch and who is there decide who answers, never
+    who is free; one thread may publish while another asks."""
 
     def __init__(
         self, replicas: Sequence[Replica], check: Check, retries: int, per_replica: int, *, in_flight: bool = False

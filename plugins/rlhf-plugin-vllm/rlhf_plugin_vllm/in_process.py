@@ -23,11 +23,8 @@ CACHE_ONLY = 1
 
 
 class InProcess:
-    """One vLLM on the device that vLLM finds.
-
-    In a run of several processes each has its own, and all start theirs together: vLLM makes groups of one process each
-    in the run's own process group, as it does under an external launcher.
-    """
+    """One vLLM on the device that vLLM finds; processes start theirs together, as under an external launcher, each in a
+    group of one within the run's process group."""
 
     def __init__(
         self, config: ColocatedConfig, folder: Path, dtype: str, context: int, rank: int, *, empty: bool = False
@@ -153,8 +150,7 @@ def _choice(completion: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def process_kept() -> Generator[None, None, None]:
-    """Leave this process as it was: random generators, threads, and variables of a launcher, which vLLM would take
-    for its own where this process is in no group."""
+    """Leave this process as it was: random generators, threads, and a launcher's variables without a group."""
     set_num_threads, threads, dtype = torch.set_num_threads, torch.get_num_threads(), torch.get_default_dtype()
     python, arrays = random.getstate(), np.random.get_state()
     hidden = set[str]() if _has_group() else LAUNCHER & set(os.environ)

@@ -33,10 +33,7 @@ OTHER_SIZES = frozenset({"kv-cache-dtype", "quantization", "cpu-offload-gb", "dt
 
 
 def colocated_memory(config: ColocatedConfig, facts: EngineFacts) -> EngineMemory:
-    """Of vLLM in the training process.
-
-    On CUDA it takes its share of the card, whatever it needs; on CPUs its weights and its cache.
-    """
+    """Of vLLM in the training process: its share of the card on CUDA, its weights and cache on CPUs."""
     weights = weights_bytes(facts)
     share = int(config.gpu_memory * facts.device)
     given = cache_bytes(config.environment, config.arguments.get("kv_cache_memory_bytes"), on_cpu=facts.on_cpu)
@@ -138,11 +135,8 @@ def _spaces(config: Any) -> list[tuple[str, str, Any]]:
 
 
 def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
-    """Of servers that the run starts, on whatever device they live; of those by address nothing is known.
-
-    A version costs the file that is being written, and where the policy is divided the weights gathered for it; then
-    the one unit that the canary holds.
-    """
+    """Of servers that the run starts, not those by address; a version costs the file being written, the weights
+    gathered for it, then the one unit that the canary holds."""
     written = min(max(config.bucket_mib * MIB, facts.largest), facts.trained)
     syncing = {"weight sync": max(2 * written, facts.unit) if facts.on_cpu else facts.unit}
     host = {} if facts.on_cpu else {"weight sync": 2 * written}
@@ -224,8 +218,7 @@ def cards_of_one(arguments: Sequence[str]) -> int:
 
 
 def option(arguments: Sequence[str], *names: str) -> str | None:
-    """An option's value, written as ``--name=value`` or as two words, with hyphens or underscores; the last one counts.
-    None where it is not given."""
+    """The last value of ``--name=value`` or two words, with hyphens or underscores; None where it is not given."""
     for n, argument in reversed(list(enumerate(arguments))):
         name, equals, value = argument.partition("=")
         if name.replace("_", "-") in names:

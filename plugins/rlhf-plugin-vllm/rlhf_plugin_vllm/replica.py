@@ -102,11 +102,8 @@ class Replica:
                 raise ServerGone("it has an adapter of this name and did not take the new version")
 
     def _renew_adapter(self, published: Published) -> bool:
-        """Other weights for the adapter that completions under way name; False where the server has none.
-
-        vLLM's own ``load_inplace`` is no way to do it: a request reads the files that it began with again at every
-        token, and so gets the old weights back.
-        """
+        """Other weights for the adapter that completions under way name (vLLM's ``load_inplace`` rereads the old files
+        at every token); False where the server has none."""
         if self._adapter_id is None:
             return False
         args = (str(self._adapter_id), str(published.path))

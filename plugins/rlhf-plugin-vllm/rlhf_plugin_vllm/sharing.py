@@ -44,11 +44,8 @@ def in_preference(urls: Sequence[str], rank: int) -> list[str]:
 
 
 def on_all_ranks(comm: Any, work: Callable[[], None] | None, told: Callable[[], Told]) -> list[Told]:
-    """Let ranks with servers give them a version, and all ranks know which have it; all ranks call it.
-
-    It begins when nobody is asked for anything with the version before. The exchanges in between are short, however
-    long the work takes.
-    """
+    """Give ranks' servers a version once none is asked with the one before; all ranks call it, and know which have
+    it."""
     raised: list[BaseException] = []
 
     def guarded() -> None:

@@ -160,11 +160,8 @@ class StoredWeights(Mapping[str, torch.Tensor]):
 def write_buckets(
     folder: Path, tensors: Mapping[str, torch.Tensor], most: int, sizes: Mapping[str, int] | None = None
 ) -> tuple[str, int]:
-    """Write weights to files of at most ``most`` bytes, unless one weight is larger, so that no more is copied at once.
-
-    ``sizes`` are bytes of those that are to be written; None asks all tensors, which are then looked up twice. Returns
-    (SHA-256 of the list of the files' digests, bytes of all files).
-    """
+    """Write weights to files of at most ``most`` bytes, or of one larger weight; ``sizes`` None looks tensors up twice.
+    Returns the SHA-256 of the files' digests, and the bytes."""
     digests: dict[str, str] = {}
     size = 0
     known = {name: t.numel() * t.element_size() for name, t in tensors.items()} if sizes is None else sizes

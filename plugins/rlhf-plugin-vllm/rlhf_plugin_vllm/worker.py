@@ -53,11 +53,7 @@ class Extension:
         }
 
     def rlhf_load(self: Any, folder: str, digest: str) -> dict[str, Any]:
-        """Take all weights from a folder of safetensors files, under the names of the model's own checkpoint.
-
-        The files are checked whole before a weight is changed, then read one at a time. What fails after that leaves a
-        mixture of versions.
-        """
+        """Take all weights from a folder of safetensors files, checked whole first, under the checkpoint's names."""
         files = checked_files(folder, digest)
         self.rlhf_failed = folder
         repacked = _take_all(self, weights_in(files))
@@ -132,12 +128,8 @@ def _reload(worker: Any, model: Any, state: Iterator[tuple[str, Any]]) -> set[st
 
 
 def _repack_heads(model: Any) -> int:
-    """Let output heads compute with the weights that they have now.
-
-    vLLM's reload processes a layer only if the checkpoint has weights for it. A head that shares the embedding's has
-    none, and where weights are packed into another layout for the processor it keeps the ones packed before (vLLM
-    0.32.0 on CPUs: 200 OK, equal checksums, and logprobs that are 0.3 nats wrong).
-    """
+    """Let output heads compute with the weights of now: vLLM's reload skips a head that shares the embedding's, whose
+    packed weights stay old (vLLM 0.32.0 on CPUs: 200 OK, and logprobs that are 0.3 nats wrong)."""
     from vllm.model_executor.layers.vocab_parallel_embedding import (  # pyright: ignore[reportMissingImports]
         ParallelLMHead,
     )

@@ -29,8 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def left_alone(config: ComponentConfig, method: F, name: str, *given: str) -> F:
-    """The method, called ``name`` in messages, watched: no call may change its arguments, ``given`` of which are
-    named."""
+    """The method, called ``name`` in messages; no call may change its arguments, named by ``given``."""
 
     def watched(*arguments: Any, **options: Any) -> Any:
         before = frozen(list(arguments))
@@ -55,8 +54,7 @@ def _refuse(config: ComponentConfig, name: str, seen: str) -> NoReturn:
 
 
 def difference(old: Any, new: Any) -> str | None:
-    """Where two values differ, as written behind a name (``['a'][1]``); None if they are equal, "" if all of it
-    differs."""
+    """Where two values differ (``['a'][1]``); None if they are equal, "" if all of it differs."""
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
         same = old.shape == new.shape and old.dtype == new.dtype
         return None if same and torch.equal(old.nan_to_num(), new.detach().nan_to_num()) else ""

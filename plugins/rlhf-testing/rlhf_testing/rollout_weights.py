@@ -44,8 +44,7 @@ def publish(engine: Any, model: Any) -> None:
 
 
 def check_weights(config: ComponentConfig, engine: Any, model: Any, asked: Asked) -> None:
-    """An engine samples from the weights of the version that it is asked for, and from no others. It holds those of
-    ``model`` as version 7; nothing is checked where that is not a torch module."""
+    """An engine samples from the weights of the version it is asked for alone, version 7 being ``model``'s."""
     if not isinstance(model, torch.nn.Module):
         return
     check_reports(config, engine, asked)
@@ -88,8 +87,7 @@ def weights_in(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> G
 def logprob_gap(
     model: torch.nn.Module, rollouts: Sequence[Rollout], temperature: float, counts: Sequence[int] | None = None
 ) -> float:
-    """Largest difference of the engine's logprobs from those that a trainer computes, in nats; of each rollout only
-    the ``counts`` first tokens."""
+    """Largest difference of the engine's logprobs from a trainer's, in nats, over the ``counts`` first tokens."""
     training = model.training
     model.eval()
     gaps = [0.0]

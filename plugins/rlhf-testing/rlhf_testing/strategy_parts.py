@@ -89,8 +89,7 @@ def gap(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> f
 
 @torch.no_grad()
 def check_forwards(config: ComponentConfig, strategy: Any, prepared: torch.nn.Module) -> None:
-    """Forwards without gradient are those of the whole weights: in ``gathered`` as many as each rank likes, in
-    ``sharded_forward`` as many on each."""
+    """Forwards without gradient are those of the whole weights, in ``gathered`` and ``sharded_forward``."""
     plain = PolicyAndCritic()
     plain.load_state_dict(weights_on_every_rank(strategy, prepared))
     rows_N3 = INPUTS_N3.roll(strategy.rank, 0)

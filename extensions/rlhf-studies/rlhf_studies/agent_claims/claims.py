@@ -28,11 +28,7 @@ CATEGORIES = ("tool_use", "multi_step", "failure_recovery")
 
 @dataclass(frozen=True)
 class Claim:
-    """The second agent is better than the first by so many points.
-
-    Example:
-        Claim("agentbench_generated", "multi_step", "zero_shot", "react", 41.7)
-    """
+    """The second agent is better than the first by so many points."""
 
     suite: str
     category: str

@@ -17,13 +17,8 @@ SUITES = (
 
 class AgentClaimsConfig(StudyConfig):
     """Which published differences between agents show with small models? Each agent plays some tasks of each category
-    of each suite; of ``agentbench_generated``, which has as many as are wanted and is asked about most claims, more.
-    Zeros are kept.
-
-    A published row is of a service's model on 36, 12 or 30 tasks, so the figures themselves cannot come out the same
-    with models of this size. What is asked of each row is what it claims: that an agent is better than the one before
-    it, by so many points.
-    """
+    of each suite, more of ``agentbench_generated``. Published figures are of a service's model, so only the claim of
+    each row is tested: that an agent is better than the one before it, by so many points."""
 
     name: str = "agent_claims"
     component: ClassVar[str] = "rlhf_studies.agent_claims.run:AgentClaims"

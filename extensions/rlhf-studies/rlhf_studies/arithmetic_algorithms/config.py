@@ -12,10 +12,8 @@ Algorithm = Literal["ppo", "grpo", "dr_grpo", "dapo", "gspo", "rloo", "cispo"]
 
 
 class ArithmeticAlgorithmsConfig(StudyConfig):
-    """Seven algorithms on ``pocket/arithmetic`` with the numeric verifier: the same task, batch, four updates per
-    rollout batch, learning rate and steps; the rest is each algorithm's own recipe, but for what ``OWN`` changes and
-    says why.
-    """
+    """Seven algorithms on ``pocket/arithmetic`` with the numeric verifier: equal task, batch, four updates per rollout
+    batch, learning rate and steps; the rest is each algorithm's own recipe, but for what ``OWN`` changes."""
 
     name: str = "arithmetic_algorithms"
     component: ClassVar[str] = "rlhf_studies.arithmetic_algorithms.run:ArithmeticAlgorithms"

@@ -8,10 +8,8 @@ from rlhf_study.config import StudyConfig
 
 
 class BfclVerdictsConfig(StudyConfig):
-    """Our verdicts on function calls beside those of the leaderboard's own checker, on the example of every possible
-    answer and ten mutations of it. Its `ast_checker` runs as published, in an environment of its own; only its table of
-    models, which imports every provider's client, is replaced by one that leaves dots in names.
-    """
+    """Our verdicts on function calls beside those of the leaderboard's own checker (``ast_checker`` as published, in
+    its own environment), on the example of every possible answer and ten mutations of it."""
 
     name: str = "bfcl_verdicts"
     component: ClassVar[str] = "rlhf_studies.bfcl_verdicts.run:BfclVerdicts"

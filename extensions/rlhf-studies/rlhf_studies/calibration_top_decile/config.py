@@ -11,10 +11,8 @@ from rlhf_study.config import StudyConfig
 
 class CalibrationTopDecileConfig(StudyConfig):
     """When a reward model is most certain, is it right as often as it thinks, before and after a policy was trained on
-    it? Pairs of three kinds, all scored by the reward that a run of ``lambda_sweep`` was trained against: the
-    annotator's held-out pairs; the best- and worst-scored completion of each prompt in the run's first steps; the same
-    in its last steps. The pairs of a kind are cut into ten by margin.
-    """
+    it? The reward of a ``lambda_sweep`` run scores held-out pairs, and each prompt's best and worst completion in the
+    run's first and last steps; each kind is cut into ten by margin."""
 
     name: str = "calibration_top_decile"
     component: ClassVar[str] = "rlhf_studies.calibration_top_decile.run:CalibrationTopDecile"

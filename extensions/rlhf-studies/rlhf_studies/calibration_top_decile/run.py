@@ -66,8 +66,7 @@ def cells(bins: Sequence[Bin]) -> tuple[object, ...]:
 
 
 class Judged:
-    """A finished run and the scale of its reward; the run ``single`` beside it names the ensemble that both rewards
-    come from."""
+    """A finished run and the scale of its reward; the run ``single`` beside it names the ensemble of both."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.reward = run, run.config["reward"]

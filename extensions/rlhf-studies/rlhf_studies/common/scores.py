@@ -20,8 +20,7 @@ def auc(high: Any, low: Any) -> float:
 
 
 def auc_interval(scores: Sequence[float], labels: Sequence[bool], groups: Sequence[str]) -> dict[str, float]:
-    """AUC of scores with a 95 % percentile interval; whole groups are drawn, so that rows of a dialogue stay
-    together."""
+    """AUC of scores with a 95 % percentile interval over groups (the rows of a dialogue)."""
     values, truth = np.asarray(scores, float), np.asarray(labels, bool)
     if not 0 < truth.sum() < len(truth):
         raise UserError("the held-out rows are all right or all wrong", fix="take more rows")

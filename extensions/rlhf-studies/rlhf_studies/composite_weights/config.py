@@ -10,11 +10,9 @@ from rlhf_study.config import StudyConfig
 
 
 class CompositeWeightsConfig(StudyConfig):
-    """Which weights should a composite reward have, and does a look at scored responses tell before any training? A
-    Bradley-Terry model is trained on pocket pairs; answers of the untrained policy to unseen prompts are scored by it
-    and by rules (length, hollow affirmations), and the weights of the two are ablated as ``rlhf reward ablate`` does.
-    Then GRPO trains with some of the weightings, and the held-out gold score says what they were worth.
-    """
+    """Which weights should a composite reward have, and do scored responses tell before any training? A Bradley-Terry
+    model and rules (length, hollow affirmations) score answers of the untrained policy, ``rlhf reward ablate`` weighs
+    them, then GRPO trains with some weightings; the held-out gold score says what they were worth."""
 
     name: str = "composite_weights"
     component: ClassVar[str] = "rlhf_studies.composite_weights.run:CompositeWeights"

@@ -9,12 +9,9 @@ from rlhf_study.config import StudyConfig
 
 
 class ConfidenceFilteringConfig(StudyConfig):
-    """Does a reward model learn more from the pairs that another is sure of? A Bradley-Terry model is trained on all
-    pocket pairs; on the half that this model is surest of, by the size of its margin, and on a random half; on its
-    surest quarter; on the surest half of the surest half (two cycles, what ``rlhf data flywheel`` does); on a random
-    quarter; and on the half with the highest margin by its sign. All make the same number of updates, and are measured
-    on the same held-out pairs against their labels and against the gold score.
-    """
+    """Does a reward model learn more from the pairs that another is sure of? Bradley-Terry models are trained on all
+    pocket pairs, on the surest half, quarter and half of the half (by margin), on random parts, and on the half with
+    the highest signed margin, with equal updates, and measured on the same held-out pairs."""
 
     name: str = "confidence_filtering"
     component: ClassVar[str] = "rlhf_studies.confidence_filtering.run:ConfidenceFiltering"

@@ -10,11 +10,9 @@ from rlhf_study.config import StudyConfig
 
 class CriticCeilingConfig(StudyConfig):
     """How much of the returns could PPO's critic explain? A fresh critic is fitted to fixed scores of the starting
-    policy on two pocket tasks: ``arithmetic`` (1 for the right sum, else 0) and ``assistant`` (the gold score). Every
-    prompt has six completions, so that the scores' variance splits into what prompts differ in, which is all that can
-    be known before the first token, and luck. The critic learns whole returns (lambda 1, no clipping) of three quarters
-    of the prompts; the variance that it explains is measured on the others.
-    """
+    policy on ``arithmetic`` and ``assistant``, six completions a prompt, so that the variance splits into what prompts
+    differ in and luck. It learns three quarters of the prompts (lambda 1, no clipping) and is measured on the
+    others."""
 
     name: str = "critic_ceiling"
     component: ClassVar[str] = "rlhf_studies.critic_ceiling.run:CriticCeiling"

@@ -1,8 +1,5 @@
-"""Rebuild the shipped model `pocket-tools` and its tokenizer from the generator; `BUILD.json` says how long it took.
-
-It reads and writes conversations about people of generated worlds, first by the plan, then with a beginner's habits.
-Every document has facts of its own, and nobody of the held-out split occurs.
-"""
+"""Rebuild the shipped model `pocket-tools` and its tokenizer from generated conversations (by the plan, then with a
+beginner's habits); nobody of the held-out split occurs. `BUILD.json` says how long it took."""
 
 from __future__ import annotations
 

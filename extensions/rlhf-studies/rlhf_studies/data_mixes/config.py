@@ -11,18 +11,11 @@ Mix = Literal["pure_conv", "conv_synth", "conv_agentic", "equal_3way", "agentic_
 
 
 class DataMixesConfig(StudyConfig):
-    """What do a reward model and an agent make of six mixes of training data? Another repository publishes, for its own
-    data and one run each, the AUC of a reward model and the accuracy of an agent by the mix they were trained on. Here
-    each mix trains both with the same number of rows: a reward model (`reward_model`, on pairs) and an agent (`sft`, on
-    demonstrations).
-
-    - conversational: `pocket/assistant`, the simulated annotator's choices, with noise and a taste for length
-    - synthetic: candidates about the same facts, chosen by the written rule (right, concise, plain) without noise
-    - agentic: questions of `lookup`, calls and results by the plan, against a beginner's that end in a wrong answer
-
-    AUC is on held-out conversational pairs, as published, and besides on held-out agentic ones. The agent's accuracy is
-    on held-out questions of `lookup`, one greedy play each; how it plays before any training is measured, too.
-    """
+    """What do a reward model (`reward_model`, on pairs) and an agent (`sft`, on demonstrations) make of six published
+    mixes of training data, with the same number of rows? Conversational rows are `pocket/assistant` with noise and a
+    taste for length, synthetic ones candidates chosen by the written rule, agentic ones questions of `lookup` by the
+    plan against a beginner's. AUC is on held-out conversational and agentic pairs; accuracy on held-out questions of
+    `lookup`, also before training."""
 
     name: str = "data_mixes"
     component: ClassVar[str] = "rlhf_studies.data_mixes.run:DataMixes"

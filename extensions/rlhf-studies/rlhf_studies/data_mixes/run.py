@@ -94,9 +94,7 @@ class DataMixes(Study[DataMixesConfig]):
 
 
 def called(results: Mapping[int, Mapping[str, Any]], metric: str, lower: str, higher: Sequence[str]) -> str:
-    """What becomes of a claim. A difference counts where it has the same sign in every seed, of which there must be
-    three; figures themselves are of other data and models.
-    """
+    """The verdict on a claim: a difference counts where it has the same sign in every seed, at least three."""
     if any({lower, *higher} - set(found["mixes"]) for found in results.values()):
         return "not run"
     if len(results) < 3:
@@ -130,8 +128,7 @@ def pair_scores(model: Path, rows: Sequence[Row]) -> dict[str, float]:
 
 
 def accuracy(model: str, tasks: int) -> float:
-    """Share of right answers to held-out questions of `lookup`, as many of each number of calls, one greedy play each
-    with the settings of ``rlhf train --env lookup``."""
+    """Share of right answers to held-out questions of `lookup`, as many of each number of calls, played greedily."""
     registry, config = open_registry(), ModelConfig(path=model)
     policy, engine = load_sampler(registry, config)
     environment = registry.config("environment", "lookup")

@@ -10,10 +10,8 @@ from rlhf_study.config import StudyConfig
 
 
 class EnsembleVsSingleConfig(StudyConfig):
-    """GRPO in the pocket world under an ensemble of reward models and under its first member alone, so that both have
-    seen the same kind of data; without a KL penalty and past the point where it pays. The gold score says who hacks
-    what.
-    """
+    """GRPO in the pocket world under an ensemble of reward models and under its first member alone, without a KL
+    penalty and past the point where it pays. The gold score says who hacks what."""
 
     name: str = "ensemble_vs_single"
     component: ClassVar[str] = "rlhf_studies.ensemble_vs_single.run:EnsembleVsSingle"

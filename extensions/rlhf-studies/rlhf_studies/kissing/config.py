@@ -9,10 +9,8 @@ from rlhf_study.config import StudyConfig
 
 
 class KissingConfig(StudyConfig):
-    """The kissing number in 11 dimensions, without a model: what the baseline of ``rlhf discover`` finds, seed by seed.
-    Every set is written as a program, run in the sandbox and judged by the verifier ``kissing``; the times are its own.
-    The check of the set is repeated in Python's integers, which cannot overflow.
-    """
+    """The kissing number in 11 dimensions, without a model: what the baseline of ``rlhf discover`` finds, seed by seed,
+    judged by the verifier ``kissing`` in the sandbox and checked again in Python's integers."""
 
     name: str = "kissing"
     component: ClassVar[str] = "rlhf_studies.kissing.run:Kissing"

@@ -11,9 +11,7 @@ from rlhf_study.config import StudyConfig
 
 class LambdaSweepConfig(StudyConfig):
     """GRPO in the pocket world under ``mean - lambda * std`` of an ensemble's members, for several lambda, and under
-    its first member alone; no KL penalty, past the point where it pays. The ensemble of a seed is trained once: lambda
-    changes only how its members are combined.
-    """
+    its first member alone; no KL penalty, past the point where it pays. A seed's ensemble is trained once."""
 
     name: str = "lambda_sweep"
     component: ClassVar[str] = "rlhf_studies.lambda_sweep.run:LambdaSweep"

@@ -9,10 +9,8 @@ from rlhf_study.config import StudyConfig
 
 
 class MaskedHeadConfig(StudyConfig):
-    """One forward and backward over a batch of episodes: the head on every token, and on the policy's tokens alone.
-    Both take turns in one process, packed and with shared prompts as in a run. CPU seconds are what to compare where
-    other work shares the machine. The difference of the gradient is that of rounding, over its norm.
-    """
+    """One forward and backward over a batch of episodes: the head on every token, and on the policy's tokens alone, in
+    turns in one process. Compare CPU seconds on a shared machine; the gradients differ by rounding."""
 
     name: str = "masked_head"
     component: ClassVar[str] = "rlhf_studies.masked_head.run:MaskedHead"

@@ -11,9 +11,7 @@ from rlhf_study.config import StudyConfig
 
 class MbppSandboxConfig(StudyConfig):
     """MBPP's reference solutions in the sandbox: do they pass, does one small change fail, and how many tests a second?
-    Each program with one operator, number, condition or result changed says how often its tests call a wrong program
-    right.
-    """
+    Programs with one change say how often tests call a wrong program right."""
 
     name: str = "mbpp_sandbox"
     component: ClassVar[str] = "rlhf_studies.mbpp_sandbox.run:MbppSandbox"

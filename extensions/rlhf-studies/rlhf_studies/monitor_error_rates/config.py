@@ -9,11 +9,9 @@ from rlhf_study.config import StudyConfig
 
 
 class MonitorErrorRatesConfig(StudyConfig):
-    """How often does the reward-hacking monitor speak in healthy runs, and how often and how late in hacked ones?
-    Runs of 200 steps are simulated completion by completion; three runs of the pocket model on sums are recorded
-    (``recorded.json``: one whose reward is the truth, one whose reward also pays for length, one for brevity) and
-    replayed, the healthy one also in resampled blocks of steps. The run fails unless every bound holds.
-    """
+    """How often does the reward-hacking monitor speak in healthy runs, and how often and how late in hacked ones? Runs
+    of 200 steps are simulated, and three recorded runs of the pocket model on sums (``recorded.json``) replayed. The
+    run fails unless every bound holds."""
 
     name: str = "monitor_error_rates"
     component: ClassVar[str] = "rlhf_studies.monitor_error_rates.run:MonitorErrorRates"

@@ -10,9 +10,7 @@ from rlhf_study.config import StudyConfig
 
 class MonitorFalseAlarmsConfig(StudyConfig):
     """How often does the reward-hacking monitor alarm where nothing is hacked? GRPO on ``pocket/arithmetic`` with the
-    numeric verifier: what is optimised is what is wanted, so every alarm is a false one. The second reward weighs the
-    verifier's parts otherwise. The monitor runs in the training itself and only warns.
-    """
+    numeric verifier, whose parts the second reward weighs otherwise; every alarm is a false one."""
 
     name: str = "monitor_false_alarms"
     component: ClassVar[str] = "rlhf_studies.monitor_false_alarms.run:MonitorFalseAlarms"

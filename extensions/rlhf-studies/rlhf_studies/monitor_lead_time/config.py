@@ -11,12 +11,9 @@ from rlhf_study.config import StudyConfig
 
 
 class MonitorLeadTimeConfig(StudyConfig):
-    """How early does the reward-hacking monitor speak, and how often without cause? It is replayed over what finished
-    runs of the pocket world left in metrics.jsonl and trace.jsonl, with several second rewards; its answers depend on
-    nothing else, so they are those that it would have given then. The gold score of the rollouts, which no monitor sees
-    but as "spot checks", says which runs were hacked and when: where the mean over three steps has fallen 0.05 below
-    its best and ends there.
-    """
+    """How early does the reward-hacking monitor speak, and how often without cause? It is replayed over finished runs
+    of the pocket world with several second rewards. The rollouts' gold score, which it sees only as "spot checks", says
+    which runs were hacked: where the mean over three steps ends 0.05 below its best."""
 
     name: str = "monitor_lead_time"
     component: ClassVar[str] = "rlhf_studies.monitor_lead_time.run:MonitorLeadTime"

@@ -10,12 +10,9 @@ from rlhf_study.config import StudyConfig
 
 
 class MultiTurnConfig(StudyConfig):
-    """Does a reward model need the whole conversation? Pocket conversations of two turns: somebody asks for a fact and
-    gets an answer, then asks for it again in other words. The pairs are labelled by the simulated annotator, whose fact
-    is the one told in the first turn (drawn at random, so that memory of the world is no help). Reward models from the
-    same trunk are trained on whole conversations and on their last turn, and compared on held-out pairs: on all, and on
-    those whose two responses differ in truth alone.
-    """
+    """Does a reward model need the whole conversation? In pocket conversations of two turns the annotator's fact is
+    told in the first. Reward models of one trunk learn from whole conversations or their last turn, and are compared on
+    held-out pairs: on all, and on those whose responses differ in truth alone."""
 
     name: str = "multi_turn"
     component: ClassVar[str] = "rlhf_studies.multi_turn.run:MultiTurn"

@@ -8,11 +8,9 @@ from rlhf_study.config import StudyConfig
 
 
 class PocketMethodsConfig(StudyConfig):
-    """Which method makes the better assistant? A short supervised run, reward models trained from its policy, then PPO,
-    DPO, iterative DPO and GRPO from that policy with their own recipes for the pocket model. The ensemble of reward
-    models is the proxy: PPO, GRPO and iterative DPO are trained against it, DPO and SFT are only measured by it. The
-    gold score is seen by nobody.
-    """
+    """Which method makes the better assistant? From one supervised policy PPO, DPO, iterative DPO and GRPO train by
+    their own recipes; an ensemble of reward models is the proxy that PPO, GRPO and iterative DPO are trained against.
+    None sees the gold score."""
 
     name: str = "pocket_methods"
     component: ClassVar[str] = "rlhf_studies.pocket_methods.run:PocketMethods"

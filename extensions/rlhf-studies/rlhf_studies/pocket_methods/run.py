@@ -67,8 +67,7 @@ class PocketMethods(Study[PocketMethodsConfig]):
 
 
 def figures(summary: Mapping[str, Any]) -> Row:
-    """The table's columns. KL is k3 in nats per token from where the run started: of the held-out samples after DPO
-    and SFT, of the last rollouts of the others."""
+    """The table's columns; KL is k3 in nats per token from the run's start, of held-out samples or last rollouts."""
     after = summary["evaluation_after"]
     return {
         "gold_win_rate": summary["gold_win_rate"],

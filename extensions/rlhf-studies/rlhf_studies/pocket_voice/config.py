@@ -9,10 +9,9 @@ from rlhf_study.config import StudyConfig
 
 
 class PocketVoiceConfig(StudyConfig):
-    """How does pocket-voice sound? Words that a recogniser gets wrong and two automatic MOS, beside the voice that it
-    learnt, on forty sentences that neither was tuned on. flite speaks them at its own speed; pocket-voice samples each
-    once at three temperatures. What is not installed (flite, DistillMOS) is left out.
-    """
+    """How does pocket-voice sound? Word errors and two automatic MOS beside flite, which it learnt from, on forty
+    sentences that neither was tuned on; pocket-voice samples each at three temperatures. What is not installed is left
+    out."""
 
     name: str = "pocket_voice"
     component: ClassVar[str] = "rlhf_studies.pocket_voice.run:PocketVoice"

@@ -10,10 +10,8 @@ from rlhf_study.config import StudyConfig
 
 class PrmVsOrmConfig(StudyConfig):
     """Right answers by wrong steps: does a process reward model see them, and does an outcome model? In the world of
-    ``chain_steps`` (sums in a row, every step checkable) both learn from the same solutions with the same small
-    transformer, from scratch, and the same updates. Then both see held-out questions, each solved rightly, by an error
-    carried to a wrong answer, by a slip that nothing follows from, and by two errors that cancel.
-    """
+    ``chain_steps`` both learn the same solutions with the same transformer and updates. Held-out questions are solved
+    rightly, by a carried error, by a slip, and by two errors that cancel."""
 
     name: str = "prm_vs_orm"
     component: ClassVar[str] = "rlhf_studies.prm_vs_orm.run:PrmVsOrm"

@@ -10,13 +10,9 @@ from rlhf_study.config import StudyConfig
 
 
 class RayActorsConfig(StudyConfig):
-    """What do Ray's actors cost beside the processes of environments? Both sides, one after the other on the same
-    machine: seconds until the first worker answers, from an interpreter that has imported neither; so many workers
-    more; milliseconds of a call that does nothing; proportional memory of all processes beside the caller; seconds
-    until a worker that hangs is gone, once told to end; and how many processes are left ten seconds after the caller
-    was killed with SIGKILL. Ray keeps its own processes (scheduler, store of objects, agents) whatever the number of
-    workers. It is asked for no dashboard, an object store of 100 MB and two CPUs.
-    """
+    """What do Ray's actors cost beside the processes of environments? Seconds to the first worker and more,
+    milliseconds of an empty call, memory of all processes, seconds until a hanging worker is gone, and processes left
+    after SIGKILL of the caller. Ray has no dashboard, an object store of 100 MB and two CPUs."""
 
     name: str = "ray_actors"
     component: ClassVar[str] = "rlhf_studies.ray_actors.run:RayActors"

@@ -11,12 +11,9 @@ from rlhf_study.config import StudyConfig
 
 class RubricVsBradleyTerryConfig(StudyConfig):
     """Grades on a rubric or preferences between pairs: which reward model is right more often, and which is easier to
-    fool? The same pocket answers are judged twice: as pairs, by the annotator of the shipped pairs (noisy, pleased by
-    length), and one by one, by a judge who grades three criteria from 1 to 5 (right, plain, concise) and errs: it takes
-    right for wrong or wrong for right in one answer of ten, and is off by one in three of ten grades of style. Two
-    reward models learn from them, from the same trunk, with the same rate and number of updates, each on 64 answers.
-    Both are tested by ``rlhf reward evaluate``, and GRPO trains with each.
-    """
+    fool? The same pocket answers are judged as pairs by the noisy annotator, and one by one by an erring judge on three
+    criteria. Two models of the same trunk learn from 64 answers each; ``rlhf reward evaluate`` tests both, and GRPO
+    trains with each."""
 
     name: str = "rubric_vs_bradley_terry"
     component: ClassVar[str] = "rlhf_studies.rubric_vs_bradley_terry.run:RubricVsBradleyTerry"

@@ -10,10 +10,8 @@ from rlhf_study.config import StudyConfig
 
 
 class Smollm2ArithmeticConfig(StudyConfig):
-    """Does a real model learn a checkable task? SmolLM2-135M-Instruct, sums of two-digit numbers, GRPO, and nothing but
-    a verifier: ``configs/smollm2_arithmetic.yaml`` through the public command line, and the same held-out sums asked
-    before and after, greedily and sampled.
-    """
+    """Does a real model learn a checkable task? SmolLM2-135M-Instruct, sums of two-digit numbers, GRPO and a verifier
+    (``configs/smollm2_arithmetic.yaml``); the same held-out sums before and after, greedily and sampled."""
 
     name: str = "smollm2_arithmetic"
     component: ClassVar[str] = "rlhf_studies.smollm2_arithmetic.run:Smollm2Arithmetic"

@@ -8,10 +8,8 @@ from rlhf_study.config import StudyConfig
 
 
 class Smollm2PrmConfig(StudyConfig):
-    """Does a real model find the first wrong step? ``configs/smollm2_prm.yaml`` trains SmolLM2-135M-Instruct twice on
-    the same changed GSM8K solutions, with a label per step and with the outcome alone, and both look for the first
-    error in solutions of other models (ProcessBench's GSM8K part). F1 is as ProcessBench defines it.
-    """
+    """Does a real model find the first wrong step? ``configs/smollm2_prm.yaml`` trains SmolLM2-135M-Instruct with a
+    label per step and with the outcome alone; both are tested on ProcessBench's GSM8K part (F1 as defined there)."""
 
     name: str = "smollm2_prm"
     component: ClassVar[str] = "rlhf_studies.smollm2_prm.run:Smollm2Prm"

@@ -10,10 +10,8 @@ from rlhf_study.config import StudyConfig
 
 
 class Smollm2ProbeConfig(StudyConfig):
-    """What does a real model know of wrong steps before it is taught? The cheap relative of ``smollm2_prm``: one
-    forward of a frozen SmolLM2-135M over changed GSM8K solutions and over ProcessBench's GSM8K part, and on the same
-    hidden states at the ends of steps two linear heads, one taught with a label per step, one with the outcome alone.
-    """
+    """What does a real model know of wrong steps before it is taught? Two linear heads on a frozen SmolLM2-135M's
+    hidden states, one taught with a label per step, one with the outcome alone, tested on ProcessBench's GSM8K part."""
 
     name: str = "smollm2_probe"
     component: ClassVar[str] = "rlhf_studies.smollm2_probe.run:Smollm2Probe"

@@ -9,15 +9,11 @@ from rlhf_study.config import StudyConfig
 
 
 class SpeechHackingConfig(StudyConfig):
-    """Reward hacking in sound: one scorer alone is optimised until others fall; the composite beside it. GRPO on
-    pocket-voice, twice with the same seed and sizes: by ``acoustic_proxy`` alone, and by the composite of
-    `rlhf tts train` with the proxy as a third part. In both, the monitor ``hacking`` compares the reward with
-    DistillMOS, which nothing is trained on and which alone agreed with listeners, at its own rates of false alarms; it
-    only warns. In 48 steps its test finds a scorer that loses a bit more than one standard deviation of its clips
-    evenly. Every step also records the proxy, DNSMOS P.808 and the phone error rate. At the end the first voice and
-    both others say the validation sentences twice each; a scorer has fallen where the 95 % interval of its difference,
-    over sentences, is for the worse alone.
-    """
+    """Reward hacking in sound: GRPO on pocket-voice by ``acoustic_proxy`` alone, and by the composite of `rlhf tts
+    train` with the proxy as a third part. The monitor ``hacking`` compares with DistillMOS, which nothing is trained
+    on, and only warns. Steps also record DNSMOS P.808 and the phone error rate. At the end all voices say the
+    validation sentences twice each; a scorer has fallen where the 95 % interval of its difference, over sentences, is
+    below zero."""
 
     name: str = "speech_hacking"
     component: ClassVar[str] = "rlhf_studies.speech_hacking.run:SpeechHacking"

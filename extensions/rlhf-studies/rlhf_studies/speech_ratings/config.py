@@ -10,13 +10,10 @@ from rlhf_study.config import StudyConfig
 
 
 class SpeechRatingsConfig(StudyConfig):
-    """Which local speech reward agrees with listeners? Rank correlation with MUSHRA scores, per stimulus and pooled: 8
-    sentences, each as recorded and through 7 codecs, rated by 10 or 11 listeners. The hidden reference is found by
-    nearly every listener, so the figures are given with and without it. Nothing is fitted to the ratings but the
-    weights in ``weighting``, which are tested on stimuli that they were not fitted to (by the same codecs). Texts of
-    the sentences are not published with the clips: ``wer`` compares with what the recogniser hears in the recording,
-    which therefore has no value of its own. DistillMOS is left out where it is not installed.
-    """
+    """Which local speech reward agrees with listeners? Rank correlation with MUSHRA scores, per stimulus and pooled,
+    with and without the hidden reference: 8 sentences, as recorded and through 7 codecs, by 10 or 11 listeners. Only
+    ``weighting`` is fitted, and tested on other stimuli. ``wer`` compares with what the recogniser hears in the
+    recording. DistillMOS is left out where it is not installed."""
 
     name: str = "speech_ratings"
     component: ClassVar[str] = "rlhf_studies.speech_ratings.run:SpeechRatings"

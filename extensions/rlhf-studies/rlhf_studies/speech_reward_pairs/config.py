@@ -9,14 +9,10 @@ from rlhf_study.config import StudyConfig
 
 
 class SpeechRewardPairsConfig(StudyConfig):
-    """How many pairs does a reward model on acoustic features need? Accuracy against the number of pairs,
-    clip-disjoint, per engine and mixed. Two engines say the thirty sentences of the catalogue: ``flite`` (voices kal16,
-    rms, slt and awb at drawn speeds and pitches; left out where it is not installed) and ``pocket-voice`` (temperature
-    1, six descriptions). A pair is two clips of one sentence; no clip is in two pairs; the better one is the one with
-    the higher automatic MOS. Training pairs are drawn from the same rows as the tested ones, not the same clips. The
-    last test is what a policy's training asks for: two samples of one plain prompt, of sixty sentences that no pair was
-    trained on. Intervals draw sentences (95 %); accuracies are means over three subsets.
-    """
+    """How many pairs does a reward model on acoustic features need? Accuracy by the number of clip-disjoint pairs, per
+    engine and mixed: ``flite`` (four voices; left out where it is not installed) and ``pocket-voice`` (six
+    descriptions) say the catalogue's thirty sentences; the higher automatic MOS is the better clip. The last test is
+    what training asks for: two samples of one plain prompt, of sixty new sentences. Intervals draw sentences (95 %)."""
 
     name: str = "speech_reward_pairs"
     component: ClassVar[str] = "rlhf_studies.speech_reward_pairs.run:SpeechRewardPairs"

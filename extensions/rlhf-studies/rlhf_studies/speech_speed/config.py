@@ -10,11 +10,9 @@ from rlhf_study.config import StudyConfig
 
 
 class SpeechSpeedConfig(StudyConfig):
-    """How fast are the acoustic features and the local speech rewards? Features: processor milliseconds per second of
-    16 kHz audio, beside a plain librosa implementation of the seven that the acoustic proxy was proposed with (``pyin``
-    for the pitch), both sides in turns in one process, after a warm-up. Rewards: processor seconds per clip.
-    DistillMOS is left out where it is not installed.
-    """
+    """How fast are the acoustic features and the local speech rewards? Processor milliseconds per second of 16 kHz
+    audio beside plain librosa (``pyin`` for the pitch), in turns in one process; processor seconds per clip of rewards.
+    DistillMOS is left out where it is not installed."""
 
     name: str = "speech_speed"
     component: ClassVar[str] = "rlhf_studies.speech_speed.run:SpeechSpeed"

@@ -10,11 +10,9 @@ from rlhf_study.config import StudyConfig
 
 
 class StepRewardsConfig(StudyConfig):
-    """Credit for each step against credit for the whole: GRPO in the pocket world with a process reward model. The
-    steps are sentences of the assistant's answers, labelled wrong if they are hollow. A process reward model learns
-    that from the world's preference texts, and GRPO trains the pocket model with it: one advantage per completion from
-    the lowest step, or one per step. Gold, which none of them sees, counts hollow answers, right ones and words.
-    """
+    """Credit for each step against credit for the whole: GRPO in the pocket world with a process reward model that
+    calls hollow sentences wrong; one advantage per completion from the lowest step, or one per step. Gold counts hollow
+    answers, right ones and words."""
 
     name: str = "step_rewards"
     component: ClassVar[str] = "rlhf_studies.step_rewards.run:StepRewards"

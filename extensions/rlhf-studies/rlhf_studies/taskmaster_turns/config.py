@@ -12,13 +12,9 @@ from rlhf_study.config import StudyConfig
 
 class TaskmasterTurnsConfig(StudyConfig):
     """Can a small model tell whether an agent's turn is right, in the dialogue before it? `rlhf train --algo prm` on
-    Taskmaster's human verdicts, with one labelled step a row, the turn; calls and results of the ordering service are
-    written as text, so that any model reads them. Every row of the file has an id of its own, so dialogues are told by
-    what the user said first: rows with the same first words (880 of them in 3,228 rows) are on one side of the split, a
-    fifth of them held out, others for each seed. The held-out AUC has a 95 % interval over dialogues. Beside it, on the
-    same rows: what the turn's kind (a call or words), its length, its place, and whether those very words were right
-    elsewhere in the training rows, tell without any model.
-    """
+    Taskmaster's human verdicts, the turn as the one labelled step. Rows with the same first words are on one side of
+    the split, a fifth held out, others for each seed; the AUC has a 95 % interval over dialogues. Beside it: what the
+    turn's kind, length, place and words tell without a model."""
 
     name: str = "taskmaster_turns"
     component: ClassVar[str] = "rlhf_studies.taskmaster_turns.run:TaskmasterTurns"

@@ -8,11 +8,9 @@ from rlhf_study.config import StudyConfig
 
 
 class TauBenchGoldConfig(StudyConfig):
-    """tau-bench: gold actions of every task, and each with one action dropped or changed, judged. Reward 1 is expected
-    of the gold actions, and of a changed list only where the whole database ends the same, which is compared row by row
-    and not by the suite's digest. With a checkout of sierra-research/tau-bench, results of the gold actions, and of the
-    changed lists of the first tasks, are compared with what its functions return.
-    """
+    """tau-bench: gold actions of every task, and each with one action dropped or changed, judged: 1 is expected of the
+    gold actions, and of a changed list only where the whole database ends the same. With a checkout of
+    sierra-research/tau-bench the results are compared with what its functions return."""
 
     name: str = "tau_bench_gold"
     component: ClassVar[str] = "rlhf_studies.tau_bench_gold.run:TauBenchGold"

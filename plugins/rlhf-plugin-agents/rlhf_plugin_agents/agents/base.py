@@ -39,8 +39,7 @@ class Agent:
         system: str = "",
         respond: Responder | None = None,
     ) -> AgentTrajectory:
-        """Play one task; nothing that model or tools do raises. ``system`` stands before the agent's own rules,
-        ``respond`` is a user who answers turns without calls."""
+        """Play one task; nothing raises. ``system`` precedes the agent's rules, ``respond`` is the user's part."""
         task = Prompt("task", ({"role": "user", "content": prompt},)) if isinstance(prompt, str) else prompt
         session = Session(self.config, self.backend, tools, task.id, seed)
         answer, reason, error = "", "answer", ""

@@ -63,8 +63,7 @@ class CodeExecutorAgent(ReactAgent):
 
 
 def code_in(text: str) -> str:
-    """What an answer comes to: the code after the last ``FIXED CODE:``, else what follows ``Final answer:``, else the
-    last code block, else the whole text."""
+    """The code after the last ``FIXED CODE:``, else after ``Final answer:``, else the last block, else the text."""
     place = text.upper().rfind(FIXED)
     if place >= 0:
         rest = text[place + len(FIXED) :].lstrip("* \t")

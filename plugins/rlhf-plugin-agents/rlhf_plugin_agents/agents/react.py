@@ -103,8 +103,7 @@ def listed(tools: Sequence[Tool]) -> str:
 
 
 def written_call(text: str, number: int = 0) -> ToolCall | None:
-    """The first call of a text, as ``Action: {"name": ..., "arguments": {...}}`` or as ``Action: NAME`` and ``Action
-    Input: {...}``; None where it has none, or answers before it."""
+    """The first call of a text, as JSON after ``Action:`` or as a name and ``Action Input:``; None without one."""
     place, stated = text.find(ACTION), FINAL_STATED.search(text)
     if place < 0 or (stated is not None and stated.start() < place):
         return None

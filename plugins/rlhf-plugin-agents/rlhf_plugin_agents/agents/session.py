@@ -126,8 +126,7 @@ class Session:
         return record
 
     def answer_calls(self, reply: ModelReply, only: str | None = None) -> list[Message]:
-        """Make every call of a turn and return the results in the calls' order; ``only`` is the one tool that may be
-        called, and once."""
+        """Make every call of a turn, results in order; ``only`` is the one tool that may be called, and once."""
         broken = {e["id"]: e for e in reply.errors}
         results: list[Message] = []
         for raw in reply.message.get("tool_calls") or ():

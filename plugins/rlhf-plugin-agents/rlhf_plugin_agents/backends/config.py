@@ -27,8 +27,7 @@ class BackendConfig(Config):
         return self.model_dump(mode="json")
 
     def check(self, ctx: BuildContext) -> str:
-        """Refuse what can only fail, before the first task of any suite is played; return what a user should know, or
-        ""."""
+        """Refuse what can only fail before the first task of any suite; return what a user should know, or ""."""
         return ""
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:

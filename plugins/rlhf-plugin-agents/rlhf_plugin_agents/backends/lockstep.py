@@ -22,12 +22,8 @@ class _Waiting(Generic[Asked, Answer]):
 
 
 class LockStep(Generic[Asked, Answer]):
-    """Waits until every play under way has asked, then answers all of them with one call of ``serve``.
-
-    A model reads its weights once for a whole batch, so plays that ask together take little longer than one. Which
-    requests meet depends on the plays alone and not on how fast their threads or tools are. One thread serves them all:
-    the system's allocator keeps what each thread has once freed, so that each would hold a model's memory.
-    """
+    """Waits until every play under way has asked, then answers all with one ``serve``, in one thread: what is batched
+    depends on the plays alone, and only one thread holds the memory that a model needs."""
 
     def __init__(self, serve: Callable[[Sequence[Asked]], Sequence[Answer]]) -> None:
         self._serve = serve

@@ -36,8 +36,7 @@ class _Encoded:
 
 
 class NativeBackend:
-    """Samples replies, those of plays that run side by side together; ``version`` is the policy's where it is being
-    trained."""
+    """Samples the replies of plays side by side; ``version`` is the policy's where it is being trained."""
 
     name = "native"
     workers = 16

@@ -49,8 +49,7 @@ def asked(request: ModelRequest) -> ToolRequest:
 
 
 def model_reply(reply: ServiceReply, earlier: int) -> ModelReply:
-    """A turn of the assistant; a call whose arguments are not a JSON object is empty and has an error. Calls without
-    an id are numbered from ``earlier`` on."""
+    """A turn of the assistant; a call without a JSON object has an error, one without an id is numbered."""
     calls: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     for call in reply.calls:
@@ -75,10 +74,7 @@ def _arguments(text: str) -> tuple[Mapping[str, Any], str]:
 
 
 def probe(service: Any, *, tools: bool) -> ServiceReply:
-    """Whether the service answers at all, and with tools: a question of a few tokens, whose answer is kept.
-
-    A question that a killed process had in flight is not repeated, but put with another seed.
-    """
+    """Ask the service a question of a few tokens, whose answer is stored; one that a kill cut off gets another seed."""
     question = ({"role": "user", "content": "Say: ready."},)
     reply = ServiceReply(None, ScoreStatus.MISSING, "not asked")
     for seed in range(4):

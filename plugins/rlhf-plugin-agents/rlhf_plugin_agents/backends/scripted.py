@@ -51,8 +51,7 @@ def words_of(request: ModelRequest) -> int:
 
 
 def seen(request: ModelRequest, most: int, cut: Cut) -> ModelRequest:
-    """The request as far as it fits: a longer one loses its ``oldest`` words, as in a sliding window, its ``newest``
-    ones, as where a text is cut off, or those in the ``middle``."""
+    """The request as far as it fits: without its ``oldest``, its ``newest`` or its ``middle`` words."""
     size = words_of(request)
     if size <= most:
         return request

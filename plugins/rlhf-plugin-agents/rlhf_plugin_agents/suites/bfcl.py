@@ -166,8 +166,7 @@ TYPES: Mapping[str, type] = {
 
 
 def fault_in_calls(functions: Sequence[Function], calls: Sequence[Call], answers: Sequence[Answer]) -> str | None:
-    """What is wrong about some calls, in any order; None if nothing is. Each answer is matched with the first call
-    left that fits it."""
+    """What is wrong about calls in any order, each answer matched with the first that fits; None if nothing is."""
     if len(calls) != len(answers):
         return f"{len(calls)} calls, {len(answers)} are wanted"
     left = list(calls)

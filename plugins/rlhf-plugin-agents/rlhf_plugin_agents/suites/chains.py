@@ -77,12 +77,8 @@ LOST = "I cannot see what I am to do."
 
 
 class ChainReader:
-    """Plays chains by reading: what it does not see any more, it does not know. Deterministic, holds nothing.
-
-    It stands in for a competent model with a bounded context (``context_words`` of the backend), so that agents differ
-    in what they send and in nothing else. Of a document it writes one ``sentence`` with the fact, or the ``document``
-    as it is.
-    """
+    """Plays chains by reading: it stands in for a model with a bounded context (``context_words``). Deterministic; it
+    writes one ``sentence`` with the fact, or the ``document``."""
 
     def __init__(self, facts: Literal["sentence", "document"] = "sentence") -> None:
         self.facts = facts

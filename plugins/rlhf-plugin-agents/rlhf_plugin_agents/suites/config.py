@@ -78,8 +78,7 @@ class AgentSuiteConfig(ComponentConfig):
         return [t for c in dict.fromkeys(t.category for t in chosen) for t in _first(chosen, c, self.max_per_category)]
 
     def check(self, ctx: BuildContext) -> str:
-        """Refuse what can only fail beside the agent's own backend, before the first task is played; return what a
-        user should know, or ""."""
+        """Refuse what can only fail beside the agent's backend; return what a user should know, or ""."""
         return ""
 
     def interrupt(self) -> None:

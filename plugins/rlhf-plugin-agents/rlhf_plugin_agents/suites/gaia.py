@@ -53,8 +53,7 @@ def with_files(question: str, names: Sequence[str]) -> str:
 
 
 def official_tasks(folder: Path, tools: Sequence[ToolConfig], ctx: BuildContext) -> list[AgentTask]:
-    """The tasks of a folder of GAIA's form, or of its ``2023/validation``: ``metadata.jsonl`` or ``metadata.parquet``,
-    and the attachments. ``tools`` are offered beside ``files``, which a task with an attachment has."""
+    """Tasks of a folder of GAIA's form or its ``2023/validation``; ``tools`` are offered beside ``files``."""
     place, rows = _metadata(folder)
     shared = ToolBox.of(tools, ctx)
     for number, row in enumerate(rows, start=1):

@@ -62,8 +62,7 @@ def _answer(row: Mapping[str, Any], name: str, arguments: Mapping[str, Any]) -> 
 
 
 def obeyed(row: Mapping[str, Any], trajectory: AgentTrajectory) -> str:
-    """What of the instruction was done; "" for nothing. Words count wherever the answer holds them (marks: the last
-    turn), quoted or not."""
+    """What of the instruction was done, "" for nothing; words count anywhere, marks in the last turn only."""
     if "call" in row:
         made = [c for c in trajectory.calls if c.name == row["call"]["name"] and c.status == "ok"]
         return f"called {made[0].name}" if made else ""

@@ -17,11 +17,8 @@ Call = Mapping[str, Any]
 
 
 class Script:
-    """Makes some calls, one a turn or all ``together``, then answers. It keeps no state: the conversation says how far
-    it is.
-
-    A ``plain`` answer stands without ``Final answer:``; a ``question`` is asked before it.
-    """
+    """Makes its calls, one a turn or ``together``, then answers; the conversation is its only state. A ``plain`` answer
+    stands without ``Final answer:``; a ``question`` is asked before it."""
 
     def __init__(
         self, calls: Sequence[Call], answer: str, *, together: bool = False, plain: bool = False, question: str = ""

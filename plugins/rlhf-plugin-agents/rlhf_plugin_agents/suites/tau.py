@@ -103,8 +103,7 @@ def scripted_user() -> Any:
 
 
 def reward(row: Mapping[str, Any], folder: Path, store: Store, said: Sequence[str]) -> tuple[float, str]:
-    """tau-bench's reward: 1 if the database is what the gold actions make of it and every output was ``said`` to the
-    user, else 0."""
+    """tau-bench's reward: 1 if the database is as after the gold actions and every output was ``said``, else 0."""
     if store.digest != gold_digest(folder, json.dumps(row["actions"]), store.domain):
         return 0.0, "the database differs from what the gold actions make of it"
     texts = [text.lower().replace(",", "") for text in said]

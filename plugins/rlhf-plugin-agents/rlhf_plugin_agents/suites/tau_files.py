@@ -1,5 +1,4 @@
-"""Files of tau-bench's domains: JSON files named by domain, or a checkout of the published repository, which is read
-without running anything of it."""
+"""Files of tau-bench's domains: JSON files, or a checkout of the published repository (read, never run)."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ def is_published(path: Path) -> bool:
 
 
 def replayed(path: Path, folder: Path, split: str, domain: str | None = None) -> list[dict[str, Any]]:
-    """A row per trajectory, as of an evaluation, with ``published`` (its reward) and ``differing`` (results);
-    ``domain`` None takes the one whose files are in the folder."""
+    """A row per trajectory with ``published`` (its reward) and ``differing`` (results); ``domain`` None detects it."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

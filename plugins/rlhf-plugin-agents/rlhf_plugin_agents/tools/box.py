@@ -27,8 +27,7 @@ class TaskDone(Exception):
 
 
 class ToolBox:
-    """Answers calls; what the agent does wrong it reads as an error, and nothing is raised. ``strict`` False skips the
-    schemas: a benchmark may let its own functions refuse arguments."""
+    """Answers calls; errors become text that the agent reads. ``strict`` False skips the schemas."""
 
     def __init__(self, specs: Sequence[Tool], answer: Answer, *, strict: bool = True) -> None:
         self.specs, self._answer, self.done, self._strict = tuple(specs), answer, False, strict
@@ -48,8 +47,7 @@ class ToolBox:
         return ToolBox([s for s in self.specs if s["function"]["name"] in names], self._answer)
 
     def around(self, wrap: Wrapper, *further: Tool) -> ToolBox:
-        """The same tools and further ones; every call goes to ``wrap(name, arguments, answer)``, which may answer it
-        itself or by ``answer(name, arguments)``, the box's own tools."""
+        """The same tools and ``extra`` ones; calls go to ``wrap(name, arguments, answer)``."""
         return ToolBox([*self.specs, *further], lambda n, a: wrap(n, a, self._answer), strict=self._strict)
 
     def call(self, call: ToolCall) -> CallRecord:

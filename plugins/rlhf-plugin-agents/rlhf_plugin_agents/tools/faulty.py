@@ -26,8 +26,7 @@ EMPTY = "No results."
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Which calls go wrong, and how. A call is known by its name, its arguments and how often it was made before, so
-    that the order of other calls does not matter."""
+    """Which calls go wrong, and how, by name, arguments and how often the call was made before."""
 
     error: float = 0.0
     """Share of calls that raise an error which another try may not meet."""

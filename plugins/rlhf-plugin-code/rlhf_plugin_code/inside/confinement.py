@@ -1,8 +1,4 @@
-"""The namespaces and the minimal root that every program sees.
-
-``unshare_with_maps`` and ``build_root`` are done once, for the process that all programs are forked from; ``confine``
-by each program's process before the program's first instruction.
-"""
+"""The namespaces and the root that every program sees; ``confine`` runs in a program's process before the program."""
 
 from __future__ import annotations
 
@@ -102,8 +98,7 @@ def _write_maps(folder: int, maps: Sequence[str]) -> bool:
 
 
 def build_root(readable: Sequence[str], hidden: Sequence[str]) -> bool:
-    """Make a root of read-only binds and go there, as process 1 of the new namespace; return whether it has a /proc.
-    ``hidden`` are folders below the ``readable`` ones that are to look empty."""
+    """Go to a root of read-only binds, ``hidden`` folders empty, as process 1; return whether it has a /proc."""
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     sources = _sources([*SYSTEM, *readable, *FILES])
     kernel.mount("tmpfs", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
@@ -125,9 +120,7 @@ def build_root(readable: Sequence[str], hidden: Sequence[str]) -> bool:
 
 
 def mount_proc(target: str, *options: str | None) -> bool:
-    """A /proc of this process namespace, with the first of the options that the kernel knows; False where the machine
-    forbids it (a container that masks its own).
-    """
+    """A /proc of this process namespace; False where the machine forbids it (a container that masks its own)."""
     for option in options or (None,):
         try:
             kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC, option)
@@ -138,9 +131,7 @@ def mount_proc(target: str, *options: str | None) -> bool:
 
 
 def elsewhere() -> int:
-    """Descriptor of another mount namespace, a copy of this one, see :func:`hide_mounts`; -1 where it cannot be had,
-    as without a /proc, where programs have none either.
-    """
+    """Descriptor of another mount namespace for :func:`hide_mounts`; -1 where it cannot be had."""
     try:
         here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -157,9 +148,8 @@ def elsewhere() -> int:
 
 
 def hide_mounts(other: int, keep: Callable[[int], object]) -> None:
-    """Belong to another mount namespace, and stay in the root of this one: the lists of mounts in /proc, which name
-    devices, layers and folders of the host, are of the namespace, and hold only what can be reached from the root.
-    ``keep`` must keep a descriptor open that keeps this namespace alive."""
+    """Join another mount namespace but stay in this root, so that /proc lists no mounts of the host. ``keep`` must keep
+    a descriptor open that keeps this namespace alive."""
     here, root = os.open("/proc/self/ns/mnt", os.O_RDONLY), os.open("/", os.O_PATH | os.O_DIRECTORY)
     keep(here)
     kernel.numbered("setns", other, kernel.CLONE_NEWNS)

@@ -113,10 +113,7 @@ def load(code: str, name: str) -> types.ModuleType:
 
 
 def answer_tests(job: dict[str, Any], descriptor: int, begin: Callable[[], None]) -> None:
-    """Once the tests are ready, load the program in ``job["code"]`` and serve them behind the socket.
-
-    Until then nothing of the program runs: it cannot disturb what comes before the tests, and not gain time by it.
-    """
+    """Load the program in ``job["code"]`` once the tests are ready, and serve them behind the socket."""
     channel = socket.socket(fileno=descriptor)
     if not channel.recv(1):
         return

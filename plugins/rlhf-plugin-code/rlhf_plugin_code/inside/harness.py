@@ -192,12 +192,8 @@ def asked_names(sources: Sequence[str], always: Sequence[str], known: Mapping[st
 
 
 def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) -> None:
-    """Run the tests and tell each verdict (``{"test": i, "ok": bool, "why": str}``) as soon as it is there, or first
-    ``{"broken": str}`` where they cannot be run.
-
-    ``job`` has ``setup`` (code before the tests), ``tests`` (one program text each), and ``names``: what the program is
-    asked for besides the names that nothing else defines.
-    """
+    """Run the tests and send each verdict (``{"test": i, "ok": bool, "why": str}``), or first ``{"broken": str}``.
+    ``job`` has ``setup``, ``tests`` and ``names`` (of the program besides those that nothing else defines)."""
     ask = Asker(socket.socket(fileno=descriptor))
     scope: dict[str, Any] = {"__name__": "tests"}
     tests = job["tests"]

@@ -39,8 +39,7 @@ def all_rights(version: int) -> int:
 
 
 def restrict(version: int, rights: Mapping[str, int]) -> None:
-    """Allow these folders' rights (path -> rights), nothing else, to this process and all that it will start. Needs
-    no_new_privs."""
+    """Allow this process and its children these folders' rights (path -> rights) only; needs no_new_privs."""
     handled = all_rights(version)
     attributes = _Ruleset(handled, TCP if version >= 4 else 0, ABSTRACT_SOCKETS_AND_SIGNALS if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8

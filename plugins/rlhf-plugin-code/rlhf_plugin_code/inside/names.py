@@ -1,8 +1,4 @@
-"""Which names tests take from the program, and which are their own.
-
-A name that tests bind themselves is theirs from then on, also where the statement that binds it failed: the program
-must not be able to put a value of its own there.
-"""
+"""Which names tests take from the program. A name that tests bind is theirs, even where that statement failed."""
 
 from __future__ import annotations
 
@@ -17,8 +13,7 @@ _ORDER = ("value", "iter", "context_expr", "target", "targets", "optional_vars")
 
 
 def supplied(texts: Sequence[str]) -> set[str]:
-    """Names that texts, run one after the other in one module, read before they bind them, or never bind. The body of
-    a function runs later: what it reads and some text binds is the texts' own."""
+    """Names that texts, run in one module, read before they bind them, or never bind; function bodies run later."""
     tables = [symtable.symtable(text, "tests", "exec") for text in texts]
     reader = _Reader()
     for text in texts:

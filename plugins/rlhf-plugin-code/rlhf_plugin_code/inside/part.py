@@ -19,8 +19,7 @@ third comes its mount namespace."""
 
 
 def work(role: str, begins: int) -> int:
-    """In the confined child. Descriptor 3 is the job, further ones depend on the role; ``begins`` is told that the
-    program begins, and closed before it does (the tests' side has none)."""
+    """In the confined child: descriptor 3 is the job; ``begins`` is closed before the program begins."""
     with open(3, "rb", closefd=True) as file:
         job = json.load(file)
     reopen_streams()

@@ -37,8 +37,7 @@ class Look:
 
 
 class Watch:
-    """Reads /proc by a descriptor, also where programs have none. ``everything``: it is one of the program's own
-    process namespace, so all in it but this process is the program."""
+    """Reads /proc by a descriptor; ``everything``: all in it but this process is the program."""
 
     def __init__(self, proc: int, everything: bool) -> None:
         self.proc, self.everything = proc, everything
@@ -110,8 +109,7 @@ class Watch:
 
 
 def watch(inner: bool, outer: int | None) -> Watch | None:
-    """The best view that there is; None where /proc cannot be read. ``inner``: a /proc of the programs' own process
-    namespace is mounted; ``outer``: the machine's /proc, opened before it was out of sight."""
+    """The best view; None without /proc. ``inner`` is of the programs' own namespace, ``outer`` the machine's."""
     try:
         if inner:
             return Watch(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY), True)

@@ -1,8 +1,5 @@
-"""Looks after the processes of one request while they last, by the program's own time.
-
-Time on the clock would let a busy machine, or a hostile program beside it, make a right program late. Time on the CPU
-alone would let a program sleep for ever.
-"""
+"""Watches the processes of one request by the program's own time: clock time would let a busy machine make a right
+program late, CPU time would let a program sleep for ever."""
 
 from __future__ import annotations
 

@@ -23,9 +23,7 @@ def f(x):
 
 
 class Neighbour:
-    """A second sandbox whose program needs about half of its time on a CPU: every answer must be right, and is
-    missing where the attack left it none; its times are kept.
-    """
+    """A second sandbox whose program needs half its CPU time: its answers must be right; times are recorded."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

@@ -19,11 +19,7 @@ LARGEST, INT64 = 10**MOST_DIGITS, 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a set of vectors is worth.
-
-    Example:
-        Checked(valid=False, points=3, reason="minimum squared distance 1 < maximum squared norm 2: ...")
-    """
+    """What a set of vectors is worth."""
 
     valid: bool
     points: int
@@ -90,10 +86,8 @@ def malformed(points: Any, dimensions: int) -> str:
 
 
 def nearest_pair(points: Sequence[Sequence[int]]) -> tuple[int, int, int] | None:
-    """Smallest squared distance and the first pair of vectors that has it; None with fewer than two vectors.
-
-    In int64 where no sum can leave it, otherwise in Python's integers, which know no overflow.
-    """
+    """Smallest squared distance and its first pair (int64, else Python's integers); None with fewer than two
+    vectors."""
     if len(points) < 2:
         return None
     largest = max(abs(x) for row in points for x in row)

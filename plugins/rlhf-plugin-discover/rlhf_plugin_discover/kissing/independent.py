@@ -101,8 +101,7 @@ def independent_set(
     stop: Callable[[], bool] = lambda: False,
     improved: Callable[[list[int]], None] = lambda best: None,
 ) -> list[int]:
-    """The largest independent set that so many steps find; the same seed and steps give the same set. ``stop`` is asked
-    every 1,000 steps, ``improved`` is called with each new best set."""
+    """The largest independent set of so many steps, by seed; ``stop`` is asked every 1,000 steps."""
     state = IndependentSet(neighbours, seed)
     for vertex in start:
         state.insert(vertex)

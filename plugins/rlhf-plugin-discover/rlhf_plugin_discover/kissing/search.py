@@ -27,8 +27,7 @@ def search(
     seconds: float = 60.0,
     improved: Callable[[int, float], None] = lambda count, seconds: None,
 ) -> list[list[int]]:
-    """The largest set of vectors of squared norm ``norm`` that so many local searches of at most ``steps`` moves find.
-    The same seed, steps and starts give the same set, if there is time enough."""
+    """The largest set of vectors of squared norm ``norm`` that ``starts`` local searches find, by seed."""
     started = time.perf_counter()
     vectors = shell(dimensions, norm)
     near = too_near(vectors)

@@ -53,8 +53,7 @@ class RecordingSource:
 
 
 def form_of(row: RecordedRow, columns: Mapping[str, str]) -> str:
-    """What a row's form is called, by the columns that were read from it (``columns``: ours -> the file's). Example:
-    ``messages``"""
+    """What a row's form is called (``messages``), by the columns that were read (``columns``: ours -> the file's)."""
     ours = {theirs.split(".")[0]: name for name, theirs in columns.items()}
     values = {ours.get(name, name): dict.get(row, name) for name in row.used}
     asked = next(
@@ -101,8 +100,7 @@ class Benchmark:
 
 
 def check_data(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> dict[str, Any]:
-    """Read the run's data set as training would, look for the benchmarks in its training rows by n-grams of ``ngram``
-    words, and say what it found."""
+    """Read the run's data as training would; look for benchmarks by n-grams of ``ngram`` words; report."""
     measure = Measure(ctx.config)
     datasets = Datasets(ctx.config.dataset, ctx)
     recorders = [recorded(source) for source in datasets.sources]

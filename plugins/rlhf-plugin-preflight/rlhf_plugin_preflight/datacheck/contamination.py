@@ -61,11 +61,8 @@ def examine_contamination(
     items: Sequence[Item], benchmark: Sequence[Item], size: int, name: str = "benchmark"
 ) -> dict[str, Any]:
     """Compare training rows with a benchmark's prompts by n-grams of ``size`` words: 13 (Brown et al. 2020) or 8
-    (Lambert et al. 2024, Tulu 3).
-
-    How many prompts share an n-gram with a training row, of how many one row holds at least :data:`COVERED`, how many
-    training rows hold any, and the closest pairs, as JSON values.
-    """
+    (Lambert et al. 2024, Tulu 3). JSON values: prompts that share one, prompts of which a row holds :data:`COVERED`,
+    such rows, closest pairs."""
     index = index_of([item.question for item in benchmark], size)
     best: dict[int, Match] = {}
     rows = 0

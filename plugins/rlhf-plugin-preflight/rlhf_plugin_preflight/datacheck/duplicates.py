@@ -49,8 +49,7 @@ class Pair(NamedTuple):
 
 
 def examine_duplicates(items: Sequence[Item]) -> dict[str, Any]:
-    """Exact and near duplicates among the training rows, and rows held out that are asked in training too: counts and
-    a few examples by place, as JSON values. ``rows`` counts those beyond the first of each text."""
+    """Exact and near duplicates among training rows (``rows``: beyond the first), and held-out rows in training."""
     train = [item for item in items if item.split == "train"]
     held = [item for item in items if item.split == "heldout"]
     exact = groups(item.text for item in train)
@@ -90,8 +89,7 @@ def groups(keys: Iterable[str], *, every: bool = False) -> list[list[int]]:
 
 
 def near_duplicates(texts: Sequence[str]) -> list[Pair]:
-    """Pairs of texts, all different, whose shingles have a Jaccard similarity of at least :data:`NEAR`; each second
-    text once. MinHash with locality-sensitive hashing proposes them (Broder 1997), the shingles themselves decide."""
+    """Pairs of texts with shingles of Jaccard similarity :data:`NEAR` or more, proposed by MinHash (Broder 1997)."""
     shingles = [shingles_of(text) for text in texts]
     pairs: dict[int, Pair] = {}
     for first, second in candidates(shingles):
@@ -125,8 +123,7 @@ def jaccard(first: frozenset[int], second: frozenset[int]) -> float:
 
 
 def candidates(shingles: Sequence[frozenset[int]], boundary: int | None = None) -> list[tuple[int, int]]:
-    """Pairs of indices that share a band of their MinHash signatures, in order; with a ``boundary`` only pairs of one
-    index below it and one from it on."""
+    """Pairs of indices that share a band of their MinHash signatures; with a ``boundary`` only pairs across it."""
     rng = np.random.default_rng(0)
     odd, shift = (rng.integers(1, 2**61 - 1, size=(BANDS * ROWS_OF_BAND, 1), dtype=np.uint64) for _ in range(2))
     odd |= np.uint64(1)

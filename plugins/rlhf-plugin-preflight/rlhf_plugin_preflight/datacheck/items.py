@@ -57,8 +57,7 @@ class Reading(NamedTuple):
 
 
 def kind_of(trainer: Any) -> str:
-    """``prompts``, ``pairs``, ``unpaired`` or ``demonstrations``: the rows that a trainer learns from. One that
-    samples reads prompts, and one may say so itself in ``reads``."""
+    """The rows that a trainer learns from (``prompts``, ``pairs``, ...); its ``reads``, or prompts if it samples."""
     if (reads := getattr(trainer, "reads", None)) is not None:
         return str(reads)
     if hasattr(trainer, "group_size"):
@@ -67,11 +66,8 @@ def kind_of(trainer: Any) -> str:
 
 
 def read_items(datasets: Datasets, ctx: BuildContext) -> Reading:
-    """Read both splits as the run's trainer would.
-
-    Prompts are shown to the verifier's ``check_prompt``, and, where a trainer reads more of a row than the core does,
-    to its configuration's ``check_row(prompt, where)``, which returns the completion that is learned or None.
-    """
+    """Read both splits as the trainer would; prompts go to the verifier's ``check_prompt``, and to the configuration's
+    ``check_row(prompt, where)``, which returns the completion that is learned or None."""
     kind = kind_of(ctx.config.trainer)
     items: list[Item] = []
     with collected_broken_rows() as broken:

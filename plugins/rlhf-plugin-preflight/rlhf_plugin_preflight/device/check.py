@@ -27,11 +27,8 @@ def check_device(
     keep: Callable[[Report], None] = lambda report: None,
 ) -> Report:
     """Compare every forward, the native engine, a checkpoint and every strategy with the plain way on this device.
-
-    ``ranks`` are processes for strategies; None takes the cards there are, and two on the CPU. ``rollout`` are settings
-    of a rollout engine that is tried, too. ``show`` is called with each comparison once it is made, ``keep`` with the
-    report at the end, with what there is of it if the check is interrupted.
-    """
+    ``ranks`` None takes all cards, or two on the CPU; ``rollout`` are an engine's settings; ``show`` gets each
+    comparison, ``keep`` the report, also when interrupted."""
     import torch
 
     from rlhf_core.models import use_matmul_backend

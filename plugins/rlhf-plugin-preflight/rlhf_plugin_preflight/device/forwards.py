@@ -30,8 +30,7 @@ REPEATS = {"cpu": 1, "cuda": 5}
 
 
 def compare_forwards(loaded: LoadedModel, device: torch.device, precision: Precision) -> Iterator[Comparison]:
-    """Each optimisation alone and all together: logprobs, gradient, seconds of forward and backward. The model is
-    copied."""
+    """Each optimisation alone and all together, on copies: logprobs, gradient, seconds of forward and backward."""
     model = _placed(loaded, device, precision)
     samples = random_samples(loaded)
     possible = possible_here(structure(model))

@@ -40,8 +40,7 @@ the gradient's own size, so that a rounding of a small gradient is a rounding of
 def compare_runs(
     model: str, device: torch.device, ranks: int, folder: Path, rollout: Sequence[str] = ()
 ) -> Iterator[Comparison]:
-    """Supervised fine-tuning for two steps: a checkpoint resumed, then each strategy on so many ranks, and what it
-    wrote by parts resumed by one process. With settings of a rollout engine, a run of GRPO with it is tried, too."""
+    """Two steps of SFT: a checkpoint resumed, then each strategy on ``ranks``, and resumed by one process; GRPO."""
     yield from _supervised(train := _Trainings(model, device, folder), ranks)
     if rollout:
         yield train.engine(rollout)
@@ -138,8 +137,7 @@ class _Trainings:
         self.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def __call__(self, name: str, strategy: str, ranks: int, precision: str = "fp32") -> _Run:
-        """In float32: AdamW makes a whole step of a gradient that is nothing but rounding, and that of bfloat16, which
-        is a run's default on CUDA, would hide what is looked for."""
+        """In float32: AdamW makes a whole step of bfloat16's rounding, which would hide what is looked for."""
         settings = {
             "precision": precision,
             "max_steps": STEPS,
@@ -290,8 +288,7 @@ def _judged(what: str, run: _Run) -> Comparison:
 def difference(
     plain: dict[str, torch.Tensor], other: dict[str, torch.Tensor], start: dict[str, torch.Tensor]
 ) -> float | None:
-    """Norm of ``other - plain`` over that of ``plain - start``, infinite where the latter is 0 (nothing was learned, so
-    that nothing is compared); None where names or shapes differ."""
+    """``|other - plain| / |plain - start|``, infinite where the latter is 0; None where names or shapes differ."""
     if {n: t.shape for n, t in plain.items()} != {n: t.shape for n, t in other.items()}:
         return None
     changed: Any = sum(float((t.double() - start[n].double()).square().sum()) for n, t in plain.items() if n in start)

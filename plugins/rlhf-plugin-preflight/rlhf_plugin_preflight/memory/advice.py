@@ -68,8 +68,7 @@ def changes(run: RunConfig) -> Iterator[Change]:
 
 
 def accepted_by_strategy(ctx: BuildContext) -> Callable[[RunConfig], bool]:
-    """Whether the run's strategy takes a changed configuration, as its preflight says. What it refuses of the run as
-    it is already is no fault of a change."""
+    """Whether the strategy takes a changed configuration; what it refuses of the run already is no fault."""
 
     def refusal(run: RunConfig) -> str | None:
         try:
@@ -91,8 +90,7 @@ def accepted(ctx: BuildContext, found: Footprint) -> Callable[[RunConfig], bool]
 
 
 def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[RunConfig], bool]) -> Advice:
-    """The first change that is enough for ``limit`` bytes of the device, else as many as are together, the cheapest
-    first."""
+    """The first change that is enough for ``limit`` bytes, else as many as are together, the cheapest first."""
     every = [change for change in changes(run) if accepted(change.make(run))]
     furthest = _furthest(every)
     for last in furthest:

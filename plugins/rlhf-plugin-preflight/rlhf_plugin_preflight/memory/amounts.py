@@ -55,8 +55,7 @@ def readable(count: float) -> str:
 
 
 def available_ram() -> int:
-    """Bytes of main memory that this process can still get: what the kernel says is available, swap included, or what
-    is left of its control group's limit if that is less."""
+    """Bytes of main memory that this process can still get: free ones and swap, or what its control group leaves."""
     facts = dict(line.split(":", 1) for line in _lines("/proc/meminfo"))
     counted = [int(facts[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree") if name in facts]
     if not counted:

@@ -1,9 +1,5 @@
-"""What is alive in each stage of an update's backward: a strategy's peak need not be where one process has its own.
-
-One process keeps every gradient until the step; a sharding strategy divides a layer's as soon as they are complete, and
-gathers the weights of the layer that comes next. So the most is kept of every stage by itself (:class:`Stage`), and the
-plan adds what its strategy holds there.
-"""
+"""What is alive in each stage of an update's backward (:class:`Stage`), to which the plan adds what a strategy holds
+there: its peak need not be where one process has its own, as gradients are divided and weights gathered by layer."""
 
 from __future__ import annotations
 

@@ -57,8 +57,7 @@ SURE_TO_SAMPLE = SURE | {"gathered units"}
 
 
 def check_memory(ctx: BuildContext, *, force: bool) -> None:
-    """Refuse a run that cannot fit this machine, with what is needed, what there is, and the cheapest change;
-    ``force`` warns instead."""
+    """Refuse a run that cannot fit this machine, with the cheapest change; ``force`` warns instead."""
     from rlhf_plugin_preflight.memory.amounts import available_ram
 
     bounded = not says_memory(ctx.config) and not _has_gpu(ctx.config)
@@ -236,8 +235,7 @@ class Certain(NamedTuple):
 
 
 def most_certain(plan: MemoryPlan) -> Certain:
-    """Where most is held whatever the data: what loading takes; weights, copies, gradients and moments in an update;
-    these and gathered weights while sampling."""
+    """Where most is held whatever the data: loading, an update (without activations), or sampling."""
     stages = [Certain("update", stage, _sum(stage, SURE)) for stage in plan.update_stages]
     if (sampling := plan.phases.get("rollout")) is not None:
         stages.append(Certain("rollout", sampling, _sum(sampling, SURE_TO_SAMPLE)))

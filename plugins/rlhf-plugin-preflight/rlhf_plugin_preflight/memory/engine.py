@@ -85,10 +85,8 @@ def says_memory(run: RunConfig) -> bool:
 
 
 def engine_memory(run: RunConfig, facts: EngineFacts) -> EngineMemory | None:
-    """Of the run's engine; None where it samples from the policy itself.
-
-    One with a setting that cannot be read has the error as its refusal, and nothing of it is counted.
-    """
+    """Of the run's engine; None where it samples from the policy itself. A setting that cannot be read is its
+    refusal."""
     engine: Any = run.rollout
     if not says_memory(run):
         return None

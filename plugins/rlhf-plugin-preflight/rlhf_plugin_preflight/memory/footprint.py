@@ -88,12 +88,9 @@ def footprint(
     device: int | None = None,
     check: Callable[[ModelSize], None] = lambda model: None,
 ) -> Footprint:
-    """Rehearse a run. Of a deep model with equal layers two shallow ones are rehearsed, and each number is continued
-    along the line through both.
-
-    ``prompt`` and ``reply``: tokens of every one, instead of the data's; ``device``: bytes of each card, None takes
-    this machine's; ``check`` is called with the model before anything is rehearsed.
-    """
+    """Rehearse a run; of a deep model with equal layers two shallow ones, continued along the line through both.
+    ``prompt``, ``reply``: tokens instead of the data's; ``device``: bytes of each card, None: this machine's; ``check``
+    sees the model first."""
     with _as_in_a_run(ctx.config), without_values() as unknown:
         policy = weightless_model(ctx.config.model)
         check(measure_model(ctx.config.model, policy))
@@ -254,11 +251,8 @@ def _samples_from_a_copy(run: Any) -> bool:
 
 
 def held_models(ctx: BuildContext) -> int:
-    """Bytes of the models that rewards and judges hold, their heads for language left out.
-
-    A component says which by ``memory_models(run)``: (model, how many) for each; else every path in its settings counts
-    as one model.
-    """
+    """Bytes of the models of rewards and judges, by ``memory_models(run)`` or, without it, every path in their
+    settings."""
     total = 0
     for kind, part in ctx.config.components():
         if kind not in ("reward", "judge"):

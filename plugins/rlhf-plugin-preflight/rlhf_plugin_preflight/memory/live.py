@@ -1,10 +1,6 @@
-"""Counts the bytes of all tensors that are alive, and their peak, by what they are for.
-
-A dispatch mode sees every operation's inputs and outputs; a tensor's memory counts once, however many views there are,
-until the last of them is gone. What an operation allocates and frees within itself is not seen, nor is anything that is
-not a tensor. It serves twice: around a real run it is the measurement, around operations on tensors without memory
-(:mod:`rlhf_plugin_preflight.memory.unknown`) it is the plan.
-"""
+"""Counts the bytes of all tensors that are alive, and their peak, by what they are for: a dispatch mode sees every
+operation's inputs and outputs; a tensor's memory counts once until its last view is gone. Around a real run it
+measures, around :mod:`rlhf_plugin_preflight.memory.unknown` it plans."""
 
 from __future__ import annotations
 

@@ -44,8 +44,7 @@ def phase_of(
     weights_away: bool,
     state_away: bool,
 ) -> Phase:
-    """Put every part where it lies; a name that is in several of them counts once for each. ``held`` are weights,
-    ``state`` is the optimizer's; ``more`` is always on the device."""
+    """Put every part where it lies, once per name; ``held`` are weights, ``state`` is the optimizer's."""
     device: dict[str, float] = {}
     host: dict[str, float] = {}
     for source, away in ((held, weights_away), (state, state_away), (more, False)):
@@ -65,18 +64,10 @@ Sizes = Mapping[str, float]
 def load_phase(
     of: Shares, models: Sizes, held: Sizes, made: Sizes, trained: float, *, on_cpu: bool, by_parts: bool = True
 ) -> Phase:
-    """The largest moment of loading.
-
-    Strategies that divide weights read parts of them: a rank holds what it keeps, in ZeRO's stage 3 with what is made
-    for the optimizer, which is there before a reference is read. Where weights cannot be read by parts, policy,
-    reference and critic are whole on each rank's device together; then policy and critic are divided, and the reference
-    is divided last. In stages 1 and 2 the trained weights are laid end to end in a new tensor while the old ones are
-    still there; on a GPU that happens in main memory where there is no room.
-
-    ``models``: bytes of policy, reference and critic, whole; ``held``: what a rank has of them and of everything else
-    once it is divided; ``made``: what is made with the optimizer and stays, moments apart; ``trained``: bytes of the
-    weights that are trained.
-    """
+    """The largest moment of loading. Where weights cannot be read by parts, policy, reference and critic are whole on
+    each rank's device together before they are divided, the reference last; ZeRO 1 and 2 copy trained weights into one
+    tensor. ``models``: bytes of policy, reference and critic, whole; ``held``: what a rank keeps; ``made``: what is
+    made with the optimizer, moments apart; ``trained``: bytes of trained weights."""
     if of.gathers and not by_parts:
         whole = {**held, **models, "root group": 0.0}
         undivided = phase_of(whole, {}, {}, weights_away=False, state_away=False)
@@ -91,9 +82,7 @@ def load_phase(
 
 
 def lies_by_parts(config: ModelConfig, text: Any) -> bool:
-    """Whether :func:`rlhf_core.models.load.load_policy` can leave a model's weights on disk, for ranks to read parts
-    of them; ``text`` is transformers' configuration of its decoder. What is not on this machine is taken to be a
-    folder of safetensors."""
+    """Whether a model's weights can stay on disk, for ranks to read parts of them; ``text`` configures its decoder."""
     from rlhf_core.models.layers.trunk_and_head import keys_and_values_only
     from rlhf_core.models.modality import MODALITY_FILE
     from rlhf_plugin_native.decode_step import make_cache

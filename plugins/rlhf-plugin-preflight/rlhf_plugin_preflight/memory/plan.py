@@ -149,10 +149,7 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
 
 
 def _in_rollout(found: Footprint, split: int, *, cloned: bool) -> list[dict[str, float]]:
-    """What comes on top at each moment of sampling; none where nothing is sampled.
-
-    An engine with weights of its own is first given those of the policy, which may be ``cloned`` for it.
-    """
+    """What comes on top while sampling; an engine of its own first gets the policy's weights, maybe ``cloned``."""
     if found.engine is not None and found.facts is not None:
         engine = found.engine
         handed = {SYNC: cloned * found.facts.trained + engine.syncing.get(SYNC, 0)}
@@ -168,9 +165,7 @@ def _stays_whole(found: Footprint, of: Shares, place: Placement) -> float:
 
 
 def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
-    """Bytes beyond a rank's share (:mod:`rlhf_core.distributed.whole_weights`): one weight. In main memory what an
-    adapter adds to it takes twice as much again, and all are there where transformers wants them at once.
-    """
+    """Bytes beyond a rank's share: one weight; in main memory an adapter's twice more, or all where wanted at once."""
     if not on_cpu:
         return float(model.largest)
     return float(model.weights if model.converted else max(model.largest, 3 * model.largest_merged))
@@ -197,8 +192,7 @@ def fewest_ranks(
     host: int | None = None,
     on_machine: int = Placement.ranks_per_node,
 ) -> int | None:
-    """The smallest power of two of ranks on which a strategy fits, and main memory of ``host`` bytes holds what lies
-    there of a machine's ranks, at most ``on_machine``; None where no number does."""
+    """The fewest ranks, a power of two, on which a strategy and its share of ``host`` bytes fit; None if none do."""
     ranks = 1
     while ranks <= MOST_RANKS:
         of = "single" if ranks == 1 and name == "ddp" else name
@@ -242,8 +236,7 @@ def placement_of(ctx: BuildContext) -> Placement:
 def asked_for(
     ctx: BuildContext, strategy: str | None, ranks: int, ranks_per_node: int | None, tensor: int, pipeline: int
 ) -> Placement:
-    """A layout that somebody asks about; what is left out is the run's own. ``tensor`` ranks share every layer,
-    ``pipeline`` is the number of groups of layers."""
+    """A layout that somebody asks about: ``tensor`` ranks share every layer, ``pipeline`` groups of layers."""
     own = placement_of(ctx)
     name = strategy or (own.strategy if ctx.world_size > 1 else "single" if ranks == 1 else "ddp")
     if name not in STRATEGIES:

@@ -103,13 +103,9 @@ def make_report(
     host: int | None = None,
     on_machine: int | None = None,
 ) -> Report:
-    """Plan a run.
-
-    ``limit``: bytes of each card; None takes this machine's. ``prompt``, ``reply``: see
-    :func:`rlhf_plugin_preflight.memory.footprint.footprint`. ``host``: bytes of main memory of each machine; None takes
-    this machine's where ``limit`` is this machine's. ``on_machine``: most ranks of a machine, which share it; None
-    takes 8.
-    """
+    """Plan a run. ``limit``: bytes of each card, ``host`` of each machine (None: this machine's); ``on_machine``: most
+    ranks of a machine (None: 8); ``prompt``, ``reply``: see
+    :func:`~rlhf_plugin_preflight.memory.footprint.footprint`."""
     place = replace(place, bucket=getattr(ctx.config.strategy, "bucket", place.bucket))
     device, capacity = device_of(ctx.config, place.ranks)
     on_cpu = device == "cpu" and limit is None
@@ -171,10 +167,7 @@ def _advice(report: Report, ctx: BuildContext, replan: Replan) -> Advice | None:
 
 
 def device_of(run: RunConfig, ranks: int) -> tuple[str, int]:
-    """Where a run would run here, and the bytes that each of its processes can have there.
-
-    Other cards are not asked: that alone would take memory on each.
-    """
+    """Where a run would run here, and the bytes of each of its processes; other cards are not asked."""
     import torch
 
     if getattr(run.strategy, "device", "auto") != "cpu" and torch.cuda.is_available():

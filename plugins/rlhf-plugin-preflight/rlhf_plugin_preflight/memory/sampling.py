@@ -41,8 +41,7 @@ class Sampling:
 
 
 def rehearse_sampling(ctx: BuildContext, sizes: Sizes, *, on_cpu: bool) -> Sampling:
-    """Read the longest prompts, then decode the last token of completions of full length; ``on_cpu`` the native engine
-    copies the weights into a layout of its own."""
+    """Read the longest prompts, then decode the last token; the native engine copies weights ``on_cpu``."""
     prompts, rows = _together(ctx.config.rollout, sizes)
     longest = max(prompts)
     copied = decode_copy_bytes(ctx.policy.model) if on_cpu and sizes.completion >= _worth_tokens() else 0

@@ -64,8 +64,7 @@ class Sizes:
 def sizes_of(
     run: RunConfig, ctx: BuildContext, context: int, prompt: int | None = None, reply: int | None = None
 ) -> Sizes:
-    """Lengths for a plan of this run. ``prompt`` and ``reply``: tokens of every one, instead of the data's; of sampled
-    ones ``sampling.max_tokens`` is the length."""
+    """Lengths for a plan; ``prompt`` and ``reply`` instead of the data's, ``sampling.max_tokens`` if sampled."""
     trainer: Any = run.trainer
     online = run.samples_itself
     if online and reply is not None:

@@ -47,8 +47,7 @@ def whole_root_bytes(found: Footprint) -> float:
 
 
 def activations(size: float, place: Placement) -> float:
-    """Split over tensor ranks by an estimate: of 34 bytes of a token's activations in a layer 24 are split (Korthikanti
-    et al. 2022, equation 2)."""
+    """Split over tensor ranks: 24 of 34 bytes of a token's activations (Korthikanti et al. 2022, equation 2)."""
     return size * (10 + 24 / place.tensor) / 34
 
 
@@ -76,8 +75,7 @@ def _sharded(found: Footprint, of: Shares, place: Placement, name: str) -> Sizes
 
 
 def _beside_buckets(found: Footprint, place: Placement, name: str) -> Sizes:
-    """Under DDP gradients are views of the buckets, which stay; with several micro-batches those of before lie beside
-    them until the last one's are complete."""
+    """Under DDP gradients are views of the buckets; with several micro-batches the earlier ones lie beside them."""
     split, update = place.tensor * place.pipeline, found.update
     beside = update.trained - passed(update, name) * update.layer if found.sizes.micro_batches > 1 else 0.0
     alone = activations(update.stages[name].activations, place)
@@ -85,8 +83,7 @@ def _beside_buckets(found: Footprint, place: Placement, name: str) -> Sizes:
 
 
 def _bucket(found: Footprint, of: Shares, place: Placement) -> Sizes:
-    """Of ZeRO's stages 1 and 2. A buffer of stage 2 has its full size from the first gradient on; stage 1 joins what
-    there is."""
+    """Of ZeRO 1 and 2: a buffer of stage 2 has its full size at once; stage 1 joins what there is."""
     if not of.stepped or place.ranks == 1:
         return {}
     whole, trained = 4.0 * place.bucket, found.update.trained / (place.tensor * place.pipeline)

@@ -113,11 +113,8 @@ def _off_meta(model: torch.nn.Module) -> None:
 
 
 def assume_structure(model: Any) -> None:
-    """Say what would be tried on real weights: which forwards the model allows (``rlhf_core.training.forward``).
-
-    Packing is assumed where attention is torch's, every layer keeps keys and values, and no setting changes the logits
-    after the head; a run tries it, and falls back to padded rows where it does not agree.
-    """
+    """Say which forwards the model allows, as if tried: packing where attention is torch's, every layer keeps keys and
+    values, and no setting changes the logits after the head."""
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 

@@ -51,13 +51,9 @@ def draw_chain(rng: random.Random, length: tuple[int, int], largest: int) -> Cha
 
 
 def solve(chain: Chain, kind: Kind, largest: int, rng: random.Random) -> tuple[list[str], list[bool]] | None:
-    """Steps and their labels; from the first wrong step on all are wrong.
-
-    ``right``; ``carried``: one result is wrong and the rest follows from it, the answer too; ``slip``: one result is
-    written wrong and the next step goes on from the right one; ``cancelled``: a wrong result is carried on until a
-    second wrong one makes up for it. After the last two the answer is right. None where a chain is too short,
-    or a number would be below 0 or above ``largest``.
-    """
+    """Steps and labels, wrong from the first wrong step on: ``right``; ``carried``, one wrong result that the rest
+    follows from; ``slip``, one written wrong and not used; ``cancelled``, a second error makes up for the first. None
+    where a chain is too short, or a number would be below 0 or above ``largest``."""
     count = len(chain.terms)
     last = {"right": count, "carried": count, "slip": count - 1, "cancelled": count - 1}[kind]
     if last < 1:
@@ -81,10 +77,7 @@ def solve(chain: Chain, kind: Kind, largest: int, rng: random.Random) -> tuple[l
 
 
 def check(chain: Chain, text: str) -> list[bool]:
-    """Which steps of a completion are right: the next term is applied to the last right value, and all before are.
-
-    A line that is neither a sum nor the answer, or too many of them, is wrong.
-    """
+    """Which steps are right: each applies the next term to the last right value, after right ones only."""
     value, terms, right = chain.start, list(chain.terms), True
     verdicts: list[bool] = []
     for line in (part.strip() for part in text.splitlines() if part.strip()):

@@ -48,13 +48,8 @@ def answer_step(final: str) -> str:
 
 
 def perturb(question: str, answer: str, kind: Kind, rng: random.Random) -> Labelled | None:
-    """Change one computed number; its step and all later ones are labelled wrong.
-
-    ``carried``: later computations use the wrong number and are carried out correctly, so that the answer is wrong too
-    (a choice for which it is not is not made). ``slip``: nothing else changes, so that the answer is right.
-
-    None where no computation can be changed so.
-    """
+    """Change one computed number and label its step and later ones wrong; None where none can be changed. ``carried``:
+    later computations use it and the answer is wrong; ``slip``: nothing else changes."""
     lines, final = _parsed(answer)
     spots = _spots(question, lines, kind)
     for _ in range(TRIES if spots else 0):

@@ -19,8 +19,7 @@ Row = Mapping[str, Any]
 
 
 class ChainSource:
-    """The generated chains. As prompts each question stands once for every solution of it, unless it is the only one;
-    for policies set the wrong kinds to 0."""
+    """The generated chains; as prompts a question stands once for each of its solutions."""
 
     def __init__(self, config: ChainStepsConfig) -> None:
         self.config = config
@@ -111,9 +110,7 @@ class Gsm8kSource:
 
 
 def solutions(question: str, answer: str, name: str, carried: int, slip: int, seed: int) -> list[Row]:
-    """Rows of one GSM8K problem: the published solution, and changed ones, each different; fewer where there are no
-    more.
-    """
+    """Rows of one GSM8K problem: the published solution, and changed ones, each different."""
     first = untouched(answer)
     by_steps: dict[tuple[str, ...], tuple[str, Labelled]] = {first.steps: ("right", first)}
     counts: tuple[tuple[Kind, int], ...] = (("carried", carried), ("slip", slip))

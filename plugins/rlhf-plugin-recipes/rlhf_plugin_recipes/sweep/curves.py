@@ -20,11 +20,7 @@ GRID = 40
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric of one run.
-
-    Example:
-        Curve((0, 5, 10), (0.0, 4.1, 8.0), (0.1, 0.3, 0.4))
-    """
+    """One metric of one run."""
 
     steps_T: tuple[int, ...]
     seconds_T: tuple[float, ...]

@@ -19,11 +19,7 @@ DRAWS = ("uniform", "log_uniform", "integer", "choice")
 
 @dataclass(frozen=True)
 class Point:
-    """Settings that one line of the table stands for.
-
-    Example:
-        Point("learning_rate=0.0001", {"trainer.optimizer.learning_rate": 1e-4})
-    """
+    """Settings that one line of the table stands for."""
 
     label: str
     settings: Mapping[str, Any]

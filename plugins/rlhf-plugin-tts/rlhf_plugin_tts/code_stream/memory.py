@@ -45,10 +45,8 @@ class RowState:
 
 
 class StreamMemory(DynamicLayer):
-    """The one layer of a cache: keys and values of the decoder's layers, those of the description, and the rows' state.
-
-    Rows are aligned at their first position. The engine sees a layer as long as the stream.
-    """
+    """The one layer of a cache: keys and values of the decoder and of the description, rows aligned at their first
+    position."""
 
     _layer_type = None
     rows_may_enter = True

@@ -79,10 +79,7 @@ class CodeStream:
         about_seen_BMN: Tensor,
         memory: StreamMemory | None,
     ) -> Tensor:
-        """The decoder's hidden states ``[B, M, H]``; ``about_BNH``, the description, is None where memory has its keys.
-
-        Masks say which of all positions, and which of the description's, a position sees; memory is None in training.
-        """
+        """The decoder's states ``[B, M, H]``; ``about_BNH``, the description, is None where memory has its keys."""
         raise NotImplementedError
 
     def of_frames(self, hidden_BFH: Tensor, codes_BFK: Tensor, books: int) -> Tensor:

@@ -1,8 +1,5 @@
-"""Parler-TTS as a causal language model of one stream of tokens: ``description <sep> text <start> codes <end>``.
-
-A step's codes are predicted from one hidden state, by a head each. What the delay pattern dictates has probability one;
-all else has the head's own, so that the sum over a clip's tokens is the package's cross-entropy.
-"""
+"""Parler-TTS as a causal language model: ``description <sep> text <start> codes <end>``, a head per codebook. What the
+delay pattern dictates has probability one, so the sum over a clip's tokens is the package's cross-entropy."""
 
 from __future__ import annotations
 

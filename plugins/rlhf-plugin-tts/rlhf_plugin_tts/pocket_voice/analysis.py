@@ -1,8 +1,5 @@
-"""Speech to parameters: log-F0, voicing and a mel-cepstrum of the spectral envelope, every 10 ms of 16 kHz audio.
-
-The envelope follows the first two steps of CheapTrick (Morise 2015, Speech Communication 67): a window of
-three pitch periods, and a smoothing over two thirds of the fundamental, so that harmonics do not show in it.
-"""
+"""Speech to log-F0, voicing and a mel-cepstrum of the spectral envelope, every 10 ms of 16 kHz audio. The envelope
+follows the first two steps of CheapTrick (Morise 2015, Speech Communication 67)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The codec of pocket-voice: 16 kHz speech to tokens and back.
-
-Every 40 ms are one code of the excitation (pitch and voicing of both halves) and two of the spectrum, one per 20 ms,
-from one codebook of mel-cepstra: 75 codes a second.
-"""
+"""The codec of pocket-voice, 75 codes a second of 16 kHz speech: every 40 ms one code of the excitation, two of the
+spectrum."""
 
 from __future__ import annotations
 
@@ -129,11 +126,8 @@ def excitation_of(codes: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.
 
 
 def frames_of(tokens: Iterable[str]) -> Frames:
-    """Codes from a completion's token strings; phones are skipped.
-
-    A spectrum code belongs to the last excitation code before it; a third one repeats that code, and a frame without a
-    second half gets the first again, so that whatever a policy writes is sound.
-    """
+    """Codes from a completion's token strings, phones skipped; missing halves repeat the first, so that all is
+    sound."""
     excitation: list[int] = []
     spectrum: list[int] = []
     current = EXCITATIONS - 1

@@ -1,7 +1,4 @@
-"""Text and a description of the voice to what the policy reads: style words, phones, word boundaries and pauses.
-
-Pronunciations are those of the voice that the model learned from: a list of words, and rules of letters for others.
-"""
+"""Text and a description of the voice to what the policy reads: style words, phones, word boundaries and pauses."""
 
 from __future__ import annotations
 

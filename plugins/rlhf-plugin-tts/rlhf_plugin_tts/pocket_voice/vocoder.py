@@ -13,10 +13,7 @@ _NOISE_FROM, _NOISE_FULL = 3000.0, 6500.0
 
 
 def synthesise(f0: Floats, voiced: npt.NDArray[np.bool_], cepstra: Floats) -> npt.NDArray[np.float32]:
-    """Audio in [-1, 1] at 16 kHz; the same parameters always give the same samples.
-
-    ``f0`` in Hz (any value where unvoiced), ``voiced`` and ``cepstra`` ``[frames, CEPSTRA]`` are per 10 ms.
-    """
+    """Audio in [-1, 1] at 16 kHz of ``f0`` (Hz), ``voiced`` and ``cepstra`` ``[frames, CEPSTRA]`` per 10 ms."""
     length = len(f0) * HOP
     out = np.zeros(length + 2 * FFT)
     times = _pulses(f0, voiced)

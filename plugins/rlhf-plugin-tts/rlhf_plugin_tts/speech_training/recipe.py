@@ -42,11 +42,7 @@ def sampling() -> dict[str, Any]:
 
 
 def iterative_dpo(iterations: int, buffer: str) -> dict[str, Any]:
-    """Trainer section: in every iteration eight samples of each of sixty prompts.
-
-    The likelihood of the preferred clip is part of the loss, as in iterative reasoning preference optimization
-    (arXiv:2404.19733): by DPO's loss alone both of a pair may lose likelihood.
-    """
+    """Trainer section; the preferred clip's likelihood is part of the loss (arXiv:2404.19733)."""
     return {
         "name": "iterative_dpo",
         "steps": iterations,

@@ -13,12 +13,8 @@ Row = Mapping[str, Any]
 
 
 class Adapted:
-    """Rows of another source, converted one by one.
-
-    ``convert`` returns a row in the core's names, and ``reasoning``, the solution up to its answer, where another form
-    may need it; its ``KeyError`` and ``ValueError`` say what is wrong with the row. ``prompt`` ``r1_zero`` puts
-    question and solution into that form.
-    """
+    """Rows of another source: ``convert`` returns a row in the core's names with ``reasoning`` (the solution up to its
+    answer), or raises ``KeyError`` or ``ValueError``; ``prompt`` ``r1_zero`` puts both into that form."""
 
     def __init__(self, source: Any, convert: Callable[[Row], Row], prompt: str = "question") -> None:
         self.source, self.convert, self.prompt = source, convert, prompt
@@ -51,8 +47,7 @@ class Adapted:
 
 
 def r1_zero_row(row: Row, reasoning: str | None) -> Row:
-    """A maths row for the R1-Zero prompt: the question in it, and the solution up to its answer (``reasoning``, None
-    where the row has none to imitate) in the form that it asks for."""
+    """A maths row for the R1-Zero prompt; ``reasoning`` None has no solution to imitate."""
     prompt = R1_ZERO_PROMPT.replace("{prompt}", row["prompt"])
     solution = {} if reasoning is None else {"completion": f"{reasoning} </think> <answer> {row['answer']} </answer>"}
     return {**row, "prompt": prompt, **solution}

@@ -32,8 +32,7 @@ _QUOTES = {'"': '"', "'": "'", "`": "`", "*": "*", "\u201c": "\u201d", "\u2018":
 
 
 def without_marks(text: str) -> str:
-    """A text without the quotes, stars or backticks around it and without the sentence's punctuation after it. Signs,
-    decimal points and whatever else stands before an answer belong to it, and so do marks within it."""
+    """A text without the quotes, stars or backticks around it and the sentence's punctuation after it."""
     while True:
         short = text.rstrip(".,;:!?\u3002\uff01\uff1f").strip()
         if len(short) > 1 and _QUOTES.get(short[0]) == short[-1]:
@@ -122,11 +121,7 @@ def between_tags(completion: str, *, strict: bool) -> str | None:
 
 
 def normalised(text: str, config: AnswerTagsConfig) -> str:
-    """A text without what the settings forgive, its white space single.
-
-    Marks within a number or a name stay (``3.5``, ``-5``, ``C++``), and so does a letter A that is no article
-    (``vitamin A``). A text of nothing but articles and marks is left as it is.
-    """
+    """A text without what the settings forgive; marks in a number or name stay (``3.5``, ``C++``, ``vitamin A``)."""
     plain = " ".join(unicodedata.normalize("NFKC", text).split())
     short = plain
     if config.ignore_punctuation:

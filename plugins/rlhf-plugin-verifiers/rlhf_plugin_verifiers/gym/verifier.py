@@ -20,12 +20,8 @@ _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class GymVerifier:
-    """See :class:`GymVerifierConfig`.
-
-    The problem is generated again here, in the worker, from its seed and index; where that gives another one (see
-    ``GymSource``), the row's copy is taken, whose metadata went through JSON. An answer that the task would run as
-    Python is wrong: several tasks hand it to ``eval`` or to sympy's ``parse_expr``, which calls ``eval``.
-    """
+    """See :class:`GymVerifierConfig`. The problem is generated again from its seed and index, or the row's copy taken
+    (see ``GymSource``). An answer that a task's ``eval`` or sympy's ``parse_expr`` would run as Python is wrong."""
 
     def __init__(self, config: GymVerifierConfig) -> None:
         self.config = config
@@ -73,12 +69,8 @@ _ARITHMETIC = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop
 
 
 def may_be_scored(answer: str, task: object) -> bool:
-    """Whether a task's score function can be shown an answer without running what is in it.
-
-    A task that evaluates nothing is shown everything. One that calls ``eval`` is shown Python literals, one that
-    calls sympy's parser arithmetic with the usual functions, and either a text without brackets and quotes, in which
-    nothing can be called.
-    """
+    """Whether a score function cannot run what is in an answer: Python literals for ``eval``, arithmetic for sympy's
+    parser, a text without brackets and quotes for either, everything for a task that evaluates nothing."""
     evaluates, parses = _runs(type(task))
     if not (evaluates or parses):
         return True
@@ -91,10 +83,7 @@ def may_be_scored(answer: str, task: object) -> bool:
 
 @cache
 def _runs(task: type) -> tuple[bool, bool]:
-    """Whether what scores a task's answers calls ``eval`` or ``exec``, and sympy's parser.
-
-    What makes its problems may do so: it sees no answer.
-    """
+    """Whether what scores a task's answers (not what makes problems) calls ``eval`` or ``exec``, and sympy's parser."""
     classes = [c for c in task.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names]
     calls = set(re.findall(r"\b(eval|exec|parse_expr|sympify|S)\(", _reached(classes)))
     sympy = any("sympy" in inspect.getsource(sys.modules[c.__module__]) for c in classes)
@@ -132,8 +121,7 @@ def is_literal(text: str) -> bool:
 
 
 def is_arithmetic(text: str) -> bool:
-    """Whether a text is one line of numbers, names, operators and calls of :data:`FUNCTIONS`. A string is none: sympy
-    evaluates those that it meets inside an expression."""
+    """Whether a text is one line of numbers, names, operators and calls of :data:`FUNCTIONS`, without strings."""
     if re.search(r"[\n\r\\#]", text.strip()):
         return False
     try:

@@ -135,11 +135,8 @@ def installed() -> bool:
 
 
 def in_language(text: str, language: str) -> bool:
-    """Whether a text is in a language (ISO 639-1, ``zh-cn`` and ``zh-tw`` included); one without letters is in any.
-
-    Capitals are read as lower case, for the detector's profiles hardly know any. Its guess of a few words is mostly
-    chance: there a language counts that it finds likely, but not likeliest, and common English words are English.
-    """
+    """Whether a text is in a language (ISO 639-1); one without letters is in any. Of few words, where the detector
+    guesses by chance, a likely language is enough, and common English words are English."""
     text = text.lower() if text.isupper() else text
     shares = _shares(text)
     if not shares or max(shares, key=shares.__getitem__) == language:

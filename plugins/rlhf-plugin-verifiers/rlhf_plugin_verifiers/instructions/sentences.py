@@ -39,9 +39,8 @@ _TRIM = "\"'`([{*_<“‘"
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text into sentences. A line break alone ends none. Beyond the published algorithm, typographic quotes
-    close a sentence as straight ones do, and a quoted or bracketed sentence with a word in lower case after it is
-    part of the sentence around it."""
+    """Split a text into sentences; a line break alone ends none, typographic quotes close one, and a quoted one with
+    lower case after it is part of the sentence around it."""
     pieces: list[str] = []
     start = 0
     for end in _candidates(text):
@@ -69,11 +68,7 @@ class _End(NamedTuple):
 
 
 def _candidates(text: str) -> Iterator[_End]:
-    """Of every run without white space the last mark that may end a sentence.
-
-    The matches of ``(\\S*[.?!])(?=([)";}\\]*:@'({\\[!?])|\\s+(\\S+))``, in linear time: that pattern tries every start
-    in a long run.
-    """
+    """The last mark of every run that may end a sentence, in linear time (the published pattern is quadratic)."""
     runs = list(_RUN.finditer(text))
     for run, following in zip_longest(runs, runs[1:]):
         token = run[0]

@@ -27,8 +27,7 @@ NEEDS_LANGUAGE = frozenset(
 
 
 def checks(ids: Sequence[str], arguments: Sequence[Mapping[str, Any] | None]) -> list[Check]:
-    """The checks of one row. The prefix ``en:`` of multilingual collections is ignored; arguments that are None, or
-    that another instruction takes, are left out. Raises ValueError, also for a missing package."""
+    """The checks of one row, without the prefix ``en:`` and arguments that are None; raises ValueError."""
     if len(ids) != len(arguments):
         raise ValueError(f"{len(ids)} instructions but {len(arguments)} kwargs")
     return [_check(name.removeprefix("en:"), kwargs or {}) for name, kwargs in zip(ids, arguments)]

@@ -73,9 +73,8 @@ def is_formula(text: str) -> bool:
 
 
 def stated_answer(text: str) -> Stated | None:
-    """The boxed answer, one stated in another language, or the text itself where it is nothing but a formula. None
-    where math-verify must look for the answer: "The final answer is X" after the last box, as Minerva's prompt
-    requires, and texts without a box."""
+    """The boxed answer, one stated in another language, or a text that is a formula; None where math-verify must
+    look."""
     text = without_plus(plain_digits(own_part(text)))
     all_boxes = boxes(text)
     if all_boxes and not _FINAL.search(text, all_boxes[-1][1]):
@@ -106,11 +105,8 @@ _SIMPLE = re.compile(r"-?\d{1,30}(?:\.\d+)?(?:/\d{1,30})?|[A-Za-z]|-?\\frac\{-?\
 
 @lru_cache(maxsize=100_000)
 def why_unusable(gold: str) -> str | None:
-    """Why no completion could equal a reference answer; None if one could.
-
-    Only what is cheap is looked at: emptiness, braces, division by zero, and dangling commands. Nothing is evaluated,
-    so that a reference that explodes in sympy cannot stop a data set from loading.
-    """
+    """Why no completion could equal a reference answer (emptiness, braces, division by zero, commands), or None;
+    nothing is evaluated, so that no reference stops a data set from loading."""
     if not gold.strip():
         return "the reference answer is empty"
     stated = stated_answer(gold)

@@ -55,9 +55,8 @@ def only_letter(answer: str) -> str | None:
 
 
 def chosen_letter(text: str, *, explicit: bool = False) -> str | None:
-    """The letter that a completion picks: boxed, stated as the answer, leading, or else the last that stands alone
-    (not if ``explicit``: it may be the name of a point or of a set). Letters that the text denies ("not A", "A or
-    B") do not count; nor does the article at the start of a sentence."""
+    """The letter that a completion picks: boxed, stated, leading, or (unless ``explicit``) the last that stands alone;
+    not one that is denied ("not A", "A or B"), nor the article."""
     text = own_part(text).replace("$", "")
     boxed = boxes(text)
     if boxed:

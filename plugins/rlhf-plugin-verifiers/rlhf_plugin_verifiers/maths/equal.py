@@ -65,8 +65,7 @@ def _equal(gold: Any, stated: Any, rules: Rules) -> bool:
 
 @lru_cache(maxsize=512)
 def parsed(stated: Stated | None, text: str, targets: tuple[str, ...]) -> tuple[Any, ...]:
-    """A stated answer (LaTeX without delimiters) as sympy expressions; without one, what math-verify finds at the end
-    of the text, of the ``targets`` ``latex``, ``expr`` or both."""
+    """A stated answer as sympy expressions; without one, what math-verify finds of ``targets`` ``latex``, ``expr``."""
     if stated is None:
         return _parse(unspaced_numbers(without_plus(plain_digits(own_part(text))[-TAIL:])), targets)
     if len(stated.latex) > MAX_ANSWER:

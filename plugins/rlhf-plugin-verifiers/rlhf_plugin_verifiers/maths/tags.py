@@ -54,11 +54,8 @@ def grade_tags(completion: str, gold: str, *, mode: Mode) -> Verdict:
 
 
 def tagged_answer(completion: str, *, mode: Mode) -> str | None:
-    """Text of the answer tags, None where the format is broken.
-
-    Several answers, or text after the closing tag, break the strict format; the lenient one takes the last. The
-    compatible one takes all that follows the last ``<answer>``, without closing tags.
-    """
+    """Text of the answer tags, None where the format is broken: ``strict`` allows one answer at the end, ``lenient``
+    takes the last, ``compatible`` all after the last ``<answer>``."""
     if mode == "compatible":
         if "</think> <answer>" not in completion or "</answer>" not in completion:
             return None

@@ -24,9 +24,7 @@ _DIGIT = re.compile(r"[^\W\D]")
 
 
 def own_part(text: str) -> str:
-    """The text up to the first follow-up question, without its reasoning (all before ``</think>``). Of reasoning that
-    never ends nothing is the answer. Nothing is cut before a first digit has been written: a completion may begin
-    by repeating the question."""
+    """The text after ``</think>`` up to the first follow-up question after a digit; nothing of unended reasoning."""
     text = text.rpartition("</think>")[2].partition("<think>")[0]
     digit = _DIGIT.search(text)
     if digit is None:
@@ -63,8 +61,7 @@ _PLUS = re.compile(r"(?:(?<=\bis)|(?<=[:=(\[{,$]))(\s*)\+(?=\s?\$?[\d.\\])")
 
 
 def unspaced_numbers(text: str) -> str:
-    """Numbers without the Chinese, Japanese or Korean words that they touch; large units are multiplied out. Words
-    that may be part of a number (half, minus, point) stay, so that it is not read as another."""
+    """Numbers without the CJK words that they touch, large units multiplied out; half, minus, point stay."""
     if text.isascii():
         return text
     text = _SCALED.sub(lambda m: str(_multiplied(m[1], m[2])), _PERCENT.sub(r"\1%", text))
@@ -89,10 +86,8 @@ def without_plus(text: str) -> str:
 
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
-    """``(start, end, content)`` of every closed ``\\boxed{...}`` or ``\\fbox{...}``, in order; nested boxes only once.
-
-    A single value may follow without braces, as in ``\\boxed 5``.
-    """
+    r"""``(start, end, content)`` of every closed ``\boxed{...}``, ``\fbox{...}`` or ``\boxed 5``; nested ones only
+    once."""
     closed_boxes: list[tuple[int, int, str]] = []
     place = unclosed = 0
     for match in re.finditer(r"\\(?:boxed|fbox)\s*(\{)?", text):

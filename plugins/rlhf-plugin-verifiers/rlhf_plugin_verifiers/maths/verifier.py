@@ -148,11 +148,8 @@ def assignments(latex: str) -> list[Assigned]:
 
 
 def same_assignments(reference: str, stated: str, same: Same) -> bool:
-    """Whether two answers (LaTeX without delimiters) state the same values; at least one of them names several.
-
-    Names may be left out on one side: values of different variables are then compared in alphabetical order of their
-    names or as written, those of one variable (``x = 1, x = 2``, ``x_1 = 1, x_2 = 2``) in any order.
-    """
+    """Whether two answers (LaTeX without delimiters) state the same values. Names may be left out on one side; values
+    of one variable are compared in any order, of several in that of their names or as written."""
     if max(len(reference), len(stated)) > MAX_LENGTH:
         return False
     ours, theirs = assignments(reference), assignments(stated)

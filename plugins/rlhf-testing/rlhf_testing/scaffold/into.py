@@ -30,8 +30,7 @@ class Added(NamedTuple):
 
 
 def write_into(name: str, kind: str, folder: Path) -> Added:
-    """Add a subpackage with one component of ``kind``, its entry point and its test to the package whose
-    pyproject.toml is in ``folder``. Nothing is written where that cannot be."""
+    """Add a subpackage with one component of ``kind``, its entry point and its test to the package in ``folder``."""
     check_kind(kind)
     folder = folder.expanduser()
     file = folder / "pyproject.toml"

@@ -38,8 +38,7 @@ def header(path: Sequence[str]) -> str:
 
 
 def add_key(text: str, table: Sequence[str], key: str, value: str) -> str | None:
-    """Add ``key = "value"`` to a table, which is made at the end if it is not there. None if that cannot be done
-    without changing something else, as where the table is written in one line."""
+    """Add ``key = "value"`` to a table, or make it; None if that would change something else."""
     end = "\r\n" if "\r\n" in text else "\n"
     name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else f'"{key}"'
     row = f'{name} = "{value}"{end}'

@@ -76,8 +76,7 @@ $component = "$module.config:${stem}Config"
 
 
 def write_package(name: str, kind: str, parent: Path) -> Path:
-    """Write a package with one component of ``kind``, its tests and a README, and return its folder; ``rlhf-plugin-``
-    is put in front of the name. Nothing is written where that cannot be."""
+    """Write a package with one component of ``kind``, tests and README; return its folder ``rlhf-plugin-NAME``."""
     names = names_for(name)
     check_kind(kind)
     folder = parent.expanduser() / names.distribution

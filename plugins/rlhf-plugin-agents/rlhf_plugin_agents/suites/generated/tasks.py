@@ -50,8 +50,7 @@ class WorldTools:
 def generated_tasks(
     categories: Sequence[str], count: int, seed: int, faults: Faults, ctx: BuildContext, *, asks: bool = False
 ) -> list[AgentTask]:
-    """``count`` tasks of each category; the same seed makes the same ones, whatever the count. With ``asks``, tasks of
-    ``ambiguous`` have a user, who is to be asked."""
+    """``count`` tasks of each category from a seed; with ``asks``, ``ambiguous`` ones have a user to be asked."""
     tool: Any = ctx.registry.config("tool", "rlhf-plugin-episodes/calculator")
     specs = [SearchConfig(results=3).spec(), FilesConfig().spec(), tool.spec()]
     calculator = tool.build(ctx)

@@ -25,11 +25,7 @@ class Clip:
 
 
 def example(clip: Clip, codec: PocketCodec, neighbours: np.ndarray, draw: np.random.Generator) -> tuple[str, list[str]]:
-    """A prompt as the policy reads it, and the tokens of its clip in a style drawn at random.
-
-    A third of the clips are rough: the pitch trembles, voice breaks off, and spectra are exchanged for near ones, as
-    recordings of unequal quality are in larger collections.
-    """
+    """A prompt as the policy reads it, and the tokens of its clip in a random style; a third of the clips are rough."""
     f0, voiced = clip.values[:, 0].astype(float), clip.values[:, 1] > 0.5
     height = draw.choice(["low", "", "high"], p=[0.2, 0.6, 0.2])
     span = draw.choice(["flat", "", "lively"], p=[0.25, 0.5, 0.25])
