@@ -14,8 +14,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config import RlhfError, UserError, check_component
+from rlhf_core.config import RlhfError, UserError
 from rlhf_core.data import write_json
+from rlhf_core.plugins.registry import check_component
 from rlhf_core.runs import RunDirError
 from rlhf_core.runs.launch.process_end import die_with_parent
 from rlhf_study.config import StudyConfig

@@ -84,7 +84,7 @@ class IterativeTrainer(RolloutTrainer):
         super().__init__(config, ctx, wants_reference=config.kl.track)
         conversation = config.sft.weight > 0 and config.sft.on == "conversation"
         model, options = self.inputs.policy.model, self.inputs.options
-        self.module = PairModule(model, config.ld_alpha, conversation, options)
+        self.module = PairModule(model, config.ld_alpha, conversation, options.as_arguments)
         self.policy_module = PolicyModule(model, config.sampling.temperature, options)
         """How reference logprobs of rollouts are computed: at the sampler's temperature."""
         self.steps_per_iteration = config.rollout_batches + config.updates
@@ -181,7 +181,7 @@ class IterativeTrainer(RolloutTrainer):
         assert reference is not None
 
         def compute(module: Any, sides: Sequence[Side]) -> list[float]:
-            return PairModule(module.model, config.ld_alpha, paths=self.inputs.options).side_sums(sides)
+            return PairModule(module.model, config.ld_alpha, paths=self.inputs.options.as_arguments).side_sums(sides)
 
         sums = reference.rows(sides_of(items), 2 * config.micro_batch_size, compute)
         return list(zip(sums[::2], sums[1::2], strict=True))

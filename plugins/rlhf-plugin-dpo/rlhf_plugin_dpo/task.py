@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Datasets
 from rlhf_core.models import Formatter, seed_everything
-from rlhf_core.training import ForwardOptions, load_trained_policy
+from rlhf_core.training import load_trained_policy
 from rlhf_plugin_dpo.config import PreferenceTrainerConfig
 from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
@@ -31,7 +31,7 @@ class PairTask:
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
         self.model = self.policy.model
         self.ld_alpha = ld_alpha
-        self.paths = ForwardOptions(share_prefix=config.share_prefix)
+        self.paths = {"shared_prefix": config.share_prefix}
         self.module = PairModule(self.model, ld_alpha, conversation, self.paths)
 
     def check_rows(self) -> None:

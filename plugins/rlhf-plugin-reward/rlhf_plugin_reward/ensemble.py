@@ -16,7 +16,7 @@ import torch
 
 from rlhf_core.config import BuildContext, DeadlineExceeded
 from rlhf_core.data import DatasetError, Datasets, PreferencePair
-from rlhf_core.distributed import LocalStrategy, ShardedLoading, Strategy
+from rlhf_core.distributed import LocalStrategy, Strategy
 from rlhf_core.models import LoadedModel, ModelConfig, ModelError, load_policy, preserved_rng
 from rlhf_plugin_reward.config import EnsembleConfig, device_of, needs_pairs, without_pairs
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH, Encoder, View
@@ -133,7 +133,7 @@ def train_ensemble(
     began = time.perf_counter()
     if strategy.world_size > 1:  # adapters that come with the model are drawn from these
         torch.set_rng_state(strategy.gather_objects(torch.get_rng_state())[0])
-    policy = load_policy(base, weights=not isinstance(strategy, ShardedLoading))
+    policy = load_policy(base, weights=not hasattr(strategy, "weights_device"))  # such a strategy loads them itself
     view = View(max_length=EARLIER_LENGTH).or_else(config.turns, config.truncation, config.max_length)
     encoder = Encoder(policy.tokenizer, view.limit(policy.context), view)
     cut: Counter[str] = Counter()
