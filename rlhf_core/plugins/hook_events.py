@@ -52,59 +52,31 @@ class RunStart:
 
 
 @dataclass(frozen=True)
-class RolloutsReady:
-    """Rollouts of this rank, before scoring; several times a step if it samples in rounds or chunks. Those that were
-    sampled ahead (``trainer.rollouts.max_staleness``) are reported, with their scores, in the step that first trains on
-    them, in the main thread."""
+class StepRollouts:
+    """Rollouts of one step on this rank, before and after they are scored.
+
+    ``rlhf_rollouts_ready`` comes several times a step if it samples in rounds or chunks. Rollouts that were sampled
+    ahead (``trainer.rollouts.max_staleness``) are reported in the step that first trains on them, in the main thread.
+    """
 
     step: int
     """The step, from 1."""
     rollouts: Sequence[Rollout]
     """Prompt by prompt."""
+    scores: Sequence[Score] = ()
+    """One per rollout, as the reward gave it; a missing one has a status. Empty before they are scored."""
 
 
 @dataclass(frozen=True)
-class RewardsReady:
-    """Scores of one step, aligned with the rollouts."""
+class StepMetrics:
+    """Numbers of one step: what an update is about to train on, a finished step, or a held-out evaluation."""
 
     step: int
-    """The step, from 1."""
-    rollouts: Sequence[Rollout]
-    """As in :class:`RolloutsReady`."""
-    scores: Sequence[Score]
-    """One per rollout, as the reward gave it; a missing one has a status."""
-
-
-@dataclass(frozen=True)
-class BatchReady:
-    """What the update trains on: sizes only, so that observers cannot hold on to tensors."""
-
-    step: int
-    """The step, from 1."""
-    sequences: int
-    """Completions (or rows) that are trained on."""
-    tokens: int
-    """Their completion tokens that count in the loss."""
-
-
-@dataclass(frozen=True)
-class StepEnd:
-    """Metrics of one finished step."""
-
-    step: int
-    """The step, from 1."""
+    """The step, from 1; of an evaluation the one before it, 0 before training."""
     metrics: Mapping[str, float]
-    """The step's row of ``metrics.jsonl``."""
-
-
-@dataclass(frozen=True)
-class EvalEnd:
-    """Metrics of one held-out evaluation."""
-
-    step: int
-    """The step before it; 0 before training."""
-    metrics: Mapping[str, float]
-    """By name, ``eval/...``."""
+    """By name. ``rlhf_batch_ready``: ``sequences`` (completions or rows that are trained on) and ``tokens`` (of their
+    completions, that count in the loss). ``rlhf_step_end``: the step's row of ``metrics.jsonl``. ``rlhf_eval_end``:
+    ``eval/...``."""
 
 
 @dataclass(frozen=True)

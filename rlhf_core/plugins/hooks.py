@@ -14,18 +14,15 @@ import pluggy
 
 from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.entry_points import Entry, check_core_range, normalise, scan
-from rlhf_core.plugins.hook_events import BatchReady as BatchReady
 from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
-from rlhf_core.plugins.hook_events import EvalEnd as EvalEnd
 from rlhf_core.plugins.hook_events import Launch as Launch
 from rlhf_core.plugins.hook_events import PlanResolved as PlanResolved
 from rlhf_core.plugins.hook_events import Preflight as Preflight
-from rlhf_core.plugins.hook_events import RewardsReady as RewardsReady
-from rlhf_core.plugins.hook_events import RolloutsReady as RolloutsReady
 from rlhf_core.plugins.hook_events import RunClosed as RunClosed
 from rlhf_core.plugins.hook_events import RunEnd as RunEnd
 from rlhf_core.plugins.hook_events import RunStart as RunStart
-from rlhf_core.plugins.hook_events import StepEnd as StepEnd
+from rlhf_core.plugins.hook_events import StepMetrics as StepMetrics
+from rlhf_core.plugins.hook_events import StepRollouts as StepRollouts
 from rlhf_core.types.errors import PluginError, RlhfError, StopRun, UserError
 from rlhf_core.types.frozen import frozen
 
@@ -60,23 +57,23 @@ class Specs:
         """The run directory is open."""
 
     @hookspec
-    def rlhf_rollouts_ready(self, event: RolloutsReady) -> None:
+    def rlhf_rollouts_ready(self, event: StepRollouts) -> None:
         """Completions are sampled."""
 
     @hookspec
-    def rlhf_rewards_ready(self, event: RewardsReady) -> None:
+    def rlhf_rewards_ready(self, event: StepRollouts) -> None:
         """Completions are scored."""
 
     @hookspec
-    def rlhf_batch_ready(self, event: BatchReady) -> None:
+    def rlhf_batch_ready(self, event: StepMetrics) -> None:
         """A training batch is assembled."""
 
     @hookspec
-    def rlhf_step_end(self, event: StepEnd) -> None:
+    def rlhf_step_end(self, event: StepMetrics) -> None:
         """A step is finished."""
 
     @hookspec
-    def rlhf_eval_end(self, event: EvalEnd) -> None:
+    def rlhf_eval_end(self, event: StepMetrics) -> None:
         """An evaluation is finished."""
 
     @hookspec

@@ -215,11 +215,11 @@ class LiveEvents:
 
     def rollouts(self, rollouts: Sequence[Rollout]) -> None:
         """Fire ``rlhf_rollouts_ready``."""
-        self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(self.step, rollouts))
+        self.session.hooks.fire("rlhf_rollouts_ready", hk.StepRollouts(self.step, rollouts))
 
     def rewards(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
         """Fire ``rlhf_rewards_ready``."""
-        self.session.hooks.fire("rlhf_rewards_ready", hk.RewardsReady(self.step, rollouts, scores))
+        self.session.hooks.fire("rlhf_rewards_ready", hk.StepRollouts(self.step, rollouts, scores))
 
     def count(self, counts: Mapping[str, int]) -> None:
         """Add to the run's counts."""

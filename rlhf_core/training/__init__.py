@@ -20,6 +20,5 @@ if TYPE_CHECKING:
     from rlhf_core.training.offline.trainer import OfflineTrainer as OfflineTrainer
     from rlhf_core.training.policy_module import PolicyModule as PolicyModule
     from rlhf_core.training.rollout_batch import TrainingSample as TrainingSample
-    from rlhf_core.training.trace import Timer as Timer
 
 __getattr__, __dir__ = surface(__name__)
