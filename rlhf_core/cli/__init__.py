@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.cli.common import Choice as Choice
     from rlhf_core.cli.common import context_of as context_of
     from rlhf_core.cli.common import emit_json as emit_json
     from rlhf_core.cli.common import load_sampler as load_sampler

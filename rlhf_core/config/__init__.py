@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.registry import Registry as Registry
     from rlhf_core.plugins.slots import component as component
     from rlhf_core.types.errors import ConfigError as ConfigError
-    from rlhf_core.types.errors import DeadlineExceeded as DeadlineExceeded
     from rlhf_core.types.errors import PluginError as PluginError
     from rlhf_core.types.errors import RlhfError as RlhfError
     from rlhf_core.types.errors import UserError as UserError

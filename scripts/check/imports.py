@@ -26,7 +26,7 @@ TOPICS = tuple(
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
-    "rlhf-plugin-episodes": 16,
+    "rlhf-plugin-episodes": 17,
     "rlhf-plugin-preflight": 48,
     "rlhf-plugin-verifiers": 1,
     "rlhf-study": 3,

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli import Choice
 from rlhf_core.config import Registry
 from rlhf_core.data import Datasets, PreferencePair
 
@@ -29,7 +28,7 @@ from rlhf_core.data import Datasets, PreferencePair
 )
 @click.option(
     "--by",
-    type=Choice(("absolute", "signed", "random")),
+    type=click.Choice(("absolute", "signed", "random")),
     default="absolute",
     show_default=True,
     help="Size of the margin, the margin itself, or chance (the control; needs no reward).",

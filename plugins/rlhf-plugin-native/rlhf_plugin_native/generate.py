@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rlhf_core.cli import Choice, complete, print_turn
+from rlhf_core.cli import complete, print_turn
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
@@ -129,7 +129,7 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable.")
 @click.option(
     "--prompt-format",
-    type=Choice(("auto", "chat", "raw")),
+    type=click.Choice(("auto", "chat", "raw")),
     help="Chat template, plain text, or the template if there is one. Default: as the model's run wrote prompts, or "
     "auto.",
 )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.config import BuildContext, DeadlineExceeded
+from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.data import DatasetError, Datasets, PreferencePair
 from rlhf_core.distributed import LocalStrategy, Strategy
 from rlhf_core.models import LoadedModel, ModelConfig, ModelError, load_policy, preserved_rng
@@ -242,7 +242,7 @@ def wait_for(folder: Path, limit_s: float) -> None:
     since = time.monotonic()
     while not trained(folder):
         if time.monotonic() - since > limit_s:
-            raise DeadlineExceeded(
+            raise RlhfError(
                 f"this process does not see, after {limit_s:.0f} s, the reward ensemble that rank 0 sees",
                 where=str(folder),
                 why="the cache is not one folder for all processes, or its file system shows what is new late",

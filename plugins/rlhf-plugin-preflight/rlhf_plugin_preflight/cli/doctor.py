@@ -273,11 +273,12 @@ def writable() -> Iterator[Finding]:
 
 
 def _writable(what: str, path: Path, variable: str) -> Finding:
-    from rlhf_core.runs import RunDirError, check_writable
+    from rlhf_core.config import UserError
+    from rlhf_core.runs import check_writable
 
     try:
         check_writable(path)
-    except RunDirError as error:
+    except UserError as error:
         reason = error.what.rsplit(": ", 1)[-1]
         return Finding(what, "broken", f"{path}: {reason}", f"set ${variable} to a folder that can be written")
     return Finding(what, "ok", f"{path} (${variable})")
