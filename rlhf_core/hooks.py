@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.hooks import Launch as Launch
     from rlhf_core.plugins.hooks import PlanResolved as PlanResolved
     from rlhf_core.plugins.hooks import Preflight as Preflight
-    from rlhf_core.plugins.hooks import RunClosed as RunClosed
     from rlhf_core.plugins.hooks import RunEnd as RunEnd
     from rlhf_core.plugins.hooks import RunStart as RunStart
     from rlhf_core.plugins.hooks import StepMetrics as StepMetrics

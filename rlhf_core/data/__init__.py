@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rlhf_core.data.schema import RowReader as RowReader
     from rlhf_core.data.settings import DatasetSettings as DatasetSettings
     from rlhf_core.types.errors import DatasetError as DatasetError
-    from rlhf_core.types.messages import Demonstration as Demonstration
     from rlhf_core.types.messages import PreferencePair as PreferencePair
     from rlhf_core.types.messages import message_text as message_text
     from rlhf_core.types.rollouts import Media as Media

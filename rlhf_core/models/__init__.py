@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rlhf_core.models.paths import ModelPath as ModelPath
     from rlhf_core.models.prompt_format import Formatter as Formatter
     from rlhf_core.models.random_state import preserved_rng as preserved_rng
-    from rlhf_core.models.random_state import seed_everything as seed_everything
     from rlhf_core.models.slices import has_no_weights as has_no_weights
     from rlhf_core.models.slices import read_elements as read_elements
     from rlhf_core.models.sources import model_paths as model_paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,23 +91,17 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The run is over; ``summary`` is what ``summary.json`` holds."""
+    """The run is over. ``rlhf_run_end`` comes in each of its processes, where the run has ended by itself.
 
-    summary: Mapping[str, Any]
-    """``status``, ``steps``, last metrics, reports of components, ``hook_errors``."""
-
-
-@dataclass(frozen=True)
-class RunClosed:
-    """No process of the run is left, however it ended: its folder holds all that it will hold.
-
-    Called in the process that launched the run, after ``rlhf_run_end`` where there was one; not for a run that left
-    no folder.
+    ``rlhf_run_closed`` comes after it, and however the run ended, in the process that launched it, when no process of
+    the run is left: its folder holds all that it will hold. It does not come for a run that left no folder.
     """
 
     run_dir: Path
     """The run's folder."""
     status: str
-    """``completed``, ``stopped``, ``interrupted`` or ``failed``."""
+    """``completed`` or ``stopped``; of a run that did not end by itself ``interrupted`` or ``failed``."""
     error: str = ""
     """What ended it, where it did not end by itself."""
+    summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What ``summary.json`` holds: ``steps``, last metrics, reports of components, ``hook_errors``; else empty."""

@@ -18,7 +18,6 @@ from rlhf_core.plugins.hook_events import CheckpointSaved as CheckpointSaved
 from rlhf_core.plugins.hook_events import Launch as Launch
 from rlhf_core.plugins.hook_events import PlanResolved as PlanResolved
 from rlhf_core.plugins.hook_events import Preflight as Preflight
-from rlhf_core.plugins.hook_events import RunClosed as RunClosed
 from rlhf_core.plugins.hook_events import RunEnd as RunEnd
 from rlhf_core.plugins.hook_events import RunStart as RunStart
 from rlhf_core.plugins.hook_events import StepMetrics as StepMetrics
@@ -85,7 +84,7 @@ class Specs:
         """The run is over."""
 
     @hookspec
-    def rlhf_run_closed(self, event: RunClosed) -> str | None:
+    def rlhf_run_closed(self, event: RunEnd) -> str | None:
         """No process of the run is left; a line that is returned is shown to the user."""
 
 

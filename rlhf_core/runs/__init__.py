@@ -13,6 +13,5 @@ if TYPE_CHECKING:
     from rlhf_core.runs.metrics import wilson as wilson
     from rlhf_core.runs.metrics import win_rate as win_rate
     from rlhf_core.runs.read import StoredRun as StoredRun
-    from rlhf_core.runs.run_dir import check_writable as check_writable
 
 __getattr__, __dir__ = surface(__name__)

@@ -119,7 +119,7 @@ class RunSession:
         }
         if self.main:
             write_json(self.dir.summary, full)
-        self.hooks.fire("rlhf_run_end", hk.RunEnd(full))
+        self.hooks.fire("rlhf_run_end", hk.RunEnd(self.dir.path, full["status"], summary=full))
         return full
 
     def owes_evaluation(self, step: int) -> bool:

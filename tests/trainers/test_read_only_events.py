@@ -44,8 +44,10 @@ EVENTS = {
     "rlhf_step_end": lambda: hk.StepMetrics(1, {"reward/mean": 0.5}),
     "rlhf_eval_end": lambda: hk.StepMetrics(1, {"reward/mean": 0.5}),
     "rlhf_checkpoint_saved": lambda: hk.CheckpointSaved(1, Path("checkpoints/step-1")),
-    "rlhf_run_end": lambda: hk.RunEnd({"status": "completed", "evaluations": [{"step": 1}], "array": np.zeros(2)}),
-    "rlhf_run_closed": lambda: hk.RunClosed(Path("run"), "failed", "OSError: no disk"),
+    "rlhf_run_end": lambda: hk.RunEnd(
+        Path("run"), "completed", summary={"evaluations": [{"step": 1}], "array": np.zeros(2)}
+    ),
+    "rlhf_run_closed": lambda: hk.RunEnd(Path("run"), "failed", "OSError: no disk"),
 }
 
 

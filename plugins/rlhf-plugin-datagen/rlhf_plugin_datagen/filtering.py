@@ -54,13 +54,12 @@ def filter_pairs(
     rlhf data filter --dataset pairs.jsonl --model runs/rm/final --keep 0.5 --output sure.jsonl
     rlhf data filter --dataset pairs.jsonl --by random --keep 0.5 --output control.jsonl
     """
-    from rlhf_core.cli import emit_json, open_registry
-    from rlhf_core.runs import check_writable
+    from rlhf_core.cli import check_output, emit_json, open_registry
     from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
     from rlhf_plugin_datagen.outside import open_datasets, own_name
 
     registry = open_registry()
-    check_writable(output.parent)
+    check_output(output)
     datasets = open_datasets(registry, dataset, seed, heldout_fraction=0.0)
     pairs = datasets.pairs("train")
     strata = strata_of(datasets, pairs, stratify)

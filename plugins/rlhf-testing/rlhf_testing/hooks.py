@@ -89,6 +89,6 @@ def sample_events(folder: Path) -> dict[str, Any]:
         "rlhf_step_end": hk.StepMetrics(1, metrics),
         "rlhf_eval_end": hk.StepMetrics(1, metrics),
         "rlhf_checkpoint_saved": hk.CheckpointSaved(1, folder / "checkpoints" / "step-000001"),
-        "rlhf_run_end": hk.RunEnd({"status": "completed", "steps": 1}),
-        "rlhf_run_closed": hk.RunClosed(folder, "failed", "ValueError: for example"),
+        "rlhf_run_end": hk.RunEnd(folder, "completed", summary={"status": "completed", "steps": 1}),
+        "rlhf_run_closed": hk.RunEnd(folder, "failed", "ValueError: for example"),
     }

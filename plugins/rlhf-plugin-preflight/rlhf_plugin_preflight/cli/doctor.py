@@ -273,11 +273,11 @@ def writable() -> Iterator[Finding]:
 
 
 def _writable(what: str, path: Path, variable: str) -> Finding:
+    from rlhf_core.cli import check_output
     from rlhf_core.config import UserError
-    from rlhf_core.runs import check_writable
 
     try:
-        check_writable(path)
+        check_output(path, folder=True)
     except UserError as error:
         reason = error.what.rsplit(": ", 1)[-1]
         return Finding(what, "broken", f"{path}: {reason}", f"set ${variable} to a folder that can be written")
