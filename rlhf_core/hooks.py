@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.hooks import BatchReady as BatchReady
     from rlhf_core.plugins.hooks import CheckpointSaved as CheckpointSaved
-    from rlhf_core.plugins.hooks import EvalEnd as EvalEnd
     from rlhf_core.plugins.hooks import Launch as Launch
     from rlhf_core.plugins.hooks import PlanResolved as PlanResolved
     from rlhf_core.plugins.hooks import Preflight as Preflight
-    from rlhf_core.plugins.hooks import RewardsReady as RewardsReady
-    from rlhf_core.plugins.hooks import RolloutsReady as RolloutsReady
-    from rlhf_core.plugins.hooks import RunClosed as RunClosed
     from rlhf_core.plugins.hooks import RunEnd as RunEnd
     from rlhf_core.plugins.hooks import RunStart as RunStart
-    from rlhf_core.plugins.hooks import StepEnd as StepEnd
+    from rlhf_core.plugins.hooks import StepMetrics as StepMetrics
+    from rlhf_core.plugins.hooks import StepRollouts as StepRollouts
     from rlhf_core.plugins.hooks import hookimpl as hookimpl
     from rlhf_core.types.errors import StopRun as StopRun
 

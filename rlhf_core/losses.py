@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.training.functional import bounded_ratio as bounded_ratio
     from rlhf_core.training.functional import kl_value as kl_value
-    from rlhf_core.training.functional import rounding as rounding
     from rlhf_core.types.batches import LossOutput as LossOutput
     from rlhf_core.types.batches import PairBatch as PairBatch
     from rlhf_core.types.batches import TokenBatch as TokenBatch

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.protocols import RolloutEngine as RolloutEngine
     from rlhf_core.training.generation import request_seed as request_seed
     from rlhf_core.types.errors import EngineUnavailable as EngineUnavailable
-    from rlhf_core.types.messages import Segment as Segment
     from rlhf_core.types.messages import ToolError as ToolError
     from rlhf_core.types.messages import ToolResult as ToolResult
     from rlhf_core.types.messages import Turn as Turn

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.config import BuildContext, ConfigError
-from rlhf_core.data import Demonstration, Message, Prompt, message_text
+from rlhf_core.data import Message, Prompt, message_text
 
 if TYPE_CHECKING:
     from rlhf_core.data import Datasets
@@ -23,6 +23,14 @@ class Item:
     """The row itself, as the verifier sees it."""
     messages: tuple[Message, ...]
     """What the model is fed: worked examples and template included."""
+
+
+class Shot(NamedTuple):
+    """A worked example."""
+
+    id: str
+    question: str
+    answer: str
 
 
 def section(suite: SuiteConfig, path: str | None) -> dict[str, Any]:
@@ -45,21 +53,22 @@ def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
     return datasets.prompts("train")
 
 
-def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Prompt]) -> list[Demonstration]:
+def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Prompt]) -> list[Shot]:
     """The first ``shots`` rows of ``shots_path`` that are not among the prompts."""
     if not suite.shots:
         return []
     from rlhf_core.cli import context_of
 
     whole = {**section(suite, suite.shots_path), "limit": suite.shots}
-    examples = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")
+    rows = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")
+    examples = [Shot(row.id, message_text(row.prompt[-1]), row.completion.strip()) for row in rows]
     if len(examples) < suite.shots:
         raise ConfigError(
             f"'{suite.shots_path}' has {len(examples)} rows, but {suite.shots} shots were asked for",
             fix="fewer --shots, or another file",
         )
     questions = {p.text for p in prompts}
-    leaked = [d.id for d in examples if message_text(d.prompt[-1]) in questions]
+    leaked = [shot.id for shot in examples if shot.question in questions]
     if leaked:
         raise ConfigError(
             f"worked example '{leaked[0]}' is also a question of the suite",
@@ -70,7 +79,7 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
     return examples
 
 
-def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonstration], chat: bool) -> list[Item]:
+def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Shot], chat: bool) -> list[Item]:
     """Every prompt with its worked examples, in turns of a conversation or as one text."""
     template = suite.template or "{prompt}"
 
@@ -80,10 +89,10 @@ def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonst
     turns: list[Message] = []
     for shot in shots:
         turns += [
-            {"role": "user", "content": ask(message_text(shot.prompt[-1]))},
-            {"role": "assistant", "content": shot.completion.strip()},
+            {"role": "user", "content": ask(shot.question)},
+            {"role": "assistant", "content": shot.answer},
         ]
-    text = "".join(f"{ask(message_text(s.prompt[-1]))} {s.completion.strip()}\n\n" for s in shots)
+    text = "".join(f"{ask(shot.question)} {shot.answer}\n\n" for shot in shots)
     all_items: list[Item] = []
     for prompt in prompts:
         before, last = prompt.messages[:-1], prompt.messages[-1]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config import BuildContext, ConfigError, DeadlineExceeded
+from rlhf_core.config import BuildContext, ConfigError, RlhfError
 from rlhf_core.data import write_json
 from rlhf_core.models import ModelConfig, weights_digest
 from rlhf_core.runs import StoredRun
@@ -108,7 +108,7 @@ class Watcher:
             if not new and (once or run.status in ENDED):
                 break
             if not new and time.monotonic() - last > patience_s:
-                raise DeadlineExceeded(
+                raise RlhfError(
                     f"no new checkpoint in {patience_s:g} s, and the run has not ended",
                     where=str(self.run.path),
                     fix="--once does not wait; --patience waits longer",

@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.registry import Registry
 
 
-class Choice(click.Choice[str]):
-    """A choice that names the nearest of its values."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value, or fail with a suggestion."""
-        from rlhf_core.types.errors import did_you_mean
-
-        if value not in self.choices:
-            near = did_you_mean(str(value), self.choices, limit=1)
-            known = near[0].upper() + near[1:] if near else f"Known: {', '.join(self.choices)}"
-            self.fail(f"there is no '{value}'. {known}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 def emit_json(value: Any) -> None:
     """Print JSON for a machine."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from rlhf_core.plugins.entry_points import Entry, disabled_distributions, entries_of, load_entry
-from rlhf_core.types.errors import ConfigError, PluginError, RlhfError
+from rlhf_core.types.errors import ConfigError, PluginError, RlhfError, did_you_mean
 
 LENGTH = 110
 
@@ -60,6 +60,18 @@ def source_of(module: str) -> Path:
 
 
 GROUP = "rlhf.command"
+
+
+class Choice(click.Choice[str]):
+    """A choice that names the nearest of its values."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the value, or fail with a suggestion."""
+        if value not in self.choices:
+            near = did_you_mean(str(value), self.choices, limit=1)
+            known = near[0].upper() + near[1:] if near else f"Known: {', '.join(self.choices)}"
+            self.fail(f"there is no '{value}'. {known}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class OpenGroup(click.Group):
@@ -166,7 +178,10 @@ class OpenGroup(click.Group):
 
 
 def opened(command: click.Command, path: str) -> click.Command:
-    """A plain group as one that takes commands of distributions; any other command as it is."""
+    """A plain group as one that takes commands of distributions; its choices name the nearest for a mistyped one."""
+    for parameter in command.params:
+        if type(parameter.type) is click.Choice and parameter.type.case_sensitive:
+            parameter.type = Choice(parameter.type.choices)
     if type(command) is not click.Group:
         return command
     options = ("params", "callback", "help", "epilog", "short_help", "context_settings", "no_args_is_help", "hidden")

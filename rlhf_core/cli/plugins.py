@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli.common import Choice
 from rlhf_core.plugins.registry import KINDS
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ def plugins() -> None:
 
 
 @plugins.command("list")
-@click.option("--kind", type=Choice(LISTED), help="Only this kind.")
+@click.option("--kind", type=click.Choice(LISTED), help="Only this kind.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_(kind: str | None, as_json: bool) -> None:
     """Components, commands and hooks that are installed. Reads metadata only; imports no plugin."""
@@ -52,7 +51,7 @@ def declared(kind: str | None = None) -> list[Entry]:
 
 @plugins.command()
 @click.argument("name")
-@click.option("--kind", type=Choice(KINDS))
+@click.option("--kind", type=click.Choice(KINDS))
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def info(name: str, kind: str | None, as_json: bool) -> None:
     """What a component is, where it comes from, and its settings."""

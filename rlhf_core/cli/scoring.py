@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from rlhf_core.types.rollouts import Score
 
 
-def check_output(output: Path | None, *inputs: str | Path, option: str = "--output") -> None:
-    """Refuse a file that cannot be written, before anything is computed for it. One that exists is replaced.
+def check_output(output: Path | None, *inputs: str | Path, option: str = "--output", folder: bool = False) -> None:
+    """Refuse a file or folder that cannot be written, before anything is computed for it.
 
     Args:
-        output: the file, if one is wanted.
+        output: the file, if one is wanted; one that exists is replaced.
         inputs: files that are read, which it must not replace.
         option: what names it, for messages.
+        folder: it is a folder that files are written into.
 
     Raises:
         ConfigError: it is a folder, one of the inputs, or cannot be written.
@@ -31,6 +32,9 @@ def check_output(output: Path | None, *inputs: str | Path, option: str = "--outp
     from rlhf_core.types.errors import ConfigError
 
     if output is None:
+        return
+    if folder:
+        check_writable(output)
         return
     if output.is_dir():
         raise ConfigError(f"{option} {output} is a folder", fix=f"name a file: {output / 'out.jsonl'}")

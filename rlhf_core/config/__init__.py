@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.component import Config as Config
     from rlhf_core.plugins.context import BuildContext as BuildContext
     from rlhf_core.plugins.registry import Registry as Registry
-    from rlhf_core.plugins.registry import check_component as check_component
     from rlhf_core.plugins.slots import component as component
     from rlhf_core.types.errors import ConfigError as ConfigError
-    from rlhf_core.types.errors import DeadlineExceeded as DeadlineExceeded
     from rlhf_core.types.errors import PluginError as PluginError
     from rlhf_core.types.errors import RlhfError as RlhfError
     from rlhf_core.types.errors import UserError as UserError

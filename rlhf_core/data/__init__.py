@@ -20,13 +20,9 @@ if TYPE_CHECKING:
     from rlhf_core.data.jsonl import json_values as json_values
     from rlhf_core.data.jsonl import read_jsonl as read_jsonl
     from rlhf_core.data.manifest import verify_files as verify_files
-    from rlhf_core.data.schema import RawRow as RawRow
-    from rlhf_core.data.schema import RowReader as RowReader
     from rlhf_core.data.settings import DatasetSettings as DatasetSettings
     from rlhf_core.types.errors import DatasetError as DatasetError
-    from rlhf_core.types.messages import Demonstration as Demonstration
     from rlhf_core.types.messages import PreferencePair as PreferencePair
-    from rlhf_core.types.messages import UnpairedPreference as UnpairedPreference
     from rlhf_core.types.messages import message_text as message_text
     from rlhf_core.types.rollouts import Media as Media
     from rlhf_core.types.rollouts import Message as Message

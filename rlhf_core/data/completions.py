@@ -40,10 +40,8 @@ def read_completions(file: str) -> Completions:
     Raises:
         DatasetError: missing or empty file, a row without prompt or completion, or one id for two prompts.
     """
-    rows, positions = read_rows(file)
-    reader = RowReader(Path(file).name, {}, mapped=False)
-    positions = [f"{file}, {position}" for position in positions]
-    records = [RawRow(row, i, position) for i, (row, position) in enumerate(zip(rows, positions))]
+    reader, records = read_rows(file).records(file)
+    positions = [record.where for record in records]
     samples = [replace(_sample(reader, r), media=sounds(r, "audio", file)) for r in records]
     first: dict[str, int] = {}
     for i, sample in enumerate(samples):
@@ -54,7 +52,7 @@ def read_completions(file: str) -> Completions:
                 where=f"{positions[earlier]} and {positions[i]}",
                 fix="rows of one id are completions of one prompt: correct the ids",
             )
-    return Completions([dict(row) for row in rows], samples, positions)
+    return Completions([dict(record.row) for record in records], samples, positions)
 
 
 def cut_at(completions: Completions, stop: Sequence[str], *, keep: bool = False) -> Completions:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.data.jsonl import NotJson, named_once
+from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.types.errors import DatasetError, did_you_mean
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ class FileRows(NamedTuple):
 
     rows: list[Row]
     positions: list[str]
+
+    def records(self, file: str) -> tuple[RowReader, list[RawRow]]:
+        """The rows with their places in ``file``, and the reader of their columns, which no setting maps."""
+        rows = enumerate(zip(self.rows, self.positions))
+        records = [RawRow(row, number, f"{file}, {position}") for number, (row, position) in rows]
+        return RowReader(Path(file).name, {}, mapped=False), records
 
 
 def check_file(path: str, what: str = "dataset", setting: str = "--dataset") -> None:

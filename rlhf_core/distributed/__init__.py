@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.strategy_protocols import NormPart as NormPart
     from rlhf_core.plugins.strategy_protocols import OptimizerPlan as OptimizerPlan
     from rlhf_core.plugins.strategy_protocols import ShardedForward as ShardedForward
-    from rlhf_core.plugins.strategy_protocols import ShardedLoading as ShardedLoading
     from rlhf_core.plugins.strategy_protocols import Strategy as Strategy
 
 __getattr__, __dir__ = surface(__name__)

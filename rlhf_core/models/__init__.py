@@ -9,7 +9,6 @@ from rlhf_core._surface import surface
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig as ModelConfig
     from rlhf_core.models.layers.matmul import use_matmul_backend as use_matmul_backend
-    from rlhf_core.models.layers.trunk_and_head import base_model as base_model
     from rlhf_core.models.layers.trunk_and_head import pad_rows as pad_rows
     from rlhf_core.models.layers.trunk_and_head import take_apart as take_apart
     from rlhf_core.models.load import LoadedModel as LoadedModel
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from rlhf_core.models.paths import ModelPath as ModelPath
     from rlhf_core.models.prompt_format import Formatter as Formatter
     from rlhf_core.models.random_state import preserved_rng as preserved_rng
-    from rlhf_core.models.random_state import seed_everything as seed_everything
-    from rlhf_core.models.reference import Reference as Reference
     from rlhf_core.models.slices import has_no_weights as has_no_weights
     from rlhf_core.models.slices import read_elements as read_elements
     from rlhf_core.models.sources import model_paths as model_paths

@@ -75,59 +75,31 @@ class RunStart:
 
 
 @dataclass(frozen=True)
-class RolloutsReady:
-    """Rollouts of this rank, before scoring; several times a step if it samples in rounds or chunks. Those that were
-    sampled ahead (``trainer.rollouts.max_staleness``) are reported, with their scores, in the step that first trains on
-    them, in the main thread."""
+class StepRollouts:
+    """Rollouts of one step on this rank, before and after they are scored.
+
+    ``rlhf_rollouts_ready`` comes several times a step if it samples in rounds or chunks. Rollouts that were sampled
+    ahead (``trainer.rollouts.max_staleness``) are reported in the step that first trains on them, in the main thread.
+    """
 
     step: int
     """The step, from 1."""
     rollouts: Sequence[Rollout]
     """Prompt by prompt."""
+    scores: Sequence[Score] = ()
+    """One per rollout, as the reward gave it; a missing one has a status. Empty before they are scored."""
 
 
 @dataclass(frozen=True)
-class RewardsReady:
-    """Scores of one step, aligned with the rollouts."""
+class StepMetrics:
+    """Numbers of one step: what an update is about to train on, a finished step, or a held-out evaluation."""
 
     step: int
-    """The step, from 1."""
-    rollouts: Sequence[Rollout]
-    """As in :class:`RolloutsReady`."""
-    scores: Sequence[Score]
-    """One per rollout, as the reward gave it; a missing one has a status."""
-
-
-@dataclass(frozen=True)
-class BatchReady:
-    """What the update trains on: sizes only, so that observers cannot hold on to tensors."""
-
-    step: int
-    """The step, from 1."""
-    sequences: int
-    """Completions (or rows) that are trained on."""
-    tokens: int
-    """Their completion tokens that count in the loss."""
-
-
-@dataclass(frozen=True)
-class StepEnd:
-    """Metrics of one finished step."""
-
-    step: int
-    """The step, from 1."""
+    """The step, from 1; of an evaluation the one before it, 0 before training."""
     metrics: Mapping[str, float]
-    """The step's row of ``metrics.jsonl``."""
-
-
-@dataclass(frozen=True)
-class EvalEnd:
-    """Metrics of one held-out evaluation."""
-
-    step: int
-    """The step before it; 0 before training."""
-    metrics: Mapping[str, float]
-    """By name, ``eval/...``."""
+    """By name. ``rlhf_batch_ready``: ``sequences`` (completions or rows that are trained on) and ``tokens`` (of their
+    completions, that count in the loss). ``rlhf_step_end``: the step's row of ``metrics.jsonl``. ``rlhf_eval_end``:
+    ``eval/...``."""
 
 
 @dataclass(frozen=True)
@@ -142,26 +114,20 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The run is over; ``summary`` is what ``summary.json`` holds."""
+    """The run is over. ``rlhf_run_end`` comes in each of its processes, where the run has ended by itself.
 
-    summary: Mapping[str, Any]
-    """``status``, ``steps``, last metrics, reports of components, ``hook_errors``."""
-
-
-@dataclass(frozen=True)
-class RunClosed:
-    """No process of the run is left, however it ended: its folder holds all that it will hold.
-
-    Called in the process that launched the run, after ``rlhf_run_end`` where there was one; not for a run that left
-    no folder.
+    ``rlhf_run_closed`` comes after it, and however the run ended, in the process that launched it, when no process of
+    the run is left: its folder holds all that it will hold. It does not come for a run that left no folder.
     """
 
     run_dir: Path
     """The run's folder."""
     status: str
-    """``completed``, ``stopped``, ``interrupted`` or ``failed``."""
+    """``completed`` or ``stopped``; of a run that did not end by itself ``interrupted`` or ``failed``."""
     error: str = ""
     """What ended it, where it did not end by itself."""
+    summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What ``summary.json`` holds: ``steps``, last metrics, reports of components, ``hook_errors``; else empty."""
 
 
 class Specs:
@@ -182,19 +148,19 @@ class Specs:
     def rlhf_run_start(self, event: RunStart) -> None:
         """The run directory is open."""
 
-    def rlhf_rollouts_ready(self, event: RolloutsReady) -> None:
+    def rlhf_rollouts_ready(self, event: StepRollouts) -> None:
         """Completions are sampled."""
 
-    def rlhf_rewards_ready(self, event: RewardsReady) -> None:
+    def rlhf_rewards_ready(self, event: StepRollouts) -> None:
         """Completions are scored."""
 
-    def rlhf_batch_ready(self, event: BatchReady) -> None:
+    def rlhf_batch_ready(self, event: StepMetrics) -> None:
         """A training batch is assembled."""
 
-    def rlhf_step_end(self, event: StepEnd) -> None:
+    def rlhf_step_end(self, event: StepMetrics) -> None:
         """A step is finished."""
 
-    def rlhf_eval_end(self, event: EvalEnd) -> None:
+    def rlhf_eval_end(self, event: StepMetrics) -> None:
         """An evaluation is finished."""
 
     def rlhf_checkpoint_saved(self, event: CheckpointSaved) -> None:
@@ -203,7 +169,7 @@ class Specs:
     def rlhf_run_end(self, event: RunEnd) -> None:
         """The run is over."""
 
-    def rlhf_run_closed(self, event: RunClosed) -> str | None:
+    def rlhf_run_closed(self, event: RunEnd) -> str | None:
         """No process of the run is left; a line that is returned is shown to the user."""
 
 

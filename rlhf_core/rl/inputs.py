@@ -13,7 +13,6 @@ from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
-from rlhf_core.models.random_state import seed_everything
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_no_weights
 from rlhf_core.plugins.context import BuildContext
@@ -44,7 +43,6 @@ class OnlineInputs:
 
 def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> OnlineInputs:
     """Load data and policy."""
-    seed_everything(ctx.seed)
     datasets = Datasets(ctx.config.dataset, ctx)
     register_sources(datasets, ctx)
     train, held = _split_prompts(datasets, ctx)

@@ -55,6 +55,8 @@ class RolloutTrainer:
     """For the learning-rate schedule."""
     steps_per_iteration: int = 1
     """Steps of the loop for one of ``trainer.steps``, and one of ``trainer.eval_every``."""
+    timer: Timer
+    """Seconds of the parts of the step that is being made; :meth:`step` empties ``timer.seconds`` first."""
     rollout_metrics = staticmethod(rollout_metrics)
     always_gold: ClassVar[bool] = False
     """Compare ``gold_samples`` prompts at every evaluation, not only before and after the run."""
@@ -64,6 +66,7 @@ class RolloutTrainer:
         self.session, self.strategy = ctx.session, ctx.strategy
         self.inputs = load_online_inputs(self.config, ctx, wants_reference=wants_reference)
         self.before: Evaluation | None = None
+        self.timer = Timer()
 
     def step(self, step: int) -> None:
         """Make one step."""
@@ -200,7 +203,8 @@ class OnlineTrainer(RolloutTrainer):
 
     def step(self, step: int) -> None:
         """One rollout batch: sample, score, estimate advantages, update."""
-        parts, config, timer = self.parts, self.config, Timer()
+        parts, config, timer = self.parts, self.config, self.timer
+        timer.seconds = {}
         with timer("step"):
             batch, first_read, source_metrics = parts.source.next_batch(step, parts.learner.version, timer)
             parts.source.release_memory()

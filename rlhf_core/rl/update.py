@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlhf_core.distributed.group import RankZero, redistribute
-from rlhf_core.plugins.hooks import BatchReady
+from rlhf_core.plugins.hooks import StepMetrics
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.settings import ImportanceSettings
@@ -191,7 +191,7 @@ class UpdateStep:
         """Update on one rollout batch; all ranks call it together."""
         groups, metrics = self._measure(groups)
         samples = [s for group in groups for s in group]
-        event = BatchReady(step, len(samples), sum(s.tokens for s in samples))
+        event = StepMetrics(step, {"sequences": len(samples), "tokens": sum(s.tokens for s in samples)})
         self.session.hooks.fire("rlhf_batch_ready", event)
         updates: list[MetricSums] = []
         for trained, totals in self._batches(step, groups):

@@ -93,7 +93,7 @@ class MetricLogger:
         self._track(step, {**metrics, **{f"time/{k}": v for k, v in seconds.items()}})
         if self.writes:
             self.progress(step, self.total_steps, {**metrics, **seconds})
-        event = hk.StepEnd(step, dict(metrics))
+        event = hk.StepMetrics(step, dict(metrics))
         self.hooks.fire("rlhf_step_end", event)
         for monitor in self.monitors:
             self._observe(monitor, step, dict(metrics))
@@ -126,7 +126,7 @@ class MetricLogger:
     def log_eval(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write a held-out evaluation."""
         self.log_more(step, metrics)
-        self.hooks.fire("rlhf_eval_end", hk.EvalEnd(step, dict(metrics)))
+        self.hooks.fire("rlhf_eval_end", hk.StepMetrics(step, dict(metrics)))
 
     def log_more(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write what a monitor measures besides a step's metrics: a row of its own; no hook is called."""

@@ -118,7 +118,7 @@ class RunSession:
         }
         if self.main:
             write_json(self.dir.summary, full)
-        self.hooks.fire("rlhf_run_end", hk.RunEnd(full))
+        self.hooks.fire("rlhf_run_end", hk.RunEnd(self.dir.path, full["status"], summary=full))
         return full
 
     def owes_evaluation(self, step: int) -> bool:
@@ -215,8 +215,7 @@ def emit(session: RunSession, step: int, name: str, *values: Any) -> None:
     elif name == "trace":
         session.trace(step, *values)
     else:
-        event = hk.RolloutsReady if name == "rollouts" else hk.RewardsReady
-        session.hooks.fire(f"rlhf_{name}_ready", event(step, *values))
+        session.hooks.fire(f"rlhf_{name}_ready", hk.StepRollouts(step, *values))
 
 
 def replay(session: RunSession, step: int, events: Sequence[Event], *, hooks: bool = True) -> None:

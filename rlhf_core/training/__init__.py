@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rlhf_core.training.config import LoopSettings as LoopSettings
     from rlhf_core.training.config import OptimizerSettings as OptimizerSettings
     from rlhf_core.training.config import SamplingSettings as SamplingSettings
-    from rlhf_core.training.forward import ForwardOptions as ForwardOptions
     from rlhf_core.training.forward import completion_logprobs as completion_logprobs
     from rlhf_core.training.learner import Learner as Learner
     from rlhf_core.training.loop import load_trained_policy as load_trained_policy
@@ -21,6 +20,5 @@ if TYPE_CHECKING:
     from rlhf_core.training.offline.trainer import OfflineTrainer as OfflineTrainer
     from rlhf_core.training.policy_module import PolicyModule as PolicyModule
     from rlhf_core.training.rollout_batch import TrainingSample as TrainingSample
-    from rlhf_core.training.trace import Timer as Timer
 
 __getattr__, __dir__ = surface(__name__)

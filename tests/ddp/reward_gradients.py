@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from matrix import items, policy
 
-from rlhf_core.distributed import LocalStrategy, ShardedLoading
+from rlhf_core.distributed import LocalStrategy
+from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import micro_batches_of_size

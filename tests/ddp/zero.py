@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from rlhf_core.distributed import ShardedLoading, decoder_layers
+from rlhf_core.distributed import decoder_layers
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.distributed.local import LocalStrategy
 from rlhf_core.distributed.whole_weights import use_whole_weights
@@ -31,6 +31,7 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.tensor_files import like, on_demand
+from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.learner import Learner

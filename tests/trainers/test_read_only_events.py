@@ -38,16 +38,18 @@ EVENTS = {
     ),
     "rlhf_launch": lambda: hk.Launch(Path("plan.json"), 2),
     "rlhf_run_start": lambda: hk.RunStart(Path("run"), plan()),
-    "rlhf_rollouts_ready": lambda: hk.RolloutsReady(1, [rollout(0), rollout(1)]),
-    "rlhf_rewards_ready": lambda: hk.RewardsReady(
+    "rlhf_rollouts_ready": lambda: hk.StepRollouts(1, [rollout(0), rollout(1)]),
+    "rlhf_rewards_ready": lambda: hk.StepRollouts(
         1, [rollout(0), rollout(1)], [Score(1.0, {"right": 1.0}), Score(0.0, {"right": 0.0})]
     ),
-    "rlhf_batch_ready": lambda: hk.BatchReady(1, 8, 60),
-    "rlhf_step_end": lambda: hk.StepEnd(1, {"reward/mean": 0.5}),
-    "rlhf_eval_end": lambda: hk.EvalEnd(1, {"reward/mean": 0.5}),
+    "rlhf_batch_ready": lambda: hk.StepMetrics(1, {"sequences": 8, "tokens": 60}),
+    "rlhf_step_end": lambda: hk.StepMetrics(1, {"reward/mean": 0.5}),
+    "rlhf_eval_end": lambda: hk.StepMetrics(1, {"reward/mean": 0.5}),
     "rlhf_checkpoint_saved": lambda: hk.CheckpointSaved(1, Path("checkpoints/step-1")),
-    "rlhf_run_end": lambda: hk.RunEnd({"status": "completed", "evaluations": [{"step": 1}], "array": np.zeros(2)}),
-    "rlhf_run_closed": lambda: hk.RunClosed(Path("run"), "failed", "OSError: no disk"),
+    "rlhf_run_end": lambda: hk.RunEnd(
+        Path("run"), "completed", summary={"evaluations": [{"step": 1}], "array": np.zeros(2)}
+    ),
+    "rlhf_run_closed": lambda: hk.RunEnd(Path("run"), "failed", "OSError: no disk"),
 }
 
 
@@ -161,7 +163,7 @@ def test_a_hook_sees_equal_values_that_are_written_and_copied_as_before(hook: st
 
 
 def test_a_hook_that_tries_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
-    def change(event: hk.RewardsReady) -> None:
+    def change(event: hk.StepRollouts) -> None:
         event.scores[0] = Score(1.0)  # type: ignore[index]
 
     bus = bus_of("rlhf_rewards_ready", change)
@@ -175,7 +177,7 @@ def test_a_hook_that_tries_is_logged_with_what_to_do(caplog: pytest.LogCaptureFi
 def test_it_costs_little_and_nothing_without_a_listener() -> None:
     rollouts = [rollout(n, 1000) for n in range(256)]
     scores = [Score(0.5, {"a": 0.5}) for _ in rollouts]
-    event = hk.RewardsReady(1, rollouts, scores)
+    event = hk.StepRollouts(1, rollouts, scores)
     began = time.thread_time()  # not of the clock: other work on the machine is not the event's
     bus_of("rlhf_rewards_ready", lambda seen: None).fire("rlhf_rewards_ready", event)
     assert time.thread_time() - began < 0.5  # about 0.02 s; 256,000 tokens take minutes to sample
@@ -186,7 +188,7 @@ def test_it_costs_little_and_nothing_without_a_listener() -> None:
             reads.append("read")
             return super().__iter__()
 
-    quiet.fire("rlhf_rollouts_ready", hk.RolloutsReady(1, Watched(rollouts)))
+    quiet.fire("rlhf_rollouts_ready", hk.StepRollouts(1, Watched(rollouts)))
     assert not reads
 
 

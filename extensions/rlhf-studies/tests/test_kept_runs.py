@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.types.errors import RlhfError, RunDirError
+from rlhf_core.types.errors import RlhfError, UserError
 from rlhf_studies.common.runs import train
 from rlhf_studies.lambda_sweep.config import LambdaSweepConfig
 from rlhf_studies.pocket_methods.run import figures
@@ -46,7 +46,7 @@ def test_a_finished_run_is_found_again(trained: list[list[str]], tmp_path: Path)
 
 def test_a_run_of_other_settings_is_refused(trained: list[list[str]], tmp_path: Path) -> None:
     train(tmp_path / "a", CONFIG)
-    with pytest.raises(RunDirError, match="other settings"):
+    with pytest.raises(UserError, match="other settings"):
         train(tmp_path / "a", CONFIG, {"trainer": {"steps": 4}})
     assert len(trained) == 1
 
@@ -87,7 +87,7 @@ def test_a_finished_seed_is_found_again_and_other_settings_are_refused(tmp_path:
     first = measure(config, 1, tmp_path, study)
     assert first == measure(config, 1, tmp_path, study) == {"value": 0.5, "by_step": {"1": 0.5}}
     assert study.seeds == [1]
-    with pytest.raises(RunDirError, match="other settings"):
+    with pytest.raises(UserError, match="other settings"):
         measure(LambdaSweepConfig(steps=4), 1, tmp_path, study)
     measure(LambdaSweepConfig(steps=3, seeds=(7, 8)), 1, tmp_path, study)  # which seeds are asked for decides nothing
 

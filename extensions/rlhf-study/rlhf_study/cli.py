@@ -65,15 +65,14 @@ def list_(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The recorded figures.")
 def show(name: str, as_json: bool) -> None:
     """What a study asks, what was found, and the recorded table."""
-    from rlhf_core.config import Registry
-    from rlhf_core.runs import RunDirError
+    from rlhf_core.config import Registry, UserError
     from rlhf_study.record import recorded
 
     record = recorded(Registry().find("study", name).point.module)
     if as_json:
         file = record.folder / "result.json" if record.folder else None
         if file is None or not file.is_file():
-            raise RunDirError(f"nothing is recorded of '{name}'", fix=f"rlhf study run {name}")
+            raise UserError(f"nothing is recorded of '{name}'", fix=f"rlhf study run {name}")
         click.echo(file.read_text().rstrip())
         return
     missing = f"Nothing is recorded yet: rlhf study run {name}"

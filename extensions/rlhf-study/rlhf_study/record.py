@@ -45,7 +45,7 @@ def _text(folder: Path | None, name: str) -> str:
 
 def machine() -> dict[str, Any]:
     """What figures depend on besides the code."""
-    from rlhf_core.runs import library_versions
+    from rlhf_core.config.plan import library_versions
 
     system = f"{platform.system()} {platform.machine()}"
     facts = {"system": system, "cores": os.cpu_count(), "versions": library_versions()}

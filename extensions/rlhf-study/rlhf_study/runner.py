@@ -14,9 +14,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config import RlhfError, UserError, check_component
+from rlhf_core.config import RlhfError, UserError
 from rlhf_core.data import write_json
-from rlhf_core.runs import RunDirError
+from rlhf_core.plugins.registry import check_component
 from rlhf_core.runs.launch.process_end import die_with_parent
 from rlhf_study.config import StudyConfig
 from rlhf_study.record import machine
@@ -89,7 +89,7 @@ def measure(config: StudyConfig, seed: int, folder: Path, study: Any = None) -> 
     settings = config.model_dump(mode="json", exclude={"seeds"})
     asked, figures = folder / "settings.json", folder / "figures.json"
     if asked.is_file() and json.loads(asked.read_text()) != settings:
-        raise RunDirError(f"{folder} was made with other settings", fix="name another folder with --out")
+        raise UserError(f"{folder} was made with other settings", fix="name another folder with --out")
     if not figures.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(asked, settings)

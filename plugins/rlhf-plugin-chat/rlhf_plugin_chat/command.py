@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import Choice
-
 if TYPE_CHECKING:
     from rlhf_plugin_chat.conversation import Conversation
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--chat-template", metavar="T", help="For a model without one: plain, chatml, or a Jinja file.")
 @click.option(
     "--prompt-format",
-    type=Choice(("auto", "chat", "raw")),
+    type=click.Choice(("auto", "chat", "raw")),
     help="Default: as the model's run wrote prompts, or the chat template if there is one.",
 )
 @click.option(

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli import Choice
 from rlhf_core.config import Registry
 from rlhf_core.data import Datasets, PreferencePair
 
@@ -29,7 +28,7 @@ from rlhf_core.data import Datasets, PreferencePair
 )
 @click.option(
     "--by",
-    type=Choice(("absolute", "signed", "random")),
+    type=click.Choice(("absolute", "signed", "random")),
     default="absolute",
     show_default=True,
     help="Size of the margin, the margin itself, or chance (the control; needs no reward).",
@@ -55,13 +54,12 @@ def filter_pairs(
     rlhf data filter --dataset pairs.jsonl --model runs/rm/final --keep 0.5 --output sure.jsonl
     rlhf data filter --dataset pairs.jsonl --by random --keep 0.5 --output control.jsonl
     """
-    from rlhf_core.cli import emit_json, open_registry
-    from rlhf_core.runs import check_writable
+    from rlhf_core.cli import check_output, emit_json, open_registry
     from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
     from rlhf_plugin_datagen.outside import open_datasets, own_name
 
     registry = open_registry()
-    check_writable(output.parent)
+    check_output(output)
     datasets = open_datasets(registry, dataset, seed, heldout_fraction=0.0)
     pairs = datasets.pairs("train")
     strata = strata_of(datasets, pairs, stratify)

@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli import Choice
-
 
 @click.command()
 @click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D", help="Preference pairs.")
@@ -31,7 +29,7 @@ from rlhf_core.cli import Choice
 )
 @click.option(
     "--by",
-    type=Choice(("absolute", "signed")),
+    type=click.Choice(("absolute", "signed")),
     default="absolute",
     show_default=True,
     help="Size of the margin, or the margin itself.",

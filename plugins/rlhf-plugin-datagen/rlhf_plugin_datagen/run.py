@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
-from rlhf_core.config import check_component
 from rlhf_core.data import DatasetError
 from rlhf_plugin_datagen.items import Item, ItemResult
 from rlhf_plugin_datagen.job import Job
@@ -18,23 +18,16 @@ PATIENCE = 64
 
 
 def run(job: Job, say: Callable[[str], None]) -> dict[str, Any]:
-    """Ask about every prompt that is not done, each batch durable before the next. Stops where a whole batch, and
-    ``PATIENCE`` items in a row, had no answer, and says why."""
-    store = Store(job.output, job.output_settings())
-    components: list[Any] = []
-    try:
+    """Ask about every prompt that is not done, batch by batch; each batch is durable before the next is asked.
+
+    Stops early when not one question of a batch was answered, and says why. Errors may be the items' own (a prompt
+    beyond a judge's context), so what comes after them is asked, until there are ``PATIENCE`` such items in a row."""
+    with ExitStack() as opened, closing(Store(job.output, job.output_settings())) as store:
         check_same_items(job, store)
         waiting = [item for item in job.items if item.id not in store.done]
-        if waiting:
-            components = build(job)
-        meters = [Meter(component) for component in components]
+        meters = [Meter(component) for component in (generator_and_judge(job, opened) if waiting else ())]
         unanswered = run_batches(job, store, waiting, meters, say)
         return summary(job, store, meters, unanswered)
-    finally:
-        store.close()
-        for component in {id(c): c for c in components}.values():
-            if callable(close := getattr(component, "close", None)):
-                close()
 
 
 def run_batches(
@@ -60,13 +53,11 @@ def run_batches(
     return unanswered
 
 
-def build(job: Job) -> list[Any]:
-    """Generator and judge; one object if they are the same."""
-    generator = job.generator.build(job.ctx)
-    judge = generator if job.judge == job.generator else job.judge.build(job.ctx)
-    for component, config in ((generator, job.generator), (judge, job.judge)):
-        check_component("judge", component, config.name)
-    return [generator, judge]
+def generator_and_judge(job: Job, opened: ExitStack) -> list[Any]:
+    """One object twice if they are the same; ``opened`` closes them."""
+    generator = opened.enter_context(job.ctx.open("judge", job.generator))
+    same = job.judge == job.generator
+    return [generator, generator if same else opened.enter_context(job.ctx.open("judge", job.judge))]
 
 
 def run_batch(job: Job, store: Store, batch: Sequence[Item], generator: Meter, judge: Meter) -> dict[str, str]:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import unsafe_option
-
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext, Registry
     from rlhf_plugin_discover.config import DiscoverConfig
@@ -33,7 +31,9 @@ if TYPE_CHECKING:
     help="Most time for the baseline's search.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the first question; ask nothing.")
-@unsafe_option
+@click.option(
+    "--unsafe-local-execution", is_flag=True, help="Let programs run without isolation where the machine offers none."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def discover(
     name: str | None,
@@ -57,8 +57,7 @@ def discover(
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
     """
     from rlhf_core.cli import context_of, emit_json, open_registry
-    from rlhf_core.runs import default_run_dir
-    from rlhf_plugin_discover.folder import new_folder
+    from rlhf_plugin_discover.folder import dated_folder, new_folder
     from rlhf_plugin_discover.settings import chosen_config, chosen_task, options, resumed
 
     registry = open_registry()
@@ -78,7 +77,7 @@ def discover(
     if dry_run:
         emit_json(plan_of(task, config))
         return
-    folder = resume or new_folder(run_dir or default_run_dir(f"discover-{task.name}"))
+    folder = resume or new_folder(run_dir or dated_folder(task.name))
     search_with_judge(task, str(name), config, ctx, folder, as_json)
 
 
@@ -98,9 +97,8 @@ def search_baseline(
     """Run the task's own search, print what it found, and end with exit code 1 where that is not valid."""
     from rlhf_core.cli import emit_json
     from rlhf_core.data import write_json, write_text
-    from rlhf_core.runs import default_run_dir
     from rlhf_plugin_discover.baseline import run_baseline
-    from rlhf_plugin_discover.folder import new_folder
+    from rlhf_plugin_discover.folder import dated_folder, new_folder
 
     folder = new_folder(run_dir) if run_dir is not None else None
     verifier = make_verifier(task, ctx.registry, 1)
@@ -109,7 +107,7 @@ def search_baseline(
     finally:
         verifier.close()
     result["isolation"] = isolation(task)
-    folder = folder or new_folder(default_run_dir(f"discover-{task.name}-baseline"))
+    folder = folder or new_folder(dated_folder(f"{task.name}-baseline"))
     write_text(folder / "best.py", code)
     write_json(folder / "summary.json", result)
     if as_json:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,13 @@ def write_plan(folder: Path, task: Task, argument: str, config: DiscoverConfig, 
             "starter": task.starter,
         },
     )
+
+
+def dated_folder(name: str) -> Path:
+    """Example: ``runs/discover-kissing-20260131-142501``; a suffix keeps it new."""
+    stem = f"discover-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    paths = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in count(1))
+    return next(path for path in paths if not path.exists())
 
 
 def new_folder(path: Path) -> Path:

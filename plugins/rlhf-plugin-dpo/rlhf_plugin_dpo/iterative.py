@@ -14,13 +14,13 @@ import numpy as np
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import read_jsonl
-from rlhf_core.hooks import BatchReady
+from rlhf_core.hooks import StepMetrics
 from rlhf_core.losses import kl_value
 from rlhf_core.rewards import Score
 from rlhf_core.rl import RolloutTrainer
 from rlhf_core.rollouts import Rollout
 from rlhf_core.runs import win_rate
-from rlhf_core.training import PolicyModule, Timer, TrainingSample
+from rlhf_core.training import PolicyModule, TrainingSample
 from rlhf_plugin_dpo.batches import SupervisedTerm, paired, scaled_by
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
@@ -84,7 +84,7 @@ class IterativeTrainer(RolloutTrainer):
         super().__init__(config, ctx, wants_reference=config.kl.track)
         conversation = config.sft.weight > 0 and config.sft.on == "conversation"
         model, options = self.inputs.policy.model, self.inputs.options
-        self.module = PairModule(model, config.ld_alpha, conversation, options)
+        self.module = PairModule(model, config.ld_alpha, conversation, options.as_arguments)
         self.policy_module = PolicyModule(model, config.sampling.temperature, options)
         """How reference logprobs of rollouts are computed: at the sampler's temperature."""
         self.steps_per_iteration = config.rollout_batches + config.updates
@@ -102,23 +102,23 @@ class IterativeTrainer(RolloutTrainer):
     def step(self, step: int) -> None:
         """One rollout batch, or one update; the last of an iteration also ends it."""
         iteration, place = divmod(step - 1, self.steps_per_iteration)
-        timer = Timer()
+        self.timer.seconds = {}
         if place < self.config.rollout_batches:
-            metrics = self._collect(step, iteration + 1, timer)
+            metrics = self._collect(step, iteration + 1)
             if place == self.config.rollout_batches - 1:
                 self.buffer.add(self.pending)
                 self.pending = []
         else:
-            metrics = self._update(step, iteration, place - self.config.rollout_batches, timer)
-        self.session.metrics.log_step(step, {"iteration": iteration + 1.0, **metrics}, timer.seconds)
+            metrics = self._update(step, iteration, place - self.config.rollout_batches)
+        self.session.metrics.log_step(step, {"iteration": iteration + 1.0, **metrics}, self.timer.seconds)
         if place == self.steps_per_iteration - 1:
             self._end_iteration(step, iteration + 1)
 
-    def _collect(self, step: int, iteration: int, timer: Timer) -> dict[str, float]:
+    def _collect(self, step: int, iteration: int) -> dict[str, float]:
         """Sample and score a rollout batch, and make pairs of it, which rank 0 keeps."""
         parts = self.parts
-        batch = parts.source.next_batch(step, parts.learner.version, timer).batch
-        with timer("reference"):
+        batch = parts.source.next_batch(step, parts.learner.version, self.timer).batch
+        with self.timer("reference"):
             collected = self._pairs_of_all_ranks(batch, iteration)
         self.pending += collected.pairs
         every_score = [*collected.scores, *batch.set_aside_scores]
@@ -181,7 +181,7 @@ class IterativeTrainer(RolloutTrainer):
         assert reference is not None
 
         def compute(module: Any, sides: Sequence[Side]) -> list[float]:
-            return PairModule(module.model, config.ld_alpha, paths=self.inputs.options).side_sums(sides)
+            return PairModule(module.model, config.ld_alpha, paths=self.inputs.options.as_arguments).side_sums(sides)
 
         sums = reference.rows(sides_of(items), 2 * config.micro_batch_size, compute)
         return list(zip(sums[::2], sums[1::2], strict=True))
@@ -196,7 +196,7 @@ class IterativeTrainer(RolloutTrainer):
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
 
-    def _update(self, step: int, iteration: int, place: int, timer: Timer) -> dict[str, float]:
+    def _update(self, step: int, iteration: int, place: int) -> dict[str, float]:
         """One update on pairs of the buffer, of which each rank is sent its own; none if there are no pairs at all."""
         config, learner = self.config, self.parts.learner
         number = iteration * config.updates + place + 1
@@ -206,8 +206,9 @@ class IterativeTrainer(RolloutTrainer):
         if not dealt.size:
             self.session.counts["updates_without_pairs"] += 1
             return {"updates_without_pairs": 1.0}
-        self.session.hooks.fire("rlhf_batch_ready", BatchReady(step, dealt.size, dealt.tokens))
-        with timer("update"):
+        event = StepMetrics(step, {"sequences": dealt.size, "tokens": dealt.tokens})
+        self.session.hooks.fire("rlhf_batch_ready", event)
+        with self.timer("update"):
             metrics = learner.update(paired(dealt, batch, config, self.ctx.config.loss, learner))
         self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in batch], "metrics": metrics}])
         return metrics

@@ -5,30 +5,33 @@ Suffixes: ``_B`` pairs, ``_S`` sides (chosen and rejected of every pair), ``_T``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from rlhf_core.losses import PairBatch
-from rlhf_core.training import ForwardOptions, completion_logprobs
+from rlhf_core.training import completion_logprobs
 from rlhf_plugin_dpo.items import Side, sides_of
 
 
 class PairModule(torch.nn.Module):
-    """A policy and how the logprobs of pairs are computed; with ``conversation`` the supervised term covers the chosen
-    prompt too (ORPO), which is then not shared."""
+    """A policy and how the logprobs of pairs are computed.
+
+    With ``conversation`` the supervised term covers the prompt too (ORPO); the chosen side's prompt is then not shared.
+    ``paths`` are the ways through a model that ``completion_logprobs`` may take, all where it is None.
+    """
 
     def __init__(
         self,
         model: torch.nn.Module,
         ld_alpha: float = 1.0,
         conversation: bool = False,
-        paths: ForwardOptions | None = None,
+        paths: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.model, self.ld_alpha = model, ld_alpha
-        self.conversation, self.paths = conversation, paths or ForwardOptions()
+        self.conversation, self.paths = conversation, dict(paths or {})
 
     def forward(self, items: Sequence[Any], compute: Callable[[Any, Sequence[Any]], Any] | None = None) -> Any:
         """Return the batch of a micro-batch, shapes ``[B]``; with ``compute``, ``compute(self, items)`` instead."""
@@ -70,7 +73,7 @@ class PairModule(torch.nn.Module):
         for n in range(0, len(sides) if prompt_every else 0, prompt_every or 1):
             prompts[n], completions[n] = prompts[n][:1], (*prompts[n][1:], *completions[n])
         masks = None if prompt_every else [s.mask for s in sides]
-        return completion_logprobs(self.model, prompts, completions, masks=masks, **self.paths.as_arguments).logprobs_BT
+        return completion_logprobs(self.model, prompts, completions, masks=masks, **self.paths).logprobs_BT
 
     def _summed(self, logprobs_ST: torch.Tensor, sides: Sequence[Side], prompt_every: int) -> torch.Tensor:
         """Sum of each side's chosen tokens' logprobs, the tail of the longer response weighted by ``ld_alpha``."""

@@ -6,7 +6,8 @@ import copy
 import gc
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from safetensors.torch import load_file, save
 from rlhf_core.config import BuildContext
 from rlhf_core.data import verify_files, whole_folder
 from rlhf_core.distributed import Strategy
-from rlhf_core.models import ModelError, Reference, has_no_weights
-from rlhf_core.training import ForwardOptions, NoGradForward
+from rlhf_core.models import ModelError, has_no_weights
+from rlhf_core.training import NoGradForward
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 
@@ -26,19 +27,38 @@ FOLDER = "reference"
 
 
 def side_logprobs(
-    model: Any, sides: Sequence[Side], strategy: Strategy, ld_alpha: float, paths: ForwardOptions, micro_batch_size: int
+    model: Any,
+    sides: Sequence[Side],
+    strategy: Strategy,
+    ld_alpha: float,
+    paths: Mapping[str, Any],
+    micro_batch_size: int,
 ) -> list[float]:
     """Summed logprob of each side under the reference that an untrained policy holds; all ranks call it."""
     adapter = hasattr(model, "disable_adapter")
     if has_no_weights(model):
         frozen = copy.deepcopy(model).requires_grad_(False)
         forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)
-        inside = Reference(frozen, adapter).active()
-        sums = forward.rows(sides, 2 * micro_batch_size, lambda module, micro: module.side_sums(micro), inside)
+        sums = forward.rows(
+            sides, 2 * micro_batch_size, lambda module, micro: module.side_sums(micro), untrained(frozen)
+        )
         forward.release()
         return sums
-    with Reference(model, adapter).active() as quiet:
-        return PairModule(quiet, ld_alpha, paths=paths).sums(sides, micro_batch_size)
+    with untrained(model):
+        return PairModule(model, ld_alpha, paths=paths).sums(sides, micro_batch_size)
+
+
+@contextmanager
+def untrained(model: Any) -> Generator[None, None, None]:
+    """Without dropout, and with LoRA without the adapter; every module's own mode is restored after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def cached_logprobs(
@@ -47,7 +67,7 @@ def cached_logprobs(
     ctx: BuildContext,
     split: str,
     ld_alpha: float,
-    paths: ForwardOptions,
+    paths: Mapping[str, Any],
     micro_batch_size: int,
 ) -> list[float]:
     """:func:`side_logprobs`, or those of the run's folder for these tokens; all ranks call it before training."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf_core.config import BuildContext
-from rlhf_core.training import ForwardOptions
 from rlhf_plugin_dpo.items import make_pair
 from rlhf_plugin_dpo.pair_module import PairModule
 
@@ -17,7 +16,7 @@ def pair_rehearsal(
 ) -> tuple[PairModule, Sequence[Any]]:
     """Module and items as the trainer has them, for sizes (tokens of the prompt, tokens of each response) of pairs."""
     conversation = config.sft.weight > 0 and config.sft.on == "conversation"
-    paths = ForwardOptions(share_prefix=config.share_prefix)
+    paths = {"shared_prefix": config.share_prefix}
     reads_reference = getattr(ctx.config.loss, "reference", "optional") != "unused" and not config.reference_free
     pairs: list[Any] = []
     for n, (prompt, responses) in enumerate(sizes):

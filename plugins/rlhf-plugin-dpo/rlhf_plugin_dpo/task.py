@@ -9,8 +9,8 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Datasets
-from rlhf_core.models import Formatter, seed_everything
-from rlhf_core.training import ForwardOptions, load_trained_policy
+from rlhf_core.models import Formatter
+from rlhf_core.training import load_trained_policy
 from rlhf_plugin_dpo.config import PreferenceTrainerConfig
 from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
@@ -23,7 +23,6 @@ class PairTask:
     def __init__(
         self, config: PreferenceTrainerConfig, ctx: BuildContext, ld_alpha: float = 1.0, conversation: bool = False
     ) -> None:
-        seed_everything(ctx.seed)
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
         self.check_rows()
@@ -31,7 +30,7 @@ class PairTask:
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
         self.model = self.policy.model
         self.ld_alpha = ld_alpha
-        self.paths = ForwardOptions(share_prefix=config.share_prefix)
+        self.paths = {"shared_prefix": config.share_prefix}
         self.module = PairModule(self.model, ld_alpha, conversation, self.paths)
 
     def check_rows(self) -> None:

@@ -40,7 +40,7 @@ def make_pairs(count: int = 3) -> list[PairItem]:
 
 def test_shared_prompts_and_packed_rows_change_nothing(policy: LoadedModel) -> None:
     for alpha in (1.0, 0.25):
-        batches = [PairModule(policy.model, alpha, paths=paths)(make_pairs()) for paths in (ALL, PLAIN)]
+        batches = [PairModule(policy.model, alpha, paths=paths.as_arguments)(make_pairs()) for paths in (ALL, PLAIN)]
         torch.testing.assert_close(batches[0].chosen_B, batches[1].chosen_B, atol=1e-4, rtol=0)
         alone = torch.cat([PairModule(policy.model, alpha)([item]).rejected_B for item in make_pairs()])
         torch.testing.assert_close(batches[0].rejected_B, alone, atol=1e-4, rtol=0)

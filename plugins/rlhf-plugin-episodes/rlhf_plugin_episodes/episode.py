@@ -14,12 +14,12 @@ from rlhf_core.rollouts import (
     FinishReason,
     Rollout,
     RolloutRequest,
-    Segment,
     Turn,
     TurnStatus,
     VersionSpan,
     request_seed,
 )
+from rlhf_core.types.messages import Segment
 from rlhf_plugin_episodes.host import EpisodeProcess
 
 POLICY = "assistant"

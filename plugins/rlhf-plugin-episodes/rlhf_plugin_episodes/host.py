@@ -20,8 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_core.config import DeadlineExceeded, PluginError
+from rlhf_core.config import PluginError
 from rlhf_core.rollouts import TurnStatus
+from rlhf_core.types.errors import DeadlineExceeded
 from rlhf_core.workers.codec import pack
 from rlhf_core.workers.worker_handle import EXIT_GRACE_S, descendants, without_secrets
 from rlhf_plugin_episodes.server import BOOT

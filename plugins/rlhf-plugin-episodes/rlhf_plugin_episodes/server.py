@@ -19,7 +19,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config import BuildContext, PluginError, check_component
+from rlhf_core.config import BuildContext, PluginError
+from rlhf_core.plugins.registry import check_component
 from rlhf_core.workers.codec import pack
 from rlhf_core.workers.worker import (
     children,

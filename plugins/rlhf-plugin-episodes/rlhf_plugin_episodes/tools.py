@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.config import BuildContext, check_component
+from rlhf_core.config import BuildContext
 from rlhf_core.data import Prompt, ToolCall
+from rlhf_core.plugins.registry import check_component
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import ToolResult, TurnStatus
 from rlhf_plugin_episodes.config import ToolsEnvironmentConfig

@@ -85,13 +85,12 @@ def policies(
     rlhf eval policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
     rlhf eval policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
-    from rlhf_core.cli import open_registry
+    from rlhf_core.cli import check_output, open_registry
     from rlhf_core.config import parse_settings
-    from rlhf_core.runs import check_writable
     from rlhf_plugin_evaluate import comparison
     from rlhf_plugin_evaluate.comparison import BASELINE
 
-    check_writable(out)
+    check_output(out, folder=True)
     registry = open_registry()
     paths = comparison.named_policies(baseline, others)
     reward_config = comparison.reward_of(registry, folder, reward, settings)

@@ -13,8 +13,9 @@ import torch
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.distributed.whole_weights import Ended, use_whole_weights
-from rlhf_core.models import ModelConfig, base_model
+from rlhf_core.models import ModelConfig
 from rlhf_core.models.config import LoraSettings
+from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
 from rlhf_core.types.errors import OtherRankFailed, RunDirError

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.config import ConfigError
-from rlhf_core.losses import Advantages, rounding
+from rlhf_core.losses import Advantages
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
 
@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 """``_G`` completions of one prompt, ``_N`` scored completions of the batch."""
 
-RELATIVE_FLOOR = rounding(1.0)
-"""A standard deviation below this share of the largest score is rounding, by default."""
+RELATIVE_FLOOR = 2.0**-19
+"""A standard deviation below this share of the largest score is rounding, by default: 16 roundings of float32."""
+
+
+def rounding(scale: float) -> float:
+    """What rounding may leave of float32 arithmetic on numbers up to ``scale``, whose true result is 0."""
+    return RELATIVE_FLOOR * scale
 
 
 def rows_by_group(scores: Sequence[Score], group_ids: Sequence[int]) -> list[list[int]]:

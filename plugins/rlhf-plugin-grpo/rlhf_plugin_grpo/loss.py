@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 
-from rlhf_core.losses import LossOutput, TokenBatch, bounded_ratio
-from rlhf_plugin_grpo.functional.surrogate import clipped_surrogate, compute_naive_policy_gradient_loss
+from rlhf_core.losses import LossOutput, TokenBatch
+from rlhf_plugin_grpo.functional.surrogate import (
+    bounded_ratio,
+    clipped_surrogate,
+    compute_naive_policy_gradient_loss,
+)
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.loss_config import CispoLossConfig, GrpoClipConfig, NoClipConfig, SapoConfig, VespoConfig
@@ -40,7 +44,7 @@ def log_ratio(batch: TokenBatch, level: Level = "token") -> torch.Tensor:
 
 
 def ratio(batch: TokenBatch, level: Level = "token") -> tuple[torch.Tensor, torch.Tensor]:
-    """``(rho, held)`` of :func:`log_ratio`, see :func:`rlhf_core.losses.bounded_ratio`."""
+    """``(rho, held)`` of :func:`log_ratio`, see :func:`rlhf_plugin_grpo.functional.surrogate.bounded_ratio`."""
     return bounded_ratio(log_ratio(batch, level))
 
 

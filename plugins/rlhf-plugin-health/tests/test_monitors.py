@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_core.config import ComponentConfig, Registry
 from rlhf_core.config.load import validate
-from rlhf_core.hooks import EvalEnd, StopRun
+from rlhf_core.hooks import StepMetrics, StopRun
 from rlhf_plugin_health import config as c
 from rlhf_testing import check_monitor, make_context
 
@@ -237,5 +237,5 @@ def test_no_gain_does_not_compare_means_of_different_prompts() -> None:
     trainer = SimpleNamespace(gold_samples=200, eval_samples=64, steps=30)
     monitor = c.NoGainConfig().build(make_context(config=SimpleNamespace(trainer=trainer)))
     for step, value in ((0, 0.5), (10, 0.4), (20, 0.45), (30, 0.2)):
-        monitor.rlhf_eval_end(EvalEnd(step, {"eval/reward/mean": value, "eval/gold/value": 1.0}))
+        monitor.rlhf_eval_end(StepMetrics(step, {"eval/reward/mean": value, "eval/gold/value": 1.0}))
     assert monitor.best == 0.45

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.data import write_text
-from rlhf_core.hooks import RunClosed, hookimpl
+from rlhf_core.hooks import RunEnd, hookimpl
 from rlhf_core.runs import StoredRun
 
 log = logging.getLogger("rlhf")
@@ -25,7 +25,7 @@ MOST_METRICS = 40
 
 
 @hookimpl
-def rlhf_run_closed(event: RunClosed) -> None:
+def rlhf_run_closed(event: RunEnd) -> None:
     """Write the card of a run that has ended with a final model; it is not part of the model's manifest."""
     final = event.run_dir / "final"
     if not final.is_dir() or not (event.run_dir / "summary.json").is_file():

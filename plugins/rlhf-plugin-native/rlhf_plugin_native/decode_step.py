@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
-from rlhf_core.models import base_model, take_apart
-from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, agree, cache_argument, compute_dtype
+from rlhf_core.models import take_apart
+from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, agree, base_model, cache_argument, compute_dtype
 
 BLOCK = 64
 """Positions allocated ahead of need."""

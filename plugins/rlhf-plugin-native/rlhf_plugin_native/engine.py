@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from rlhf_core.config import ConfigError
-from rlhf_core.models import ModelError, base_model, take_apart
-from rlhf_core.models.layers.trunk_and_head import length_limit
+from rlhf_core.models import ModelError, take_apart
+from rlhf_core.models.layers.trunk_and_head import base_model, length_limit
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams

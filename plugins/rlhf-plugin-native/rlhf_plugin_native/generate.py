@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rlhf_core.cli import Choice, complete, print_turn
+from rlhf_core.cli import complete
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
@@ -51,27 +51,27 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
 
 
 def _rows_of(file: str, lines: bool) -> list[PromptRow]:
-    from rlhf_core.data import DatasetError, Prompt, RawRow, RowReader, check_file
+    from rlhf_core.data import DatasetError, Prompt, check_file
     from rlhf_core.data.files import parse_json, read_parquet, read_text
 
     name, stem = ("stdin", "stdin") if file == STDIN else (file, Path(file).stem)
     if file != STDIN:
         check_file(file, "prompt file", "the file's name")
     if file.endswith(".parquet"):
-        rows, positions = read_parquet(file)
+        table = read_parquet(file)
     else:
         text = _stdin() if file == STDIN else read_text(file, "prompt file")
         plain = lines or file.endswith(".txt") or text.lstrip()[:1] not in ("{", "[")
-        rows, positions = _lines(text, name) if plain else parse_json(text, name, "prompt file")
-    reader = RowReader(Path(name).name, {}, mapped=False)
+        table = _lines(text, name) if plain else parse_json(text, name, "prompt file")
+    reader, records = table.records(name)
     read: list[PromptRow] = []
-    for i, (row, position) in enumerate(zip(rows, positions)):
-        record = RawRow(row, i, f"{name}, {position}")
-        name, answer = str(row.get("id", f"{stem}/{i}")), reader.answer(record, None)
-        prompt = Prompt(name, reader.prompt(record), answer, meta=reader.rest(record)[0], tools=reader.tools(record))
+    for record in records:
+        prompt_id, answer = str(record.row.get("id", f"{stem}/{record.number}")), reader.answer(record, None)
+        rest, _ = reader.rest(record)
+        prompt = Prompt(prompt_id, reader.prompt(record), answer, meta=rest, tools=reader.tools(record))
         if not prompt.text.strip():
             raise DatasetError("a prompt is empty", where=record.where, fix="fill or remove that row")
-        read.append(PromptRow(prompt, row))
+        read.append(PromptRow(prompt, record.row))
     return read
 
 
@@ -129,7 +129,7 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable.")
 @click.option(
     "--prompt-format",
-    type=Choice(("auto", "chat", "raw")),
+    type=click.Choice(("auto", "chat", "raw")),
     help="Chat template, plain text, or the template if there is one. Default: as the model's run wrote prompts, or "
     "auto.",
 )
@@ -294,8 +294,15 @@ def _print(row: dict[str, Any]) -> None:
 
 def _print_episode(one: Mapping[str, Any]) -> None:
     """Turn by turn; what the policy only read is greyed."""
+    from rlhf_core.data import message_text
+
     for turn in one["turns"]:
-        print_turn(turn, "  ")
+        start, end = turn["span"]
+        facts = [f"{end - start} tokens", *([turn["status"]] if "status" in turn else ())]
+        facts += [f"score {turn['score']:.4g}"] if "score" in turn else []
+        facts += [f"{turn['seconds']:.3g} s"] if turn.get("seconds") else []
+        text = f"{turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}"
+        click.secho("\n".join("  " + line for line in text.splitlines()), dim=turn["role"] != "assistant")
     facts = [f"ended by {one['ended']}", f"{one['tokens']} tokens"]
     if "score" in one:
         facts.append(f"score {one['score']:.4g}" if one["score"] is not None else f"no score: {one['status']}")

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
-from rlhf_core.models import base_model
-from rlhf_core.models.layers.trunk_and_head import compute_dtype
+from rlhf_core.models.layers.trunk_and_head import base_model, compute_dtype
 from rlhf_plugin_native.decode_step import Kept
 
 if TYPE_CHECKING:

@@ -13,8 +13,15 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models import base_model, take_apart
-from rlhf_core.models.layers.trunk_and_head import agree, cache_argument, keys_and_values_only, probe_ids, quiet
+from rlhf_core.models import take_apart
+from rlhf_core.models.layers.trunk_and_head import (
+    agree,
+    base_model,
+    cache_argument,
+    keys_and_values_only,
+    probe_ids,
+    quiet,
+)
 from rlhf_plugin_native.decode_step import UNSUPPORTED, make_cache, plain_step, select_sequences
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.config import BuildContext
-from rlhf_core.losses import Advantages, TokenValues, kl_value, rounding
+from rlhf_core.losses import Advantages, TokenValues, kl_value
 from rlhf_core.rewards import Score
 from rlhf_core.rl import KLSettings
 from rlhf_core.rollouts import FinishReason, Rollout
+from rlhf_plugin_grpo.advantage import rounding
 from rlhf_plugin_ppo.config import GaeConfig, PpoKL
 from rlhf_plugin_ppo.maths import Doubles, KLController, explained_variance, gae, whitened
 

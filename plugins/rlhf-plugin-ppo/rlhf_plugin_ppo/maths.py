@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.losses import rounding
+from rlhf_plugin_grpo.advantage import rounding
 
 Doubles = npt.NDArray[np.float64]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError, Datasets
-from rlhf_core.models import seed_everything
 from rlhf_core.training import OfflineTrainer, load_trained_policy
 from rlhf_plugin_prm.config import PrmConfig
 from rlhf_plugin_prm.examples import Solution, check_both_classes, read_solutions
@@ -22,7 +21,6 @@ class StepTask(RewardModelTask):
     """A net with one head and the steps it learns from; checkpoints are those of a Bradley-Terry model."""
 
     def __init__(self, config: PrmConfig, ctx: BuildContext) -> None:
-        seed_everything(ctx.seed)
         self.config, self.ctx, self.steps = config, ctx, config
         self.datasets = Datasets(ctx.config.dataset, ctx)
         check_both_classes(self.solutions("train"), config.target)  # before the model is loaded, as bad rows are

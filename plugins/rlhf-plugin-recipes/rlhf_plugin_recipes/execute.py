@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import ConfigError, RlhfError, UserError
-from rlhf_core.runs import RunDirError
 from rlhf_plugin_recipes.content import differences, key_of, key_parts
 from rlhf_plugin_recipes.figures import figures_of
 from rlhf_plugin_recipes.kinds import RESULT
@@ -187,5 +186,5 @@ def _can_resume(folder: Path) -> bool:
     try:
         json.loads(plan.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise RunDirError(f"the plan of '{folder}' is damaged", fix=f"remove {folder}") from error
+        raise UserError(f"the plan of '{folder}' is damaged", fix=f"remove {folder}") from error
     return True

@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from rlhf_core.config import RlhfError
-from rlhf_core.runs import RunDirError
+from rlhf_core.config import RlhfError, UserError
 
 Start = Callable[[Sequence[str], Path, "Path | None"], int]
 """(Words after `rlhf`, file for what it says, file for what it prints or None) -> exit code."""
@@ -29,12 +28,12 @@ def locked(folder: Path) -> Generator[None, None, None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise RunDirError(f"'{folder}' cannot be written: {error.strerror}", fix="choose another --out") from error
+        raise UserError(f"'{folder}' cannot be written: {error.strerror}", fix="choose another --out") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise RunDirError(
+            raise UserError(
                 f"another process is at work in '{folder}'",
                 why="a recipe or sweep, or a stage of one that was killed",
                 fix="wait for it, end it, or choose another --out",

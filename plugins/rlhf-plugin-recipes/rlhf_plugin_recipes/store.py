@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.config import UserError
 from rlhf_core.data import write_json
-from rlhf_core.runs import RunDirError
 from rlhf_plugin_recipes.content import fingerprint, is_changed
 from rlhf_plugin_recipes.read import Stage
 from rlhf_plugin_recipes.stage_plan import Made
@@ -43,7 +43,7 @@ class Store:
             return None
         for name, row in record["outputs"].items():
             if name not in SAME_AS and is_changed(folder / row["path"], row):
-                raise RunDirError(
+                raise UserError(
                     f"stage '{stage.name}': its {name} was changed after the stage wrote it",
                     where=str(folder / row["path"]),
                     why="a file has another digest; later stages would not match it",
@@ -78,7 +78,7 @@ class Store:
         folder = self.folder(stage, key)
         main = next(iter(stage.kind.outputs))
         if not (folder / stage.kind.outputs[main]).exists():
-            raise RunDirError(
+            raise UserError(
                 f"stage '{stage.name}' has ended without its {main}",
                 where=str(folder / stage.kind.outputs[main]),
                 fix=f"see {folder / 'stage.log'}",

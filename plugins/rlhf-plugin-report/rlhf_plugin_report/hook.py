@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from rlhf_core.hooks import RunClosed, hookimpl
+from rlhf_core.hooks import RunEnd, hookimpl
 
 VARIABLE = "RLHF_REPORT"
 OFF = ("0", "off", "no", "false")
@@ -16,7 +16,7 @@ class Page:
     """Writes ``report.html`` into the run."""
 
     @hookimpl
-    def rlhf_run_closed(self, event: RunClosed) -> str | None:
+    def rlhf_run_closed(self, event: RunEnd) -> str | None:
         """The line that says where the page is, or why there is none; the run is what it was either way."""
         if os.environ.get(VARIABLE, "").strip().lower() in OFF:
             return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import Choice, complete
+from rlhf_core.cli import complete
 
 if TYPE_CHECKING:
     from rlhf_core.runs import StoredRun
@@ -21,10 +21,10 @@ SLOTS = ("trainer", "loss", "advantage", "reward")
 
 @click.command("list")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where to look.")
-@click.option("--sort", type=Choice(SORTS), default="started", show_default=True, help="Column to sort by.")
+@click.option("--sort", type=click.Choice(SORTS), default="started", show_default=True, help="Column to sort by.")
 @click.option("--reverse", is_flag=True, help="Largest, last or newest first.")
 @click.option("--algo", help="Only runs of this algorithm.")
-@click.option("--status", type=Choice(STATUSES), help="Only runs of this status.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status.")
 @click.option("--model", help="Only runs whose model has this in its path.")
 @click.option("--dataset", help="Only runs whose data has this in its name.")
 @click.option("--json", "as_json", is_flag=True, help="For machines; every column.")
@@ -35,12 +35,12 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
     rlhf runs list --algo grpo --sort reward --reverse
     """
     from rlhf_core.cli import emit_json
-    from rlhf_core.config import RlhfError
-    from rlhf_core.runs import RunDirError, StoredRun
+    from rlhf_core.config import RlhfError, UserError
+    from rlhf_core.runs import StoredRun
     from rlhf_plugin_report.runs_table import print_runs, sorted_rows
 
     if not root.is_dir() and root != Path("runs"):
-        raise RunDirError(f"there is no folder '{root}'", fix="check --root")
+        raise UserError(f"there is no folder '{root}'", fix="check --root")
     rows: list[dict[str, Any]] = []
     for path in sorted(plan.parent for plan in root.glob("*/plan.json")):
         try:
@@ -108,10 +108,11 @@ def show(run: str, as_json: bool) -> None:
 def compare(names: tuple[str, ...], as_json: bool) -> None:
     """Settings in which runs differ, and their last metrics side by side."""
     from rlhf_core.cli import emit_json, table
-    from rlhf_core.runs import RunDirError, StoredRun
+    from rlhf_core.config import UserError
+    from rlhf_core.runs import StoredRun
 
     if len(names) < 2:
-        raise RunDirError("compare needs two runs or more", fix="rlhf runs compare RUN RUN")
+        raise UserError("compare needs two runs or more", fix="rlhf runs compare RUN RUN")
     stored_runs = [StoredRun.find(name) for name in names]
     labels = _labels(stored_runs)
     settings = _different([_flat(r.plan.config) for r in stored_runs])

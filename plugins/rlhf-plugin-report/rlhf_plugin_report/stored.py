@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rlhf_core.config import read_yaml
-from rlhf_core.runs import RunDirError, StoredRun
+from rlhf_core.config import UserError, read_yaml
+from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.rows import is_count
 
 
@@ -29,7 +29,7 @@ def open_run(name: str) -> StoredRun:
         if all(is_count(row.get("step")) for row in run.metrics):
             return run
         return _what_is_left(run.path)
-    except RunDirError:
+    except UserError:
         places = (Path(name).expanduser(), Path("runs") / name)
         folder = next((place for place in places if (place / "plan.json").is_file()), None)
         if folder is None:

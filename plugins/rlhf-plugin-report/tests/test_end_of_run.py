@@ -92,7 +92,7 @@ def test_a_run_that_never_began_leaves_no_page(rlhf: Callable[..., Any]) -> None
 def test_a_page_that_cannot_be_written_is_said_once_and_fails_nothing(
     monkeypatch: pytest.MonkeyPatch, run: Path
 ) -> None:
-    from rlhf_core.hooks import RunClosed
+    from rlhf_core.hooks import RunEnd
     from rlhf_core.plugins.hooks import HookBus, new_manager
 
     def full(*args: Any) -> None:
@@ -101,6 +101,6 @@ def test_a_page_that_cannot_be_written_is_said_once_and_fails_nothing(
     monkeypatch.setattr(rlhf_plugin_report.at_end, "write_text", full)
     bus = HookBus(new_manager(), strict=True)
     bus.manager.register(hook, name="report")
-    (line,) = bus.fire("rlhf_run_closed", RunClosed(run, "completed"))
+    (line,) = bus.fire("rlhf_run_closed", RunEnd(run, "completed"))
     assert line == f"page:    not written (OSError: no space left on device); try: rlhf report {run}"
     assert not bus.errors

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rlhf_core
-from rlhf_core.runs import RunDirError
+from rlhf_core.config import UserError
 from rlhf_plugin_report.stored import open_run
 
 from .conftest import data_of, page_of
@@ -107,7 +107,7 @@ def test_rows_of_another_shape_and_texts_that_are_none_are_left_out_and_counted(
 
 
 def test_a_folder_without_a_plan_is_still_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match="is not a run"):
+    with pytest.raises(UserError, match="is not a run"):
         open_run(str(tmp_path))
 
 

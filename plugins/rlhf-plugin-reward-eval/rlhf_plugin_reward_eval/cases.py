@@ -9,20 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.data import (
-    DatasetError,
-    Datasets,
-    Media,
-    Message,
-    PreferencePair,
-    Prompt,
-    RawRow,
-    RowReader,
-    message_text,
-)
+from rlhf_core.data import DatasetError, Datasets, Media, Message, PreferencePair, Prompt, message_text
 
 STYLES = 3
 """RM-Bench: concise, detailed in plain text, detailed in Markdown."""
+Row = Mapping[str, Any]
+COMPLETIONS = ("completion", "completions", "response")
+"""Columns that are no further columns of a row."""
 
 
 class Text(NamedTuple):
@@ -96,51 +89,47 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None, folder:
 def _of_split(datasets: Datasets, split: str, folder: Path) -> tuple[list[Case], Counter[str]]:
     """Pairs of one split and the reasons for which rows were left out; RM-Bench's grids where there are any."""
     grids: list[Case] = []
-    rows: dict[str, tuple[RowReader, RawRow]] = {}
+    rows: dict[str, tuple[Row, Prompt]] = {}
     for source in datasets.sources:
+        reader = source.reader
         for record in source.records("pairs", split, Counter()):
-            rows[source.name(record, split)] = (source.reader, record)
+            further, _ = reader.rest(record, *COMPLETIONS)
+            seen = Prompt("", (), reader.answer(record, None), source.label, further)
+            rows[source.name(record, split)] = (record.row, seen)
+            name = f"{source.label}/{record.row.get('id', record.number)}"
             if record.row.get("chosen_audio") and record.row.get("rejected_audio"):
-                grids.append(read_audio_pair(source.reader, record, source.label, folder))
+                grids.append(read_audio_pair(name, reader.prompt(record), seen, record.row, folder, record.where))
             elif is_grid(record.row):
-                grids += read_grid(source.reader, record, source.label)
+                grids += read_grid(name, reader.prompt(record), seen, record.row, record.where)
     if grids:
         return grids, Counter()
     return [_case(pair, *rows[pair.id]) for pair in datasets.pairs(split)], Counter(datasets.counts)
 
 
-def _case(pair: PreferencePair, reader: RowReader, record: RawRow) -> Case:
-    subset = record.row.get("subset", record.row.get("domain"))
-    row = row_of(reader, record, pair.source)
+def _case(pair: PreferencePair, row: Row, seen: Prompt) -> Case:
+    """``seen`` has the source, reference answer and further columns of the row, as a training run's prompts have."""
+    subset = row.get("subset", row.get("domain"))
     return Case(
         pair.id,
-        Text(pair.prompt, pair.chosen, row),
-        Text(pair.prompt, pair.rejected, row),
+        Text(pair.prompt, pair.chosen, seen),
+        Text(pair.prompt, pair.rejected, seen),
         "" if subset is None else str(subset),
     )
 
 
-def row_of(reader: RowReader, record: RawRow, source: str) -> Prompt:
-    """Source, reference answer and further columns of a row, as a training run's prompts have them."""
-    meta, _ = reader.rest(record, "completion", "completions", "response")
-    return Prompt("", (), reader.answer(record, None), source, meta)
-
-
-def read_audio_pair(reader: RowReader, record: RawRow, label: str, folder: Path) -> Case:
+def read_audio_pair(name: str, prompt: tuple[Message, ...], seen: Prompt, row: Row, folder: Path, where: str) -> Case:
     """A pair of clips of one prompt; what they say may stand in ``chosen`` and ``rejected``."""
-    prompt, row = reader.prompt(record), row_of(reader, record, label)
     sides = []
     for side in ("chosen", "rejected"):
-        path = folder / Path(str(record.row[f"{side}_audio"])).expanduser()
+        path = folder / Path(str(row[f"{side}_audio"])).expanduser()
         if not path.is_file():
-            raise DatasetError(f"there is no file '{path}'", where=record.where, fix=f"correct '{side}_audio'")
-        text = record.row.get(side)
-        sides.append(Text(prompt, text if isinstance(text, str) else "", row, (Media("audio", str(path.absolute())),)))
-    subset = record.row.get("subset", record.row.get("engine", ""))
-    return Case(f"{label}/{record.row.get('id', record.number)}", *sides, subset=str(subset))
+            raise DatasetError(f"there is no file '{path}'", where=where, fix=f"correct '{side}_audio'")
+        text = row.get(side)
+        sides.append(Text(prompt, text if isinstance(text, str) else "", seen, (Media("audio", str(path.absolute())),)))
+    return Case(name, *sides, subset=str(row.get("subset", row.get("engine", ""))))
 
 
-def is_grid(row: Mapping[str, Any]) -> bool:
+def is_grid(row: Row) -> bool:
     """Whether a row has several chosen and rejected texts, as RM-Bench's do."""
 
     def is_list_of_texts(value: Any) -> bool:
@@ -149,20 +138,18 @@ def is_grid(row: Mapping[str, Any]) -> bool:
     return is_list_of_texts(row.get("chosen")) and is_list_of_texts(row.get("rejected"))
 
 
-def read_grid(reader: RowReader, record: RawRow, label: str) -> list[Case]:
+def read_grid(name: str, prompt: tuple[Message, ...], seen: Prompt, row: Row, where: str) -> list[Case]:
     """The nine pairs of an RM-Bench row (Liu et al. 2024), each chosen style against each rejected one."""
-    prompt, chosen, rejected = reader.prompt(record), record.row["chosen"], record.row["rejected"]
+    chosen, rejected = row["chosen"], row["rejected"]
     if len(chosen) != STYLES or len(rejected) != STYLES or not all(text.strip() for text in (*chosen, *rejected)):
         raise DatasetError(
             "an RM-Bench row needs three chosen and three rejected texts, none of them empty",
-            where=record.where,
+            where=where,
             fix="fix or remove that row",
         )
-    name = f"{label}/{record.row.get('id', record.number)}"
-    subset = str(record.row.get("domain", record.row.get("subset", "")))
-    row = row_of(reader, record, label)
+    subset = str(row.get("domain", row.get("subset", "")))
     return [
-        Case(f"{name}#{i}{j}", Text(prompt, good, row), Text(prompt, bad, row), subset, (i, j))
+        Case(f"{name}#{i}{j}", Text(prompt, good, seen), Text(prompt, bad, seen), subset, (i, j))
         for i, good in enumerate(chosen)
         for j, bad in enumerate(rejected)
     ]

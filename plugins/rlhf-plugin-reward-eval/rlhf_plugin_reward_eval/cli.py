@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import Choice
-
 if TYPE_CHECKING:
     from rlhf_plugin_reward_eval.evaluation import Report, Settings
 
@@ -34,7 +32,9 @@ PROBE_CHOICES = ("length", "hollow", "content", "batch", "turns", "none")
     metavar="DATASET",
     help="Pairs: a file, a hub id, or pocket/assistant; our columns, RewardBench's or RM-Bench's.",
 )
-@click.option("--split", type=Choice(("heldout", "train")), help="Default: held-out rows if there are any, else all.")
+@click.option(
+    "--split", type=click.Choice(("heldout", "train")), help="Default: held-out rows if there are any, else all."
+)
 @click.option(
     "--heldout-fraction",
     type=click.FloatRange(0, 1, max_open=True),
@@ -51,7 +51,7 @@ PROBE_CHOICES = ("length", "hollow", "content", "batch", "turns", "none")
 @click.option("--gold", "column", metavar="COLUMN", help="Their gold score's column. Default: the dataset's own gold.")
 @click.option("--gold-scale", type=(float, float), metavar="LOW HIGH", help="Refuse gold scores outside.")
 @click.option(
-    "--probe", "probes", multiple=True, type=Choice(PROBE_CHOICES), help="Only these. Repeatable; default: all."
+    "--probe", "probes", multiple=True, type=click.Choice(PROBE_CHOICES), help="Only these. Repeatable; default: all."
 )
 @click.option("--probe-pairs", type=click.IntRange(2), default=200, show_default=True, help="Pairs that probes change.")
 @click.option(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf_core.data import DatasetError, Datasets, Prompt, RawRow, RowReader, message_text, read_rows
+from rlhf_core.data import DatasetError, Datasets, Prompt, message_text, read_rows
 from rlhf_core.rewards import Sample
-from rlhf_plugin_reward_eval.cases import Case, Text, prompt_key, row_of
+from rlhf_plugin_reward_eval.cases import COMPLETIONS, Case, Text, prompt_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,19 @@ class Response:
 def read_responses(
     file: str, column: str | None, scale: tuple[float, float] | None, datasets: Datasets | None
 ) -> list[Response]:
-    """Responses with a gold score, from ``completion`` or ``completions``; ``column`` None takes the dataset's gold."""
-    rows, places = read_rows(file)
-    reader = RowReader(file, {}, mapped=False)
+    """Responses with a gold score: rows with ``completion`` or ``completions`` (texts, or objects with ``text``). A
+    ``column`` of None takes the dataset's own gold score."""
+    reader, records = read_rows(file).records(file)
     dataset_gold = None if column else Gold(datasets, file)
     responses: list[Response] = []
-    for number, (row, place) in enumerate(zip(rows, places)):
-        record = RawRow(row, number, f"{file}, {place}")
-        prompt = reader.prompt(record)
-        columns = row_of(reader, record, str(row.get("source", "")))
-        for completion, values in _completions(reader, record):
-            text = Text(prompt, completion, columns)
+    for record in records:
+        row, prompt = record.row, reader.prompt(record)
+        further, _ = reader.rest(record, *COMPLETIONS)
+        seen = Prompt("", (), reader.answer(record, None), str(row.get("source", "")), further)
+        several = row.get("completions") is not None
+        one = () if several else [(str(reader.need(record, "completion", "response")), row)]
+        for completion, values in one or _completions(row, record.where):
+            text = Text(prompt, completion, seen)
             if dataset_gold is not None:
                 gold = dataset_gold(text, record.where)
             else:
@@ -63,14 +65,12 @@ def _answered(text: Text, rows: Mapping[tuple[tuple[str, str], ...], Prompt]) ->
     return replace(row, answer=other.answer, source=row.source or other.source, meta={**other.meta, **row.meta})
 
 
-def _completions(reader: RowReader, record: RawRow) -> list[tuple[str, Mapping[str, Any]]]:
-    """(text, where its gold score stands) of each completion of a row."""
-    completions = record.row.get("completions")
-    if completions is None:
-        return [(str(reader.need(record, "completion", "response")), record.row)]
+def _completions(row: Mapping[str, Any], where: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """(text, where its gold score stands) of each completion of a row that has several."""
+    completions = row["completions"]
     if not isinstance(completions, list):
-        raise DatasetError("completions is not a list", where=record.where, fix="give a list of texts or objects")
-    parallel = {k: v for k, v in record.row.items() if isinstance(v, list) and len(v) == len(completions)}
+        raise DatasetError("completions is not a list", where=where, fix="give a list of texts or objects")
+    parallel = {k: v for k, v in row.items() if isinstance(v, list) and len(v) == len(completions)}
     result: list[tuple[str, Mapping[str, Any]]] = []
     for i, completion in enumerate(completions):
         values = {k: column[i] for k, column in parallel.items()}

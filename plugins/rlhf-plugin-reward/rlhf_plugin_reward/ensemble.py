@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.config import BuildContext, DeadlineExceeded
+from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.data import DatasetError, Datasets, PreferencePair
-from rlhf_core.distributed import LocalStrategy, ShardedLoading, Strategy
+from rlhf_core.distributed import LocalStrategy, Strategy
 from rlhf_core.models import LoadedModel, ModelConfig, ModelError, load_policy, preserved_rng
 from rlhf_plugin_reward.config import EnsembleConfig, device_of, needs_pairs, without_pairs
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH, Encoder, View
@@ -127,7 +127,7 @@ def train_ensemble(
     began = time.perf_counter()
     if strategy.world_size > 1:  # adapters that come with the model are drawn from these
         torch.set_rng_state(strategy.gather_objects(torch.get_rng_state())[0])
-    policy = load_policy(base, weights=not isinstance(strategy, ShardedLoading))
+    policy = load_policy(base, weights=not hasattr(strategy, "weights_device"))  # such a strategy loads them itself
     view = View(max_length=EARLIER_LENGTH).or_else(config.turns, config.truncation, config.max_length)
     encoder = Encoder(policy.tokenizer, view.limit(policy.context), view)
     cut: Counter[str] = Counter()
@@ -236,7 +236,7 @@ def wait_for(folder: Path, limit_s: float) -> None:
     since = time.monotonic()
     while not trained(folder):
         if time.monotonic() - since > limit_s:
-            raise DeadlineExceeded(
+            raise RlhfError(
                 f"this process does not see, after {limit_s:.0f} s, the reward ensemble that rank 0 sees",
                 where=str(folder),
                 why="the cache is not one folder for all processes, or its file system shows what is new late",

@@ -22,11 +22,10 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     rlhf reward ensemble --dataset pairs.jsonl --model runs/sft/final --set members=5 --output runs/ensemble
     rlhf train --algo grpo --reward ensemble --set reward.path=runs/ensemble
     """
-    from rlhf_core.cli import context_of, emit_json, open_registry
+    from rlhf_core.cli import check_output, context_of, emit_json, open_registry
     from rlhf_core.config import ConfigError, parse_settings
     from rlhf_core.distributed import LocalStrategy
     from rlhf_core.models import ModelConfig, resolve_model, use_matmul_backend
-    from rlhf_core.runs import check_writable
 
     registry = open_registry()
     config: Any = registry.config("reward", "ensemble", parse_settings(settings))
@@ -34,7 +33,7 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
         raise ConfigError("path names a trained ensemble", fix="leave it out: a new one goes to --output")
     if (output / "ensemble.json").exists():
         raise ConfigError(f"--output {output} holds an ensemble", fix="choose another folder")
-    check_writable(output)
+    check_output(output, folder=True)
     resolve_model(model)
     base = config.base_model or ModelConfig(path=model)
     ctx = context_of(registry, seed=seed, dataset={"name": dataset}, model=base)

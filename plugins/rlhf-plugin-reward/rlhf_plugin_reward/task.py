@@ -8,7 +8,6 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Datasets
-from rlhf_core.models import seed_everything
 from rlhf_core.training import OfflineTrainer, load_trained_policy
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
@@ -21,7 +20,6 @@ class RewardModelTask:
     """A net with one head and the pairs it learns from."""
 
     def __init__(self, config: RewardModelConfig, ctx: BuildContext) -> None:
-        seed_everything(ctx.seed)
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
         self.datasets.pairs("train")  # bad rows are found before the model is loaded

@@ -10,7 +10,6 @@ import numpy as np
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError, Datasets
-from rlhf_core.models import seed_everything
 from rlhf_core.training import OfflineTrainer, load_trained_policy
 from rlhf_plugin_reward.encoding import Encoder, View, write_view
 from rlhf_plugin_reward.net import net_to_train
@@ -24,7 +23,6 @@ class RubricTask(RewardModelTask):
     """A net with one head per criterion, and the graded responses it learns from."""
 
     def __init__(self, config: RubricTrainerConfig, ctx: BuildContext) -> None:
-        seed_everything(ctx.seed)
         self.config, self.ctx, self.rubric = config, ctx, config.rubric
         self.datasets = Datasets(ctx.config.dataset, ctx)
         counts = ctx.session.counts

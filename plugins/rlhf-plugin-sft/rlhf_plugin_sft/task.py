@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Datasets, Message, Tool, message_text
-from rlhf_core.models import Formatter, ModelError, seed_everything
+from rlhf_core.models import Formatter, ModelError
 from rlhf_core.training import OfflineTrainer, PolicyModule, TrainingSample, load_trained_policy
 from rlhf_plugin_sft.config import SftConfig
 
@@ -20,7 +20,6 @@ class SftTask:
     """A policy and the demonstrations it imitates; prompts are read, completions are learned."""
 
     def __init__(self, config: SftConfig, ctx: BuildContext) -> None:
-        seed_everything(ctx.seed)
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
         self.datasets.demonstrations("train")  # bad rows are found before the model is loaded

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.hooks import EvalEnd, RewardsReady, RunStart, hookimpl
+from rlhf_core.hooks import RunStart, StepMetrics, StepRollouts, hookimpl
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
 
@@ -36,14 +36,14 @@ class KeepSounds:
         self._every = min((b - a for a, b in pairwise(steps)), default=1)
 
     @hookimpl
-    def rlhf_rewards_ready(self, event: RewardsReady) -> None:
+    def rlhf_rewards_ready(self, event: StepRollouts) -> None:
         if (event.step - 1) % self._every or not any(r.media for r in event.rollouts):
             return
         chosen = [event.rollouts[i] for i in choose(event.rollouts, event.scores)]
         self._keep([m for rollout in chosen for m in rollout.media], event.step, heldout=False)
 
     @hookimpl
-    def rlhf_eval_end(self, event: EvalEnd) -> None:
+    def rlhf_eval_end(self, event: StepMetrics) -> None:
         """Copy the sounds of the evaluation's completions in ``samples.jsonl``."""
         file = self._run / "samples.jsonl"
         rows = map(json.loads, file.read_text().splitlines()) if file.is_file() else ()

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_core.config import BuildContext
 from rlhf_core.losses import PairBatch
-from rlhf_core.models import seed_everything
 from rlhf_core.training import OfflineTrainer
 from rlhf_plugin_tts.reward_trainer import AudioRewardModelConfig
 from rlhf_plugin_tts.rows import AudioPair, digest
@@ -49,7 +48,6 @@ class AudioRewardTask:
     """A head and the pairs that it learns from; every clip is heard once, before training."""
 
     def __init__(self, config: AudioRewardModelConfig, ctx: BuildContext) -> None:
-        seed_everything(ctx.seed)
         self.config, self.ctx = config, ctx
         self.heard = Heard(FeatureEar() if config.encoder is None else EncoderEar(config.encoder))
         train, heldout = config.splits(ctx)

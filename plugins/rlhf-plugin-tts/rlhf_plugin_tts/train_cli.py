@@ -45,14 +45,13 @@ def train_reward(
     rlhf tts train-reward --pairs pairs.jsonl --output taste
     rlhf reward score --reward audio_feature_model --set path=taste --input clips.jsonl
     """
-    from rlhf_core.cli import emit_json
+    from rlhf_core.cli import check_output, emit_json
     from rlhf_core.config import ConfigError
-    from rlhf_core.runs import check_writable
     from rlhf_plugin_tts.rows import disjoint_split, groups_of, read_audio_pairs, refuse_shared
 
     if output.exists() and not (output / "audio_reward.json").is_file():
         raise ConfigError(f"--output {output} exists and is not an audio reward model", fix="name a new folder")
-    check_writable(output.absolute().parent)
+    check_output(output.absolute().parent, folder=True)
     pairs = read_audio_pairs(file)
     if heldout_pairs is None:
         train, heldout = disjoint_split(pairs, heldout_fraction, settings["seed"])

@@ -22,7 +22,7 @@ from rlhf_core import train
 from rlhf_core.cli import load_sampler, open_registry, sample_completions
 from rlhf_core.cli.main import cli
 from rlhf_core.data import Media, Prompt
-from rlhf_core.hooks import EvalEnd, RewardsReady, RunStart
+from rlhf_core.hooks import RunStart, StepMetrics, StepRollouts
 from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy
 from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.rewards import Sample, Score, ScoreStatus
@@ -215,11 +215,11 @@ def test_a_run_keeps_sounds_of_its_whole_length(tmp_path: Path, monkeypatch: pyt
         if step % 3 == 0:
             samples.append({"step": step, "media": [asdict(media(f"held{step}"))]})
             (run / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in samples))
-            keeper.rlhf_eval_end(EvalEnd(step, {}))
+            keeper.rlhf_eval_end(StepMetrics(step, {}))
         if step == 5:
             keeper = kept_sounds.KeepSounds()
             keeper.rlhf_run_start(RunStart(run, {}))
-        keeper.rlhf_rewards_ready(RewardsReady(step + 1, [rollout("p", media(f"step{step + 1}"))], [Score(1.0)]))
+        keeper.rlhf_rewards_ready(StepRollouts(step + 1, [rollout("p", media(f"step{step + 1}"))], [Score(1.0)]))
     names = {file.stem for file in (run / "audio").glob("*.flac")}
     assert len(names) <= 6
     assert {"held0", "held9", "step1", "step5", "step9"} <= names

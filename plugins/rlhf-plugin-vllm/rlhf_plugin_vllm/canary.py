@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rlhf_core.config import RlhfError
-from rlhf_core.models import ModelError, base_model, has_no_weights
+from rlhf_core.models import ModelError, has_no_weights
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_vllm.arrival import Arrival, CanaryToken, least_noise
 from rlhf_plugin_vllm.skeleton import Skeleton
@@ -149,4 +149,4 @@ def wrong_weights(sent: Sent, why: str) -> RlhfError:
 def compute_dtype(model: Any) -> str:
     """The number type that a policy computes in, such as ``float32``."""
     mixed = [m.__dict__["compute_dtype"] for m in model.modules() if "compute_dtype" in m.__dict__]
-    return str(mixed[0] if mixed else next(base_model(model).parameters()).dtype).removeprefix("torch.")
+    return str(mixed[0] if mixed else next(model.parameters()).dtype).removeprefix("torch.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import LoadedModel, ModelError, base_model, has_no_weights
+from rlhf_core.models import LoadedModel, ModelError, has_no_weights
 from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica
@@ -128,6 +128,11 @@ def weight_file_names(folder: Path) -> list[str]:
     if (folder / "model.safetensors").is_file():
         return ["model.safetensors"]
     return [index.name, *sorted(set(json.loads(index.read_text())["weight_map"].values()))] if index.is_file() else []
+
+
+def base_model(model: Any) -> Any:
+    """The transformers model under a peft wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def save_base(policy: Any, folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load
 
-from rlhf_core.models import base_model
+from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.rollouts import FinishReason, RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE, checked_files, weights_in

@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_core.config import BuildContext, ComponentConfig, PluginError, Registry, RlhfError, check_component
+from rlhf_core.config import BuildContext, ComponentConfig, PluginError, Registry, RlhfError
 from rlhf_core.plugins import protocols
 from rlhf_core.plugins.component import arguments, import_component
-from rlhf_core.plugins.registry import METHODS, PROTOCOLS
+from rlhf_core.plugins.registry import METHODS, PROTOCOLS, check_component
 from rlhf_testing.report import require
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "peft")

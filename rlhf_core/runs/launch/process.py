@@ -38,6 +38,7 @@ def run_plan(
     started: RankInfo | None = None,
 ) -> Mapping[str, Any]:
     """Build strategy, session and trainer in this process, and run."""
+    from rlhf_core.models.random_state import seed_everything
     from rlhf_core.runs.session import RunSession
 
     set_up_torch(config)
@@ -68,6 +69,7 @@ def run_plan(
         with time_limit("build", f"building trainer '{config.trainer.name}', with its model and data"):
             label = label_for("trainer", config.trainer, registry)
             with component_errors(label, "build()"):
+                seed_everything(config.seed)
                 trainer = config.trainer.build(ctx)
         check_component("trainer", trainer, label)
         closing.callback(getattr(trainer, "close", lambda: None))

@@ -15,7 +15,7 @@ from rlhf_core.data.manifest import find_damage
 from rlhf_core.models.sources import resolve_model
 from rlhf_core.plugins.component_calls import component_error, label_for
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.hooks import HookBus, Launch, PlanResolved, RunClosed
+from rlhf_core.plugins.hooks import HookBus, Launch, PlanResolved, RunEnd
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch.joined import Rank0
 from rlhf_core.runs.launch.process import environment, set_up_torch
@@ -113,10 +113,10 @@ def _closed(run: RunDir, hooks: HookBus, failure: BaseException | None) -> None:
         return
     stopped = isinstance(failure, KeyboardInterrupt) or getattr(failure, "exit_code", 1) == 130
     if failure is not None:
-        event = RunClosed(run.path, "interrupted" if stopped else "failed", f"{type(failure).__name__}: {failure}")
+        event = RunEnd(run.path, "interrupted" if stopped else "failed", f"{type(failure).__name__}: {failure}")
     else:
         summary = json.loads(run.summary.read_text()) if run.summary.is_file() else {}
-        event = RunClosed(run.path, str(summary.get("status", "completed")))
+        event = RunEnd(run.path, str(summary.get("status", "completed")), summary=summary)
     try:
         hooks.notes += map(str, hooks.fire("rlhf_run_closed", event))
     except RlhfError as error:

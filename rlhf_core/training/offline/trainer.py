@@ -17,7 +17,7 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.order import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.models.precision import computes_in_bfloat16
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.hooks import BatchReady
+from rlhf_core.plugins.hooks import StepMetrics
 from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.runs.checkpoint import Checkpoint
@@ -165,7 +165,8 @@ class OfflineTrainer:
         began = time.perf_counter()
         batch = [self.train_items[i] for i in self.batch(step)]
         tokens = sum(i.tokens for i in batch)
-        self.session.hooks.fire("rlhf_batch_ready", BatchReady(step, len(batch), tokens))
+        event = StepMetrics(step, {"sequences": len(batch), "tokens": tokens})
+        self.session.hooks.fire("rlhf_batch_ready", event)
         recorder = ExampleRecorder()
         metrics = self.learner.update(self._share(self.prepared(step, batch)), observe=recorder)
         rows = example_rows(self.task, batch, recorder.rows, self.strategy, self.config.trace_prompts)

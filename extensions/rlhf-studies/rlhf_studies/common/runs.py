@@ -15,9 +15,8 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.config import RlhfError, merge_settings
+from rlhf_core.config import RlhfError, UserError, merge_settings
 from rlhf_core.data import read_jsonl
-from rlhf_core.runs import RunDirError
 
 GOLD = {name: f"eval/gold/{key}" for name, key in {"gold": "value"}.items()} | {
     name: f"eval/gold/{name}" for name in ("right", "hollow", "words")
@@ -70,7 +69,7 @@ def train(folder: Path, config: Mapping[str, Any], *more: Mapping[str, Any]) -> 
         wanted = merge_settings(wanted, dict(each))
     file, text = folder.with_name(f"{folder.name}.yaml"), yaml.safe_dump(wanted, sort_keys=False)
     if folder.exists() and (file.read_text() if file.is_file() else "") != text:
-        raise RunDirError(f"{folder} was made with other settings", fix="name another folder with --out")
+        raise UserError(f"{folder} was made with other settings", fix="name another folder with --out")
     if not (folder / "summary.json").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -116,5 +115,5 @@ def first_member(run: Run) -> Path:
 def runs_in(folder: Path) -> list[Run]:
     found = [Run(path.parent) for path in sorted(folder.glob("*/summary.json"))]
     if not found:
-        raise RunDirError(f"there are no finished runs in {folder}", fix=f"rlhf study run {folder.parent.name}")
+        raise UserError(f"there are no finished runs in {folder}", fix=f"rlhf study run {folder.parent.name}")
     return found

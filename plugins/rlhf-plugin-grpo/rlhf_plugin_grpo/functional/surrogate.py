@@ -10,9 +10,16 @@ from typing import Literal, get_args
 
 import torch
 
-from rlhf_core.losses import bounded_ratio
-
 LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip", "grpo_no_clip"]
+
+
+LOG_LIMIT = 20.0
+"""Logarithms of ratios are held within this distance of 0, as verl does, so that no exponential overflows."""
+
+
+def bounded_ratio(log_ratio: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(ratio, held)`` of a log ratio; where it was held at :data:`LOG_LIMIT`, ``held`` is True, without gradient."""
+    return log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), log_ratio.detach().abs() > LOG_LIMIT
 
 
 def compute_naive_policy_gradient_loss(

@@ -111,8 +111,8 @@ def _suite_rows(registry: Registry, name: str, path: str | None) -> dict[str, An
 def _prompts(section: dict[str, Any], ctx: BuildContext) -> list[Item]:
     """All rows of a section, those it holds out included."""
     from rlhf_core.cli import context_of
-    from rlhf_plugin_preflight.datacheck.items import item_of
+    from rlhf_plugin_preflight.datacheck.items import Item
 
     datasets = context_of(ctx.registry, dataset={"heldout_fraction": 0, **section}).datasets
     rows = [*datasets.prompts("train"), *datasets.prompts("heldout")]
-    return [item_of(row, datasets.where(row.id), "train") for row in rows]
+    return [Item(datasets.where(row.id), "train", row.messages, (), (), row.tools) for row in rows]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from rlhf_core.plugins.entry_points import disabled_distributions, settings_path
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -134,7 +136,7 @@ def libraries() -> Iterator[Finding]:
 
     from packaging.requirements import Requirement
 
-    from rlhf_core.runs import library_versions
+    from rlhf_core.config.plan import library_versions
 
     versions = library_versions()
     yield Finding("python", "ok", versions["python"])
@@ -238,7 +240,6 @@ def abilities() -> Iterator[Finding]:
 def hooks() -> Iterator[Finding]:
     """Every hook plugin imports and spells its hooks right."""
     from rlhf_core.config import RlhfError
-    from rlhf_core.plugins.entry_points import disabled_distributions
     from rlhf_core.plugins.hooks import load_hooks
 
     try:
@@ -266,18 +267,18 @@ def disk() -> Iterator[Finding]:
 def writable() -> Iterator[Finding]:
     """The caches and the settings folder can be written."""
     from rlhf_core.data import cache_folder
-    from rlhf_core.plugins.entry_points import settings_path
 
     yield _writable("cache folder", cache_folder(), "RLHF_CACHE")
     yield _writable("settings folder", settings_path().parent, "RLHF_HOME")
 
 
 def _writable(what: str, path: Path, variable: str) -> Finding:
-    from rlhf_core.runs import RunDirError, check_writable
+    from rlhf_core.cli import check_output
+    from rlhf_core.config import UserError
 
     try:
-        check_writable(path)
-    except RunDirError as error:
+        check_output(path, folder=True)
+    except UserError as error:
         reason = error.what.rsplit(": ", 1)[-1]
         return Finding(what, "broken", f"{path}: {reason}", f"set ${variable} to a folder that can be written")
     return Finding(what, "ok", f"{path} (${variable})")

@@ -9,12 +9,9 @@ from rlhf_core.config import BuildContext
 from rlhf_core.data import (
     DatasetError,
     Datasets,
-    Demonstration,
     Message,
-    PreferencePair,
     Prompt,
     Tool,
-    UnpairedPreference,
     message_text,
 )
 from rlhf_core.data.conversations import Reply, replies
@@ -81,7 +78,10 @@ def read_items(datasets: Datasets, ctx: BuildContext) -> Reading:
             if kind == "prompts":
                 items += _judgeable(rows, split, datasets.where, ctx)
             else:
-                items += [item_of(row, datasets.where(row.id), split) for row in rows]
+                for row in rows:
+                    texts, turns = zip(*replies(row))
+                    turns = turns if any(turns) else ()
+                    items.append(Item(datasets.where(row.id), split, row.prompt, texts, turns, row.tools))
     return Reading(items, broken, kind)
 
 
@@ -100,13 +100,6 @@ def _judgeable(rows: Sequence[Prompt], split: str, where: Callable[[str], str], 
         except DatasetError as error:
             refuse_row(error)
         else:
-            item = item_of(row, where(row.id), split)
-            kept.append(item if completion is None else item._replace(completions=(completion,)))
+            completions = () if completion is None else (completion,)
+            kept.append(Item(where(row.id), split, row.messages, completions, (), row.tools))
     return kept
-
-
-def item_of(row: Prompt | PreferencePair | Demonstration | UnpairedPreference, where: str, split: str) -> Item:
-    if isinstance(row, Prompt):
-        return Item(where, split, row.messages, (), (), row.tools)
-    texts, turns = zip(*replies(row))
-    return Item(where, split, row.prompt, texts, turns if any(turns) else (), row.tools)

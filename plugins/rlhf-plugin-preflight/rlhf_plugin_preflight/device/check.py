@@ -57,7 +57,7 @@ def check_device(
 def _report(device: torch.device, model: str, began: float, rows: list[Comparison]) -> Report:
     import torch
 
-    from rlhf_core.runs import library_versions
+    from rlhf_core.config.plan import library_versions
 
     title = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
     return Report(title, model, round(time.perf_counter() - began, 1), library_versions(), tuple(rows))

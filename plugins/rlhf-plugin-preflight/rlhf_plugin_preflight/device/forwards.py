@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from rlhf_core.models.layers.packing import BACKENDS, only_backend, selected_backends
-from rlhf_core.models.layers.trunk_and_head import compute_dtype
+from rlhf_core.models.layers.trunk_and_head import compute_dtype, padded_logits
 from rlhf_core.models.precision import Precision, set_precision
-from rlhf_core.training import ForwardOptions
-from rlhf_core.training.forward import ALL, PLAIN, Structure, structure
+from rlhf_core.training.forward import ALL, PLAIN, ForwardOptions, Structure, structure
 from rlhf_core.training.forward_check import NATS, Finding, Result, compare_paths, plain_result, within_rounding
 from rlhf_plugin_preflight.device.report import Comparison, guarded
 
@@ -114,7 +113,6 @@ def _differences(finding: Finding) -> str:
 def compare_engine(loaded: LoadedModel, device: torch.device, precision: Precision) -> Iterator[Comparison]:
     """Logprobs that the native engine says it sampled with, against a plain forward over what it sampled."""
     from rlhf_core.models.layers.chunked_head import selected_logprobs
-    from rlhf_core.models.layers.trunk_and_head import padded_logits
     from rlhf_core.rollouts import RolloutRequest, SamplingParams
     from rlhf_plugin_native.engine import NativeEngine
 

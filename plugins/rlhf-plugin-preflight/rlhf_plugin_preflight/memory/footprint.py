@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.models import ModelConfig, ModelError, base_model, model_paths
+from rlhf_core.models import ModelConfig, ModelError, model_paths
+from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.load import torch_dtype
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.save import is_peft

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlhf_core.models.layers.trunk_and_head import base_model, compute_dtype, quiet
 from rlhf_plugin_preflight.memory.live import UNNAMED, LiveBytes, tensor_bytes
 from rlhf_plugin_preflight.memory.sizes import Sizes
 
@@ -46,7 +47,6 @@ def rehearse_sampling(ctx: BuildContext, sizes: Sizes, *, on_cpu: bool) -> Sampl
     longest = max(prompts)
     copied = decode_copy_bytes(ctx.policy.model) if on_cpu and sizes.completion >= _worth_tokens() else 0
     copy: Parts = {"decode copy": copied} if copied else {}
-    from rlhf_core.models.layers.trunk_and_head import quiet
 
     with quiet(ctx.policy.model), LiveBytes() as live, torch.no_grad():
         live.name("weights", [*ctx.policy.model.parameters(), *ctx.policy.model.buffers()])
@@ -137,7 +137,7 @@ def _parts(model: Any) -> Any:
 
 
 def _trunk(model: Any) -> Any:
-    from rlhf_core.models import base_model, take_apart
+    from rlhf_core.models import take_apart
 
     parts = take_apart(model)
     return base_model(model) if parts is None else parts.trunk
@@ -146,7 +146,6 @@ def _trunk(model: Any) -> Any:
 def decode_copy_bytes(model: Any) -> int:
     """Of the weights that ``rlhf_plugin_native.decode_step.DecodeStep`` copies; 0 where it serves no such model."""
     from rlhf_core.models import take_apart
-    from rlhf_core.models.layers.trunk_and_head import compute_dtype
 
     parts = take_apart(model)
     if parts is None or not hasattr(parts.trunk, "layers"):

@@ -137,7 +137,8 @@ def _loss(ctx: BuildContext) -> Any:
 def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[Any], Any, Any, float | None]:
     from rlhf_core.plugins.loss_contract import CheckedLoss
     from rlhf_core.rl.build import policy_terms
-    from rlhf_core.training import ForwardOptions, PolicyModule
+    from rlhf_core.training import PolicyModule
+    from rlhf_core.training.forward import ForwardOptions
 
     run: Any = ctx.config
     trainer = run.trainer

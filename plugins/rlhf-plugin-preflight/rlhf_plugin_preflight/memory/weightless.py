@@ -118,11 +118,11 @@ def assume_structure(model: Any) -> None:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    from rlhf_core.models import base_model, take_apart, with_head
+    from rlhf_core.models import take_apart, with_head
     from rlhf_core.models.layers import packing, trunk_and_head
     from rlhf_core.training import forward
 
-    base = base_model(model)
+    base = trunk_and_head.base_model(model)
     parts = take_apart(model)
     text = base.config.get_text_config()
     is_split = parts is not None and all(getattr(text, name, None) in (None, 1.0) for name in RECURRENT_OR_CAPPED)
@@ -134,7 +134,7 @@ def assume_structure(model: Any) -> None:
     trunk_and_head._linear_heads[base] = is_split
     forward._structures[base] = forward.Structure(is_split, False, packs)
     if parts is not None:
-        with_head._known[base_model(parts.trunk)] = packs
+        with_head._known[trunk_and_head.base_model(parts.trunk)] = packs
 
 
 def count_parameters(model: Any) -> tuple[int, int]:

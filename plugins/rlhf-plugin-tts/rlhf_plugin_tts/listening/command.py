@@ -38,8 +38,8 @@ def listen(runs: tuple[str, ...], file: str | None, listener: str, output: Path 
     rlhf tts listen runs/grpo runs/dpo --listener anna
     rlhf tts listen --pairs pairs.jsonl
     """
+    from rlhf_core.cli import check_output
     from rlhf_core.config import ConfigError
-    from rlhf_core.runs import check_writable
     from rlhf_plugin_dashboard.serve import serve_site
     from rlhf_plugin_tts.listening.answers import PAIRS, Answers
     from rlhf_plugin_tts.listening.site import ListeningSite
@@ -58,7 +58,7 @@ def listen(runs: tuple[str, ...], file: str | None, listener: str, output: Path 
 
         trials, folder = trials_of_runs(runs), open_run(next(iter(runs))).path / "listening"
     folder = output or folder
-    check_writable(folder.absolute().parent)
+    check_output(folder.absolute().parent, folder=True)
     answers = Answers(folder, trials, listener.strip())
     click.echo(f"{len(trials)} comparisons, {len(answers.of_listener())} answered by {answers.listener}")
     serve_site(ListeningSite(answers), port, opens, click.echo, "listen", f"answers are in {folder}")

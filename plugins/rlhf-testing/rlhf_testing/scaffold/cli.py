@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-from rlhf_core.cli import Choice
-
 NEW = (
     *("loss", "advantage", "reward", "reward-model", "verifier", "trainer", "loop", "agent", "dataset", "tracker"),
     *("monitor", "rollout", "strategy", "judge", "benchmark", "hook", "command", "environment", "tool"),
@@ -17,7 +15,7 @@ NEW = (
 
 @click.command()
 @click.argument("name")
-@click.option("--kind", required=True, type=Choice(NEW), help="What it is to be.")
+@click.option("--kind", required=True, type=click.Choice(NEW), help="What it is to be.")
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Where to put the package; default here.")
 @click.option("--into", type=click.Path(path_type=Path), help="Folder of a package to add it to, instead of a new one.")
 def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
