@@ -29,7 +29,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 if sys.platform == "linux" and os.environ.get("RLHF_FORK_SERVER") != "0":
-    install(Client(os.environ))
+    install(Client(os.environ), Client(os.environ, workers=True))
 
 
 # No test outlives a loss of power, and one that writes checkpoints would wait for the disk hundreds of times.

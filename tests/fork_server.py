@@ -1,9 +1,10 @@
-"""Starts the processes of tests as forks of one process that has imported torch and transformers already.
+"""Starts the processes of tests as forks of one process that has imported torch and transformers already, and workers
+of verifiers as forks of one that has imported neither.
 
 The tests start hundreds of trainings and ranks. Importing the libraries takes each of them five to eight processor
-seconds, more than what most of them do. :func:`install` replaces how ``subprocess.Popen`` starts this repository's own
-commands (see ``MODULES``); every other process, and one whose environment differs in a variable that a library reads
-when it is imported, is started as usual. Linux only; RLHF_FORK_SERVER=0 switches it off.
+seconds, more than what most of them do. :func:`install` replaces how ``subprocess.Popen`` starts workers and this
+repository's own commands (see ``MODULES``); every other process, and one whose environment differs in a variable that a
+library reads when it is imported, is started as usual. Linux only; RLHF_FORK_SERVER=0 switches it off.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ IMPORTED = (
     "rlhf_plugin_native.engine",
     "rlhf_plugin_verifiers.reward",
 )
+WORKER = "rlhf_core.workers.worker"
+OF_WORKERS = (WORKER, "pydantic", "rlhf_plugin_verifiers.reward_config", "rlhf_plugin_verifiers.maths.verifier")
+"""What the server of workers imports: no torch, which a worker's bound on its memory would count."""
 READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "CUDA_", "LD_")
 READ_AT_IMPORT += ("TORCH_", "PYTHON", "ACCELERATE_", "HOME", "XDG_", "LC_", "LANG")
 if importlib.util.find_spec("deepspeed"):
@@ -84,10 +88,12 @@ PARAMETERS = list(inspect.signature(REAL).parameters)
 
 
 class Client:
-    """Asks a fork server, which it starts at the first request, to start processes."""
+    """Asks a fork server, which it starts at the first request, to start processes: workers, or all others."""
 
-    def __init__(self, environment: Mapping[str, str], channel: socket.socket | None = None) -> None:
-        self.environment = dict(environment)
+    def __init__(
+        self, environment: Mapping[str, str], channel: socket.socket | None = None, *, workers: bool = False
+    ) -> None:
+        self.environment, self.workers = dict(environment), workers
         self.owner = os.getpid()
         self.channel = channel
         self.lock = threading.Lock()
@@ -95,11 +101,14 @@ class Client:
     def takes(self, given: Mapping[str, Any]) -> bool:
         """Whether a fork of the server is what Popen was asked to start."""
         args, env = given["args"], given["env"]
-        plain = not (given["shell"] or given["pass_fds"] or given["executable"])
+        plain = not (given["shell"] or given["executable"] or (given["pass_fds"] and not self.workers))
         plain = plain and given["preexec_fn"] in (None, heed_ctrl_c)
         if os.getpid() != self.owner or not plain or isinstance(args, (str, bytes, os.PathLike)):
             return False
-        if given.get("process_group", -1) not in (-1, 0, None) or target([str(a) for a in args]) is None:
+        found = target([str(a) for a in args])
+        if given.get("process_group", -1) not in (-1, 0, None) or found is None:
+            return False
+        if (found[0] == "-c") != self.workers:
             return False
         env = dict(os.environ if env is None else env)
         names = {name for name in {*env, *self.environment} if name.startswith(READ_AT_IMPORT)}
@@ -113,9 +122,11 @@ class Client:
             "cwd": os.path.realpath(given["cwd"] or os.getcwd()),
             "session": bool(given["start_new_session"]),
             "group": given.get("process_group") == 0,
+            "passed": list(given["pass_fds"]),
             "heeds": bool(given["preexec_fn"]) or signal.getsignal(signal.SIGINT) != signal.SIG_IGN,
         }
         files = [n if fd == -1 else fd for n, fd in enumerate((given["p2cread"], given["c2pwrite"], given["errwrite"]))]
+        files += given["pass_fds"]
         files += [] if given["close_fds"] else inheritable()
         data = json.dumps(request).encode()
         with self.lock:
@@ -132,7 +143,8 @@ class Client:
     def _server(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), ROOM]
+            kind = "workers" if self.workers else "others"
+            command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), kind, ROOM]
             env = {**self.environment, "RLHF_FORK_ROOM": ROOM}
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=env, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL
@@ -156,12 +168,13 @@ def adopt(orphans: bool) -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 
 
-def install(client: Client) -> None:
+def install(*clients: Client) -> None:
     """Let ``subprocess.Popen`` of this process start forks."""
 
     def execute_child(self: Any, *words: Any) -> None:
         given = dict(zip(PARAMETERS[1:], words, strict=True))
-        if not client.takes(given):
+        client = next((one for one in clients if one.takes(given)), None)
+        if client is None:
             REAL(self, *words)
             return
         try:
@@ -181,6 +194,8 @@ def target(args: Sequence[str]) -> tuple[str, list[str]] | None:
     if args[0] != sys.executable:
         return None
     rest = list(args[1:])
+    if rest[:1] == ["-c"] and f"from {WORKER} import" in rest[1]:
+        return "-c", ["-c", *rest[2:]]
     while rest[:1] == ["-u"]:
         del rest[0]
     if len(rest) > 1 and rest[0] == "-m":
@@ -235,6 +250,10 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     for n, fd in enumerate(files[:3]):
         os.dup2(fd, n)
         os.close(fd)
+    for fd, n in zip(files[3:], request["passed"]):
+        os.dup2(fd, n)
+        if fd != n:
+            os.close(fd)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
@@ -292,7 +311,9 @@ def run(request: dict[str, Any], libraries: Sequence[str], environment: Mapping[
     for module in ("tests.fork_server", "tests"):
         sys.modules.pop(module, None)
     importlib.invalidate_caches()
-    if name.endswith(".py"):
+    if name == "-c":
+        exec(request["args"][2], {"__name__": "__main__"})
+    elif name.endswith(".py"):
         runpy.run_path(name, run_name="__main__")
     else:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -305,7 +326,7 @@ def main() -> None:
     before = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
     libraries = sys.path[1 + len(before) :]
     channel = socket.socket(fileno=int(sys.argv[1]))
-    for name in IMPORTED:
+    for name in OF_WORKERS if sys.argv[2] == "workers" else IMPORTED:
         importlib.import_module(name)
     gc.freeze()
     request = serve(channel)

@@ -223,10 +223,18 @@ def test_workers_die_with_a_killed_trainer(naughty: Path, tmp_path: Path) -> Non
     wait_for(lambda: not any(map(alive, pids)), "the end of the workers")
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers begin as they do for a user: tests/fork_server.py forks none that has another such variable."""
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+
+
+@pytest.mark.usefixtures("started")
 def test_workers_import_no_torch(judge: Judge, sample: MakeSample) -> None:
     assert judge().score([sample("modules")])[0].value == 0.0
 
 
+@pytest.mark.usefixtures("started")
 def test_a_fresh_interpreter_not_a_fork(judge: Judge) -> None:
     reward = judge()
     assert reward.pool.workers[0].process
