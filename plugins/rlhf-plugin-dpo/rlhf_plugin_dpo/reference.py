@@ -35,7 +35,6 @@ def side_logprobs(
     micro_batch_size: int,
 ) -> list[float]:
     """Summed logprob of each side under the reference that an untrained policy holds; all ranks call it."""
-    adapter = hasattr(model, "disable_adapter")
     if has_no_weights(model):
         frozen = copy.deepcopy(model).requires_grad_(False)
         forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)

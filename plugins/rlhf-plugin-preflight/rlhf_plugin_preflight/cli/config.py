@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli import Choice
 from rlhf_core.cli.options import resolve_options, run_options
 from rlhf_core.plugins.registry import KINDS
 
@@ -86,7 +85,7 @@ def validate(files: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--kind", type=Choice(KINDS), help="The schema of a component of this kind ...")
+@click.option("--kind", type=click.Choice(KINDS), help="The schema of a component of this kind ...")
 @click.option("--name", metavar="NAME", help="... and of this name; without it, all of the kind.")
 def schema(kind: str | None, name: str | None) -> None:
     """Print the JSON schema of a run's configuration, or of a component's settings, with what each means."""
