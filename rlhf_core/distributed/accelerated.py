@@ -53,7 +53,8 @@ class AcceleratedStrategy(LocalStrategy):
         forget_mixed_precision()
         self.accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=handlers)
         super().__init__(self.accelerator.device)
-        self.rank, self.world_size = self.accelerator.process_index, self.accelerator.num_processes
+        self.rank: int = self.accelerator.process_index
+        self.world_size: int = self.accelerator.num_processes
         self.timeout_s = timeout_s
         if self.world_size != world_size:
             raise RlhfError(

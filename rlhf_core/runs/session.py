@@ -106,7 +106,7 @@ class RunSession:
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write ``summary.json``, how the run ended and how long it took included, and call the hooks."""
         reason = self.stop_reason()
-        full = {
+        full: dict[str, Any] = {
             "status": "completed" if reason is None else "stopped",
             "stop_reason": reason,
             **summary,

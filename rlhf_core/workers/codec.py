@@ -27,7 +27,11 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
 def sample_from_json(data: dict[str, Any]) -> Sample:
     """Undo :func:`sample_to_json`."""
     row, environment = data["prompt"], data["environment"]
-    prompt = {**row, **{name: tuple(row[name]) for name in ("messages", "tools")}, "media": _media(row["media"])}
+    prompt: dict[str, Any] = {
+        **row,
+        **{name: tuple(row[name]) for name in ("messages", "tools")},
+        "media": _media(row["media"]),
+    }
     return Sample(
         Prompt(**prompt),
         data["completion"],
