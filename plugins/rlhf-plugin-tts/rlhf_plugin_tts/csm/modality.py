@@ -96,9 +96,9 @@ class CsmStream(CodeStream, CsmPreTrainedModel):  # pyright: ignore[reportIncomp
         """With a frame of end codes alone."""
         return (book_B == self.codebooks - 1) & (codes_BK == self.finish).all(1)
 
-    def dictate(self, place: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
+    def dictate(self, position: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
         """The end after the last frame; there are no delays."""
-        return torch.full_like(place, -1).masked_fill((step > ended) & (book == 0), self.end)
+        return torch.full_like(position, -1).masked_fill((step > ended) & (book == 0), self.end)
 
 
 AutoConfig.register("csm", CsmStreamConfig, exist_ok=True)

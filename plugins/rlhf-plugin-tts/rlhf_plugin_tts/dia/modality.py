@@ -88,10 +88,10 @@ class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncomp
         logits[:, :, 1:, self.finish] = NEVER
         return logits
 
-    def dictate(self, place: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
+    def dictate(self, position: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
         """The other codebooks' ends besides."""
-        out = super().dictate(place, step, book, ended)
-        delay = place.new_tensor(self.delays)[book]
+        out = super().dictate(position, step, book, ended)
+        delay = position.new_tensor(self.delays)[book]
         return out.masked_fill((step == ended + delay) & (book > 0), self.finish)
 
 
