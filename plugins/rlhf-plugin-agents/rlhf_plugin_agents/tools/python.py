@@ -61,7 +61,6 @@ class Programs:
             return self._sandbox.script(code, timeout_s=timeout_s)
 
     def tests(self, code: str, tests: Sequence[str], names: Sequence[str]) -> TestReport:
-        """Judge a program by tests that it cannot see."""
         with self._lock:
             return self._sandbox.tests(code, tests, names=names)
 
