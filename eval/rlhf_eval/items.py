@@ -37,7 +37,6 @@ def section(suite: SuiteConfig, path: str | None) -> dict[str, Any]:
 
 
 def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
-    """The prompts that ``split`` names."""
     if suite.split != "train" and (heldout := datasets.prompts("heldout")):
         return heldout
     if suite.split == "heldout":
@@ -51,8 +50,8 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
         return []
     from rlhf_core.cli import context_of
 
-    whole = {**section(suite, suite.shots_path), "limit": suite.shots}
-    examples = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")
+    dataset = {**section(suite, suite.shots_path), "limit": suite.shots}
+    examples = context_of(ctx.registry, dataset=dataset).datasets.demonstrations("train")
     if len(examples) < suite.shots:
         raise ConfigError(
             f"'{suite.shots_path}' has {len(examples)} rows, but {suite.shots} shots were asked for",

@@ -242,7 +242,6 @@ class HumanEvalSuite(SuiteConfig):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Ids are in ``task_id``."""
         return {"columns": {"id": "task_id"}}
 
 
