@@ -57,7 +57,6 @@ def installed_packages() -> list[str]:
 
 
 def describe(name: str, ready: Mapping[str, Any]) -> str:
-    """How programs are isolated, in one line."""
     if name == UNSAFE:
         return UNSAFE
     landlock = f"landlock {ready['landlock']}" if ready["landlock"] else "no landlock in this kernel"
@@ -274,8 +273,8 @@ class Sandbox:
             program = Part("guest", (files.null(), out, err, files.new(json.dumps({"code": code}).encode()), its))
             reply = self._ask([judge, program], files, seconds, seconds)
             ended = self._ended(reply, 1, out, err)
-            whole_lines = read(verdicts, VERDICTS_KB << 10).split(b"\n")[:-1]  # one may have been cut off by the end
-            messages = [json.loads(line) for line in whole_lines]
+            lines = read(verdicts, VERDICTS_KB << 10).split(b"\n")[:-1]  # one may have been cut off by the end
+            messages = [json.loads(line) for line in lines]
             verdicts_read = report(messages, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
             check_memory(reply, all(verdicts_read.passed))
             return verdicts_read

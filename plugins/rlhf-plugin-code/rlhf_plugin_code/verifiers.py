@@ -152,7 +152,6 @@ def behind(head: str, code: str) -> str:
 
 
 def explain(report: TestReport) -> str:
-    """The first test that failed, and why."""
     for number, (passed, why) in enumerate(zip(report.passed, report.reasons)):
         if not passed:
             stderr_lines = report.program.stderr.strip().splitlines()
@@ -162,7 +161,6 @@ def explain(report: TestReport) -> str:
 
 
 def how(ended: Ended) -> str:
-    """How a program ended, in a few words."""
     if ended.why != "ended":
         return {"time": "no end in time", "memory": "too much memory"}.get(ended.why, ended.why)
     if ended.code:
@@ -194,7 +192,7 @@ def same_token(printed: str, expected: str, tolerance: float) -> bool:
     """Equal text, or two numbers that are close. Integers are compared exactly."""
     if printed == expected:
         return True
-    if len(printed) > 40 or len(expected) > 40 or not tolerance or (_whole(printed) and _whole(expected)):
+    if len(printed) > 40 or len(expected) > 40 or not tolerance or (_is_integer(printed) and _is_integer(expected)):
         return False
     try:
         a, b = float(printed), float(expected)
@@ -203,5 +201,5 @@ def same_token(printed: str, expected: str, tolerance: float) -> bool:
     return math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def _whole(token: str) -> bool:
+def _is_integer(token: str) -> bool:
     return token.lstrip("+-").isdigit()

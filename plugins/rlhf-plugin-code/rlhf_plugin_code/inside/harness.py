@@ -184,10 +184,10 @@ def change(argument: Any, after: Any) -> None:
         argument.update(after)
 
 
-def asked_names(sources: Sequence[str], always: Sequence[str], known: Mapping[str, Any]) -> list[str]:
+def program_names(sources: Sequence[str], always: Sequence[str], defined: Mapping[str, Any]) -> list[str]:
     """Names that the tests take from the program; those in ``always`` even where Python, or a test, has one like it."""
     read = used(sources)
-    free = (n for n in supplied(sources) if n not in known and not hasattr(builtins, n))
+    free = (n for n in supplied(sources) if n not in defined and not hasattr(builtins, n))
     return list(dict.fromkeys([*(n for n in always if n in read), *sorted(free)]))
 
 
@@ -201,7 +201,7 @@ def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) 
         compiled = [compile(t, f"test {i + 1}", "exec") for i, t in enumerate(tests)]
         exec(compile(job.get("setup", ""), "setup of the tests", "exec"), scope)
         sources = [job.get("setup", ""), *tests]
-        names = asked_names(sources, job["names"], scope)
+        names = program_names(sources, job["names"], scope)
         ask.stops = any(name in used(sources) for name in STOPS)
     except BaseException as error:
         tell({"broken": f"{type(error).__name__}: {error}"})

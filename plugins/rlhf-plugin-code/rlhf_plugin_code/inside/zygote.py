@@ -97,7 +97,7 @@ class Zygote:
             if not self.isolated:
                 self._sweep()
             begun.close()
-        for descriptor in waiting.kept:
+        for descriptor in waiting.descriptors:
             os.close(descriptor)
         return {
             "why": why,
