@@ -59,8 +59,8 @@ def flat_fragments(module: torch.nn.Module, plan: OptimizerPlan, zero: Any, rank
             parameter = parameters[name]
             start = min(max(low - begin, 0), parameter.numel())
             stop = max(min(high - begin, parameter.numel()), start)
-            place = max(begin - low, 0)
-            rows.append(Fragment(name, tuple(parameter.shape), number, number, start, stop, place))
+            offset = max(begin - low, 0)
+            rows.append(Fragment(name, tuple(parameter.shape), number, number, start, stop, offset))
     return Fragments(rows, list(zero.single_partition_of_fp32_groups), list(range(len(plan.groups))))
 
 

@@ -137,7 +137,6 @@ class LayerHooks:
             self.offload._register_deepspeed_module(layer, [number])  # by which it knows those whose backward runs
 
     def remove(self) -> None:
-        """Calls of layers do nothing besides."""
         for hook in (*self.offload.forward_hooks, *self.offload.backward_hooks):
             hook.remove()
         self.offload.forward_hooks.clear()
