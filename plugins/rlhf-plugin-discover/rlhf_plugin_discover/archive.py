@@ -132,7 +132,6 @@ class Journal:
 
     @property
     def seconds(self) -> float:
-        """Clock time of all finished rounds."""
         return sum(float(r["seconds"]) for r in self.rounds)
 
     def close(self) -> None:

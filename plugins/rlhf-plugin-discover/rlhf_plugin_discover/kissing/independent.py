@@ -26,10 +26,10 @@ class Pool:
 
     def discard(self, item: int) -> None:
         """Remove; nothing happens if it is not there."""
-        if (place := self.at[item]) >= 0:
+        if (index := self.at[item]) >= 0:
             last = self.items.pop()
             if last != item:
-                self.items[place], self.at[last] = last, place
+                self.items[index], self.at[last] = last, index
             self.at[item] = -1
 
 
@@ -65,7 +65,6 @@ class IndependentSet:
                 self.single.discard(other)
 
     def remove(self, vertex: int) -> None:
-        """Throw a chosen vertex out."""
         self.chosen.discard(vertex)
         self.removed_at[vertex] = self.step
         self.free.add(vertex)
