@@ -38,7 +38,7 @@ class Ledger:
         """Question -> its reservations that nobody has settled."""
         self._lost: set[str] = set()
         """Questions with an attempt that ended without an answer and may have been billed."""
-        self._mine: set[str] = set()
+        self._reserved_here: set[str] = set()
         self._seen, self._line, self._lock = 0, 0, threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class Ledger:
             if self.total + nano > self.cap:
                 return None
             name = uuid.uuid4().hex
-            self._mine.add(name)
+            self._reserved_here.add(name)
             self._write(file, {"op": "reserve", "id": name, "usd": nano / NANO, "what": purpose})
             return name
 
@@ -69,7 +69,7 @@ class Ledger:
     def unanswered(self, what: str, how: str) -> bool:
         """Whether an attempt may have been billed without an answer: in flight elsewhere, killed or timed out."""
         with self._locked():
-            return what in self._lost if how == "timeout" else bool(self._open.get(what, set()) - self._mine)
+            return what in self._lost if how == "timeout" else bool(self._open.get(what, set()) - self._reserved_here)
 
     def note_batch(self, batch: str, name: str, digests: list[str]) -> None:
         """Remember which message batch holds which questions, paid from which reservation."""
@@ -92,13 +92,13 @@ class Ledger:
         """Read what other processes have added; we hold the lock, so a torn last row has no living writer."""
         file.seek(self._seen)
         data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            file.truncate(self._seen + len(whole))
-        for line in whole.splitlines():
+        complete = data[: data.rfind(b"\n") + 1]
+        if len(complete) < len(data):
+            file.truncate(self._seen + len(complete))
+        for line in complete.splitlines():
             self._line += 1
             self._take(line)
-        self._seen += len(whole)
+        self._seen += len(complete)
 
     def _write(self, file: IO[bytes], row: dict[str, Any]) -> None:
         line = json.dumps({**row, "at": round(time.time(), 3), "pid": os.getpid()}).encode()

@@ -174,7 +174,7 @@ def in_words(row: Result) -> str:
     verdict = {1.0: "won", 0.0: "lost"}.get(row.share, "the position decided" if row.flipped else "tied")
     rival = " ".join(row.rival.split())
     short = rival if len(rival) <= SHOWN else f"{rival[:SHOWN]}…"
-    reasons = [f"as {place}: {why}" for place, why in (("A", row.as_a), ("B", row.as_b)) if why]
+    reasons = [f"as {position}: {why}" for position, why in (("A", row.as_a), ("B", row.as_b)) if why]
     return f'{verdict} against "{short}"' + (f": {'; '.join(reasons)}" if reasons else "")
 
 

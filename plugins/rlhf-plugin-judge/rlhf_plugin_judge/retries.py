@@ -58,5 +58,5 @@ def retry_after(error: Exception) -> float | None:
 
 def wait_before(attempt: int, first_s: float, most_s: float, random: Any = random_module) -> float:
     """Seconds before the next attempt: doubled with each failed one, half of it drawn at random."""
-    whole = min(most_s, first_s * 2.0**attempt)
-    return whole * (0.5 + 0.5 * random.random())
+    longest = min(most_s, first_s * 2.0**attempt)
+    return longest * (0.5 + 0.5 * random.random())
