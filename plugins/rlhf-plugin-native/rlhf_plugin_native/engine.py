@@ -110,8 +110,8 @@ class NativeEngine:
 
         def report(new: dict[int, Drawn], tokens: int) -> None:
             if ended is not None:
-                places = {order[at]: drawn for at, drawn in new.items()}
-                ended([(i, self._rollout(requests[i], d, policy_version)) for i, d in sorted(places.items())], tokens)
+                drawn = sorted((order[at], row) for at, row in new.items())
+                ended([(i, self._rollout(requests[i], row, policy_version)) for i, row in drawn], tokens)
 
         with sampling_forwards(self.model), torch.inference_mode():
             decoder = self._decoder([requests[i] for i in order], sampling)

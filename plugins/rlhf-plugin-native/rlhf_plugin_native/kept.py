@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.config import ConfigError
 from rlhf_core.models import base_model
 from rlhf_core.models.layers.trunk_and_head import compute_dtype
-from rlhf_plugin_native.decode_step import Kept
+from rlhf_plugin_native.decode_step import KeysValues
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
@@ -22,7 +22,7 @@ log = logging.getLogger("rlhf")
 @dataclass(frozen=True)
 class _Entry:
     ids: tuple[int, ...]
-    kept: Kept
+    kept: KeysValues
     size: int
 
 
@@ -39,7 +39,7 @@ class KeptTurns:
         """Turns that did not fit, whose episodes were read anew."""
         self._entries: dict[Hashable, _Entry] = {}
 
-    def put(self, name: Hashable, ids: Sequence[int], kept: Kept) -> None:
+    def put(self, name: Hashable, ids: Sequence[int], kept: KeysValues) -> None:
         """Keep the keys and values of ``ids`` under an episode's name, if there is room."""
         self.drop(name)
         size = sum(t.numel() * t.element_size() for pair in kept for t in pair)
@@ -60,7 +60,7 @@ class KeptTurns:
             return most
         return next(n for n in range(most) if entry.ids[n] != ids[n])
 
-    def take(self, name: Hashable, count: int) -> Kept:
+    def take(self, name: Hashable, count: int) -> KeysValues:
         """Keys and values of an episode's first ``count`` tokens, which are then no longer kept."""
         kept = self._entries[name].kept
         self.drop(name)
