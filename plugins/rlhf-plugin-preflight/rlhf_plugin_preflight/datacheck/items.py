@@ -90,7 +90,7 @@ def _judgeable(rows: Sequence[Prompt], split: str, where: Callable[[str], str], 
     check_row = getattr(ctx.config.trainer, "check_row", None)
     verifier = getattr(ctx.config.reward, "verifier", None)
     check_prompt = getattr(verifier, "check_prompt", None)
-    kept: list[Item] = []
+    items: list[Item] = []
     for row in rows:
         try:
             completion = check_row(row, where(row.id)) if check_row is not None else None
@@ -101,8 +101,8 @@ def _judgeable(rows: Sequence[Prompt], split: str, where: Callable[[str], str], 
             refuse_row(error)
         else:
             item = item_of(row, where(row.id), split)
-            kept.append(item if completion is None else item._replace(completions=(completion,)))
-    return kept
+            items.append(item if completion is None else item._replace(completions=(completion,)))
+    return items
 
 
 def item_of(row: Prompt | PreferencePair | Demonstration | UnpairedPreference, where: str, split: str) -> Item:
