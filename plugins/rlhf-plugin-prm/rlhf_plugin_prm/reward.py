@@ -99,10 +99,10 @@ class StepReward:
                 rows[n] = self.encoder.encode(*query)[:2]
             except ValueError as error:
                 results[n] = str(error)
-        ids, places = [r[0] for r in rows.values()], [r[1] for r in rows.values()]
-        for n, right_T in zip(rows, step_probabilities(self.net, ids, places, self.config.batch_tokens)):
-            whole = bool(np.isfinite(right_T).all())
-            results[n] = right_T if whole else f"the process reward model returned {right_T.tolist()}"
+        ids, positions = [r[0] for r in rows.values()], [r[1] for r in rows.values()]
+        for n, right_T in zip(rows, step_probabilities(self.net, ids, positions, self.config.batch_tokens)):
+            finite = bool(np.isfinite(right_T).all())
+            results[n] = right_T if finite else f"the process reward model returned {right_T.tolist()}"
         return [results[n] for n in range(len(queries))]
 
     def _score(self, sample: Sample, queries: Sequence[StepQuery], read: Sequence[Floats | str]) -> Score:

@@ -110,8 +110,8 @@ def gold(sample: Sample) -> Mapping[str, float]:
     steps = check(chain, sample.completion)
     stated = ANSWER.findall(sample.completion)
     answer = bool(stated) and int(stated[-1]) == chain.answer
-    whole = answer and bool(steps) and all(steps) and len(steps) == len(chain.terms) + 1
-    return {"value": float(whole), "answer": float(answer), "steps": sum(steps) / len(steps) if steps else 0.0}
+    right = answer and bool(steps) and all(steps) and len(steps) == len(chain.terms) + 1
+    return {"value": float(right), "answer": float(answer), "steps": sum(steps) / len(steps) if steps else 0.0}
 
 
 def distinct_chains(count: int, length: tuple[int, int], largest: int, rng: random.Random) -> Sequence[Chain]:
