@@ -71,7 +71,6 @@ class Scored:
         return TIE * self.spread if self.cases else 0.0
 
     def only(self, keep: Callable[[Case], bool]) -> Scored:
-        """The pairs for which ``keep`` holds."""
         rows = [i for i, case in enumerate(self.cases) if keep(case)]
         return Scored([self.cases[i] for i in rows], self.chosen_N[rows], self.rejected_N[rows])
 

@@ -22,12 +22,12 @@ def read_responses(
     file: str, column: str | None, scale: tuple[float, float] | None, datasets: Datasets | None
 ) -> list[Response]:
     """Responses with a gold score, from ``completion`` or ``completions``; ``column`` None takes the dataset's gold."""
-    rows, places = read_rows(file)
+    rows, sources = read_rows(file)
     reader = RowReader(file, {}, mapped=False)
     dataset_gold = None if column else Gold(datasets, file)
     responses: list[Response] = []
-    for number, (row, place) in enumerate(zip(rows, places)):
-        record = RawRow(row, number, f"{file}, {place}")
+    for number, (row, source) in enumerate(zip(rows, sources)):
+        record = RawRow(row, number, f"{file}, {source}")
         prompt = reader.prompt(record)
         columns = row_of(reader, record, str(row.get("source", "")))
         for completion, values in _completions(reader, record):
@@ -120,7 +120,6 @@ class Gold:
             )
 
     def __call__(self, text: Text, where: str) -> float:
-        """The gold score of one response."""
         prompt = self.prompts.get(prompt_key(text.prompt))
         if prompt is None or self.datasets is None:
             raise DatasetError(

@@ -149,8 +149,8 @@ def best_of_n(scores_N: Floats, golds_N: Floats, n: int) -> float:
     order = np.argsort(scores_N, kind="stable")
     _, inverse = np.unique(scores_N[order], return_inverse=True)
     shared_N = (np.bincount(inverse, golds_N[order]) / np.bincount(inverse))[inverse]
-    whole = math.comb(count, n)
-    weights = [math.comb(i - 1, n - 1) / whole for i in range(1, count + 1)]
+    subsets = math.comb(count, n)
+    weights = [math.comb(i - 1, n - 1) / subsets for i in range(1, count + 1)]
     return float(np.dot(weights, shared_N))
 
 
