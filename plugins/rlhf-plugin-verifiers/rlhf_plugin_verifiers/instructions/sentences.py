@@ -44,10 +44,10 @@ def sentences(text: str) -> list[str]:
     pieces: list[str] = []
     start = 0
     for end in _candidates(text):
-        if end.place <= start or end.goes_on or not _ends(end.token, end.after, end.following):
+        if end.position <= start or end.goes_on or not _ends(end.token, end.after, end.following):
             continue
-        pieces.append(text[start : end.place])
-        start = end.next_start if end.following else end.place
+        pieces.append(text[start : end.position])
+        start = end.next_start if end.following else end.position
     pieces.append(text[start:])
     return [s for s in (p.strip() for p in _realign(pieces)) if s]
 
@@ -55,7 +55,7 @@ def sentences(text: str) -> list[str]:
 class _End(NamedTuple):
     """Where a sentence may end."""
 
-    place: int
+    position: int
     token: str
     """From the last white space up to the mark."""
     after: str | None
