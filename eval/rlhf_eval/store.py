@@ -1,8 +1,5 @@
-"""The folder of one evaluation: settings, rows, and exact resume.
-
-Files: ``settings.json``, ``rows.jsonl`` (one row per completion), ``times.jsonl`` (one per chunk),
-``scores/NAME.jsonl`` (rewards to choose by), ``report.json``, ``pass_rates.jsonl`` and ``curve.png``.
-"""
+"""The folder of one evaluation, with exact resume: ``settings.json``, ``rows.jsonl`` (a row per completion),
+``times.jsonl`` (per chunk), ``scores/NAME.jsonl``, ``report.json``, ``pass_rates.jsonl`` and ``curve.png``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Margins by kind of pair, pooled over seeds, and what their deciles say.
-
-"Implied" is sigmoid(margin) after Bradley and Terry; "right" is the share in which the annotator (held-out) or the gold
-score (policy; ties are left out) agrees. An ensemble's scores are standardised, so its margins are multiplied by its
-members' mean standard deviation, which makes logits of them again.
-"""
+"""Margins by kind of pair, pooled over seeds: the implied share, sigmoid(margin), and the right one, by annotator or
+gold score. An ensemble's standardised margins are multiplied by its members' mean deviation, which makes logits of
+them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rebuild the shipped model `pocket-tools` and its tokenizer from generated conversations (by the plan, then with a
-beginner's habits); nobody of the held-out split occurs. `BUILD.json` says how long it took."""
+"""Rebuild the model `pocket-tools` and its tokenizer from generated conversations without held-out people."""
 
 from __future__ import annotations
 
