@@ -1,7 +1,4 @@
-"""How answers and calls are judged. Every function returns a value in [0, 1].
-
-Normalisation of texts and token F1 are those of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250).
-"""
+"""How answers and calls are judged, in [0, 1]; normalisation and token F1 are SQuAD's (arXiv:1606.05250)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The functions of tau-bench's airline domain (Yao et al. 2024, arXiv:2406.12045), on a database of one episode.
-
-Texts and side effects are those of the published functions (sierra-research/tau-bench 59a200c, MIT), so that recorded
-results can be compared character by character; odd ones too, such as ``user not found`` for a missing reservation.
-"""
+"""The functions of tau-bench's airline domain (Yao et al. 2024, arXiv:2406.12045), with the texts and side effects of
+the published ones (sierra-research/tau-bench 59a200c, MIT), odd ones too, character by character."""
 
 from __future__ import annotations
 

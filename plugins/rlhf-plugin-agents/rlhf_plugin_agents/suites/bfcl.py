@@ -1,8 +1,5 @@
-"""Tasks of the Berkeley Function Calling Leaderboard, from its files.
-
-Verdicts follow the rules of the leaderboard's checker for Python (`ast_checker` of bfcl-eval 2026.3.23, Apache-2.0),
-also where they are lenient; `docs/bench/bfcl_verdicts.json` compares the two on possible answers and mutations.
-"""
+"""Tasks of the Berkeley Function Calling Leaderboard, from its files, with verdicts by its own rules (`ast_checker` of
+bfcl-eval 2026.3.23, Apache-2.0); `docs/bench/bfcl_verdicts.json` compares both."""
 
 from __future__ import annotations
 
