@@ -1,8 +1,5 @@
-"""Verifiers that run what a model wrote.
-
-A program that is wrong, crashes, is late or takes too much memory gets 0.0: that is its own doing, and a missing score
-would be a way out of a low one. Status ``error`` is for tests that cannot be run and for a sandbox that failed.
-"""
+"""Verifiers that run what a model wrote. A program that is wrong, crashes, is late or too large gets 0.0; status
+``error`` is for tests that cannot be run and for a sandbox that failed."""
 
 from __future__ import annotations
 

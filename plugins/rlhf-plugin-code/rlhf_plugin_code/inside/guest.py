@@ -1,8 +1,5 @@
-"""The side of the program: loads it, then answers what the tests ask about its names.
-
-From the program's first line on, everything in this process is the program's. It knows neither the tests nor what they
-expect; all that it can send is its own answers, and lies about them are just other answers.
-"""
+"""The side of the program: loads it, then answers what the tests ask about its names. It knows neither the tests nor
+what they expect; lies about answers are just other answers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""The side of the tests: a process of its own, where the program's names are proxies that ask the program.
-
-Arguments go to the program, plain data comes back, and every comparison happens here. A proxy for what is not plain
-data can be called, indexed, iterated, measured and asked for attributes; it equals nothing but itself and takes part
-in no arithmetic, for that would send the program the very value it is compared with.
-"""
+"""The side of the tests, a process of its own: the program's names are proxies that send arguments and get plain data.
+A proxy for anything else can be called, indexed, iterated, measured and asked for attributes, but not compared or
+computed with, which would send the program the expected value."""
 
 from __future__ import annotations
 

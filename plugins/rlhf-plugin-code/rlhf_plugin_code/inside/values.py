@@ -1,8 +1,5 @@
-"""Plain data as JSON with tags, between a program and the tests that judge it. Nothing is ever unpickled.
-
-A value is described by what it *is* (``int.__index__``, ``list.__iter__``), never by methods that a subclass may have
-overridden, and rebuilt from exact built-in types: whatever class a program returns, its tests compare plain data.
-"""
+"""Plain data as JSON with tags, never unpickled: a value is described by what it *is* (``int.__index__``), never by
+methods that a subclass may have overridden, and rebuilt from exact built-in types."""
 
 from __future__ import annotations
 

@@ -23,13 +23,9 @@ JITTER_S = 0.02
 
 
 class OwnClock:
-    """Starts with the program's first instruction.
-
-    Time in which no thread of the program ran was sleep or waiting. The kernel tells how long a thread waited only once
-    it runs; so while one is runnable, time without running stays open, and is the program's own only when all sleep.
-    Threads that wait for each other do not wait for the machine: no more is waiting than what was open. Without a look
-    (/proc cannot be read) nothing is known to be its own time.
-    """
+    """The program's own time from its first instruction: running, and sleep while no thread is runnable. The kernel
+    tells waiting only once a thread runs, so that time without running stays open until all sleep. Without /proc
+    nothing is known to be its own time."""
 
     def __init__(self, now: float, look: Look | None) -> None:
         self.began = self.last = now
@@ -96,11 +92,8 @@ class Run:
 
 
 class Waiting:
-    """Looks after the processes of one request until the first of them ends or a limit is reached.
-
-    ``limits``: ``own_s`` and ``setup_s`` of own time, ``cap_s`` on the clock for each of both, ``total_mb``,
-    ``processes``; ``begun`` is the line from the part that runs the program, see :data:`BEGUN`.
-    """
+    """Watches a request's processes until the first ends or a limit (``own_s``, ``setup_s``, ``cap_s`` on the clock for
+    each, ``total_mb``, ``processes``) is reached; ``begun`` is the line from the program's part, see :data:`BEGUN`."""
 
     def __init__(
         self,
