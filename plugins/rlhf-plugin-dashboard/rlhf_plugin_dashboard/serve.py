@@ -1,7 +1,5 @@
-"""Serves until Ctrl-C, on this machine only, for who has the token. `http.server` is enough for one reader.
-
-It reads only, unless its site has a method ``post(path, body)``, which pages of the site may send JSON to.
-"""
+"""Serves until Ctrl-C, on this machine only, for who has the token; only a site with ``post(path, body)`` takes
+data."""
 
 from __future__ import annotations
 
