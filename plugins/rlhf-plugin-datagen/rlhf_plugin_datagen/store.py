@@ -1,8 +1,5 @@
-"""Rows that are written once: appended, made durable, and found again after kill -9.
-
-``OUT`` has the rows; ``OUT.left_out.jsonl`` what was made and cannot be used, with its reason; ``OUT.settings.json``
-what decided them. An item is in exactly one of the first two, or still to be made.
-"""
+"""Rows that are written once, durably: ``OUT``; ``OUT.left_out.jsonl`` with what cannot be used, and why; and
+``OUT.settings.json``. An item is in one of the first two, or still to be made."""
 
 from __future__ import annotations
 
