@@ -1,7 +1,4 @@
-"""Stage 3: weights are divided too, and a decoder layer is whole only while it is called.
-
-A module may come without weights: each rank reads its part of them before DeepSpeed sees it.
-"""
+"""Stage 3: weights are divided too (or read by parts), and a decoder layer is whole only while it is called."""
 
 from __future__ import annotations
 
