@@ -1,9 +1,6 @@
-"""Large independent sets by local search: no two chosen vertices are neighbours.
-
-A vertex without chosen neighbours is taken; where there is none, one with a single chosen neighbour takes its place;
-of a dozen drawn at random the one that was thrown out longest ago. Now and then one with more neighbours is forced in.
-After Andrade, Resende and Werneck 2012, "Fast local search for the maximum independent set problem".
-"""
+"""Large independent sets by local search (Andrade, Resende and Werneck 2012): a vertex without chosen neighbours is
+taken, else one takes its single chosen neighbour's place, of a dozen the one thrown out longest ago; now and then one
+is forced in."""
 
 from __future__ import annotations
 
