@@ -1,7 +1,4 @@
-"""The loop of `rlhf train --algo iterative_dpo`: rollouts, scores, pairs, updates, and again.
-
-A step of the session is one rollout batch or one update, so a run can be saved and resumed between any two of them.
-"""
+"""The loop of `rlhf train --algo iterative_dpo`; a step is one rollout batch or one update."""
 
 from __future__ import annotations
 
