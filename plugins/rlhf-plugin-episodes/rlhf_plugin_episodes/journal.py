@@ -1,8 +1,5 @@
-"""What environments answered, written down before it is used: a resumed episode repeats no side effect.
-
-Seeds and weights are the same after a resume, so that an interrupted episode writes the same calls again. Each call
-finds the answer that is kept under its episode, turn and content; only what was never answered is asked.
-"""
+"""What environments answered, written down before it is used: a resumed episode writes the same calls again and finds
+their answers by episode, turn and content, so that no side effect is repeated."""
 
 from __future__ import annotations
 
