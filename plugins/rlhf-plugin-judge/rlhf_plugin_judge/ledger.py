@@ -1,8 +1,5 @@
-"""Tokens and money as they are spent: an append-only file that several processes share, and a cap that holds for all.
-
-Before anything is sent, its worst case is reserved; when the answer is there, the reservation is replaced by the real
-cost. Whatever a process may have spent when it was killed stays reserved, so the cap holds over kills and restarts.
-"""
+"""Tokens and money in an append-only file with a cap for all processes: the worst case is reserved before anything is
+sent, and replaced by the real cost; what a killed process reserved stays, so the cap holds over restarts."""
 
 from __future__ import annotations
 

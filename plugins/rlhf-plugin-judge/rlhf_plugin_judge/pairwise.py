@@ -1,7 +1,4 @@
-"""Comparisons: two responses in both orders, so that a judge's liking for a position cancels out.
-
-A judge that prefers whatever comes first is common (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3).
-"""
+"""Comparisons in both orders, so that a judge's liking for a position cancels out (Zheng et al. 2023, section 3.3)."""
 
 from __future__ import annotations
 

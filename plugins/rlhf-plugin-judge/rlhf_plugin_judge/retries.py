@@ -1,7 +1,4 @@
-"""When an attempt is made again, how long after, and whether it may have cost something.
-
-The client libraries of both services are generated from one template: their errors have the same names.
-"""
+"""When an attempt is made again, and whether it may have cost something; both services' clients name errors alike."""
 
 from __future__ import annotations
 
