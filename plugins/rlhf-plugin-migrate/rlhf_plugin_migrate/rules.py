@@ -1,8 +1,5 @@
-"""Values that are not simply copied: other units, several keys for one of ours, one key for several of ours.
-
-Each rule, which tables name, takes the case, the counterpart that the run has, the key and its value; it returns our
-settings by dotted key, or, as text, why nothing is set.
-"""
+"""Values that are not simply copied; each rule takes the case, the run's counterpart, the key and its value, and
+returns our settings by dotted key, or, as text, why nothing is set."""
 
 from __future__ import annotations
 
