@@ -97,11 +97,8 @@ class NativeEngine:
         ended: Callable[[Sequence[tuple[int, Rollout]], int], None] | None = None,
         every_s: float = 2.0,
     ) -> list[Rollout]:
-        """As :meth:`generate`, which says nothing until the last completion has ended; this one reports on the way.
-
-        ``ended`` gets (place among the requests, rollout) of what has ended since its last call, and the number of
-        tokens drawn so far; at the end once more, so that each is reported once.
-        """
+        """As :meth:`generate`, on the way: ``ended`` gets (place among the requests, rollout) of what has ended since
+        its last call, each once, and the number of tokens drawn so far."""
         for request in requests:
             self.check(request, sampling)
         if not requests:

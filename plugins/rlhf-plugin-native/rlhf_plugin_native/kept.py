@@ -27,11 +27,8 @@ class _Entry:
 
 
 class KeptTurns:
-    """What of each episode has been read already. Only counts of bytes decide what is kept, never a clock.
-
-    What does not fit is not kept, and what is kept stays until its episode takes it: episodes come round in turns, so
-    that making room by dropping the oldest would drop just what is wanted next.
-    """
+    """What of each episode has been read already, by counts of bytes alone. What does not fit is not stored, and
+    nothing is dropped: episodes come round in turns, and the oldest would be the next."""
 
     def __init__(self, budget: int) -> None:
         self.budget, self.used, self.most_used = budget, 0, 0

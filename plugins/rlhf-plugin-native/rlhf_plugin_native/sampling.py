@@ -68,10 +68,8 @@ def _with_logprob(
 
 
 def truncate(scaled_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Set what top-k, then top-p, then min-p exclude to ``-inf``; each looks at what the one before left.
-
-    Unnormalised; at least one entry per row stays (Holtzman et al. 2020 for top-p; Nguyen et al. 2024 for min-p).
-    """
+    """Set what top-k, then top-p (Holtzman et al. 2020), then min-p (Nguyen et al. 2024) exclude to ``-inf``, one after
+    the other; unnormalised, and at least one entry per row stays."""
     if 0 < params.top_k < scaled_BV.shape[-1]:
         least_B1 = scaled_BV.topk(params.top_k, -1).values[:, -1:]
         scaled_BV = scaled_BV.masked_fill(scaled_BV < least_B1, -torch.inf)

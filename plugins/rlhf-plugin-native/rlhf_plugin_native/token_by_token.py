@@ -1,9 +1,5 @@
-"""Whether a model can be decoded one token after the other, with sequences of different length side by side.
-
-Keys and values can be cached, padded and chosen by row. States of recurrent layers mostly can, some models have a state
-of another form, and some do not return any. Nothing is assumed from a class name: a model with other than keys and
-values is *tried* once, on a few tokens, against its own forward over each sequence alone.
-"""
+"""Whether a model can be decoded token by token, with sequences of different length side by side: one with other states
+than keys and values is *tried* once, on a few tokens, against its own forward over each sequence."""
 
 from __future__ import annotations
 
