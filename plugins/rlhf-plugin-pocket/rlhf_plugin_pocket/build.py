@@ -1,9 +1,6 @@
-"""Rebuild the shipped pocket model and tokenizer from the generator. About 8 minutes on two cores.
-
-Pretrains on generated sentences and graded conversations, and imitates a mediocre assistant: it knows the facts, yet
-often guesses, pads and flatters. The grades (learned after the end token, so they never enter an answer) give reward
-models a trunk that can tell right from wrong.
-"""
+"""Rebuild the pocket model and tokenizer from the generator (8 minutes on two cores): pretrained on generated sentences
+and graded conversations, it knows the facts, yet often guesses, pads and flatters. The grades give reward models a
+trunk that can tell right from wrong."""
 
 from __future__ import annotations
 
