@@ -1,7 +1,5 @@
-"""Chains of sums and differences: a world in which every step can be checked.
-
-``What is 7 + 5 - 3?`` is answered ``7 + 5 = 12``, ``12 - 3 = 9``, ``The answer is 9.``, one step a line.
-"""
+"""Chains of sums and differences, every step checkable: ``What is 7 + 5 - 3?``, ``7 + 5 = 12``, ``12 - 3 = 9``, ``The
+answer is 9.``"""
 
 from __future__ import annotations
 
