@@ -144,11 +144,8 @@ def rm_bench(scored: Scored, seed: int) -> dict[str, Any]:
 
 
 def calibration(scored: Scored) -> dict[str, Any]:
-    """Is ``sigmoid(margin)`` the probability that chosen is preferred?
-
-    By deciles of the absolute margin, with the expected calibration error before and after one temperature. The
-    temperature of each half of the pairs is fitted on the other half.
-    """
+    """Is ``sigmoid(margin)`` the probability that chosen is preferred? By deciles of the absolute margin, with the
+    expected calibration error before and after one temperature, fitted for each half on the other half."""
     margins_N = scored.margins
     if len(margins_N) < 2:
         return {}
