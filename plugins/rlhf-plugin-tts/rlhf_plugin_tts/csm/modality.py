@@ -1,9 +1,6 @@
-"""CSM (Sesame) as a causal language model of one stream of tokens: ``<sep> text <start> codes <end>``.
-
-The backbone reads the text and each frame's summed codes, and predicts a frame's first code; the depth decoder predicts
-the others from the backbone's state and the codes before them. All are transformers' own, so that the sum over a clip's
-tokens is the model's own loss. A frame of end codes alone ends the clip.
-"""
+"""CSM (Sesame) as a causal language model: ``<sep> text <start> codes <end>``. The backbone predicts a frame's first
+code, the depth decoder the others, all transformers' own, so that the sum over a clip's tokens is the model's own loss.
+A frame of end codes alone ends the clip."""
 
 from __future__ import annotations
 
