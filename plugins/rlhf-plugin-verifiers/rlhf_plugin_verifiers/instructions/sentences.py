@@ -1,8 +1,5 @@
-"""Sentences and word tokens, without downloaded models.
-
-The references split with NLTK's Punkt (Kiss and Strunk 2006, doi:10.1162/coli.2006.32.4.485) and its Treebank
-tokenizer; this follows the published algorithm with a short list of abbreviations in place of the trained one.
-"""
+"""Sentences and word tokens by NLTK's Punkt (Kiss and Strunk 2006, doi:10.1162/coli.2006.32.4.485) and Treebank
+algorithms, with a short list of abbreviations in place of the trained one."""
 
 from __future__ import annotations
 
