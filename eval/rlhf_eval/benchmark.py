@@ -27,8 +27,8 @@ EVERY_S = 2.0
 def check_rows(suite: SuiteConfig, ctx: BuildContext) -> BuildContext:
     """Read a resolved suite's rows, check that its verifier can judge each, and return a context that has them."""
     reward = reward_of(suite, ctx)
-    whole = section(suite, suite.path)
-    ready = context_of(ctx.registry, seed=ctx.seed, dataset=whole, reward=reward, policy=ctx.policy)
+    dataset = section(suite, suite.path)
+    ready = context_of(ctx.registry, seed=ctx.seed, dataset=dataset, reward=reward, policy=ctx.policy)
     if not rows(suite, ready.datasets):
         raise DatasetError(f"suite '{suite.name}' has no rows", fix="give a file with at least one")
     reward.preflight(ready)
@@ -80,8 +80,8 @@ class SuiteBenchmark:
         with judge:
             rollouts = engine.generate_each(self._requests(which), self.sampling, 0, ended, EVERY_S)
             took(judge.rest(), sum(len(r.completion_ids) for r in rollouts))
-        place = {(self.items[i].prompt.id, r.group_index): n for n, (i, r) in enumerate(zip(owners, rollouts))}
-        return sorted(judge.rows, key=lambda row: place[row["id"], row["sample"]])
+        order = {(self.items[i].prompt.id, r.group_index): n for n, (i, r) in enumerate(zip(owners, rollouts))}
+        return sorted(judge.rows, key=lambda row: order[row["id"], row["sample"]])
 
     def _requests(self, which: Sequence[int]) -> list[RolloutRequest]:
         return [self._request(i, j) for i in which for j in range(self.suite.samples)]

@@ -219,8 +219,8 @@ def suite_of(
         "task": task or None,
         "sampling": {k: v for k, v in sampling.items() if v is not None} or None,
     }
-    given = {k: v for k, v in fields.items() if v is not None}
-    config = ctx.registry.config("benchmark", suite, merge_settings(given, parse_settings(settings)))
+    options_set = {k: v for k, v in fields.items() if v is not None}
+    config = ctx.registry.config("benchmark", suite, merge_settings(options_set, parse_settings(settings)))
     if not isinstance(config, SuiteConfig):
         raise ConfigError(f"benchmark '{suite}' is not a suite of prompts", fix="rlhf eval suites")
     return config.resolved(ctx).allow_unsafe() if unsafe_local_execution else config

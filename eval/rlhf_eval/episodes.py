@@ -89,10 +89,10 @@ def job_of(
     selectors: tuple[Selector, ...] = (),
 ) -> EpisodesJob:
     """An evaluation in an environment; what is None is what goes with it (``companions``) in training."""
-    given = parse_settings(settings)
-    if unknown := [key for key in given if key not in SECTIONS]:
+    sections = parse_settings(settings)
+    if unknown := [key for key in sections if key not in SECTIONS]:
         raise ConfigError(f"--set {unknown[0]}: no such section here", fix=f"one of: {', '.join(SECTIONS)}")
-    chosen = ctx.registry.config("environment", name, given.get("environment"))
+    chosen = ctx.registry.config("environment", name, sections.get("environment"))
     assert isinstance(chosen, EnvironmentConfig)
     beside = chosen.companions
     if reward is None and not chosen.scores:
@@ -102,7 +102,7 @@ def job_of(
             fix="--reward NAME, for example --reward verifier",
         )
     agent: dict[str, Any] = {"agent": "multi_turn"}
-    for layer in (beside, given):
+    for layer in (beside, sections):
         agent = merge_settings(agent, {"agent": layer.get("agent", {})})
     agent = dict(agent["agent"])
     data = {"name": dataset or beside.get("dataset") or "pocket/arithmetic", "heldout_fraction": 0.0}
@@ -113,8 +113,8 @@ def job_of(
     return EpisodesJob(
         chosen,
         ctx.registry.config("agent", str(agent.pop("name")), agent),
-        ctx.registry.config("reward", reward or "environment", given.get("reward")),
-        {**data, **given.get("dataset", {})},
+        ctx.registry.config("reward", reward or "environment", sections.get("reward")),
+        {**data, **sections.get("dataset", {})},
         ModelConfig(path=path),
         SamplingParams(max_tokens=max_tokens or int(limits.get("max_tokens", 512)), temperature=temperature),
         samples,

@@ -69,7 +69,6 @@ class Job:
         return {"rows": count, "warning": warning} if count else {}
 
     def suite_settings(self, ctx: BuildContext) -> dict[str, Any]:
-        """The settings but for the model."""
         suite = self.suite.resolved(ctx)
         ready = check_rows(suite, ctx)
         prompts = rows(suite, ready.datasets)

@@ -45,7 +45,6 @@ def section(suite: SuiteConfig, path: str | None) -> dict[str, Any]:
 
 
 def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
-    """The prompts that ``split`` names."""
     if suite.split != "train" and (heldout := datasets.prompts("heldout")):
         return heldout
     if suite.split == "heldout":
@@ -59,8 +58,8 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
         return []
     from rlhf_core.cli import context_of
 
-    whole = {**section(suite, suite.shots_path), "limit": suite.shots}
-    rows = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")
+    dataset = {**section(suite, suite.shots_path), "limit": suite.shots}
+    rows = context_of(ctx.registry, dataset=dataset).datasets.demonstrations("train")
     examples = [Shot(row.id, message_text(row.prompt[-1]), row.completion.strip()) for row in rows]
     if len(examples) < suite.shots:
         raise ConfigError(

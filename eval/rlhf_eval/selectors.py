@@ -45,10 +45,10 @@ class Selector:
 def parse_selector(text: str, ctx: BuildContext) -> Selector:
     """``FOLDER`` of a reward model or ensemble, ``reward:NAME``, ``judge:NAME``, or a YAML mapping after the colon."""
     text = ModelConfig(path=text).path  # what the name of a model stands for; other texts stay
-    place = Path(text).expanduser()
-    if place.is_dir():
-        which = "ensemble" if (place / "ensemble.json").is_file() else "bradley_terry"
-        parent = place.name if place.name not in ("final", "model") else f"{place.parent.name}-{place.name}"
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        which = "ensemble" if (folder / "ensemble.json").is_file() else "bradley_terry"
+        parent = folder.name if folder.name not in ("final", "model") else f"{folder.parent.name}-{folder.name}"
         return Selector(parent, "reward", ctx.registry.config("reward", which, {"path": text}))
     kind, colon, options_text = text.partition(":")
     if not colon or kind not in ("reward", "judge"):

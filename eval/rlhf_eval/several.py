@@ -32,8 +32,8 @@ def options_of(suites: Sequence[str], options: Mapping[str, Any]) -> list[dict[s
 def _of_one(suite: str, suites: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
     share = dict(options)
     for key, flag in TEXTS.items():
-        given = options.get(key) or ()
-        values = [_text(suite, suites, flag, v, key in ROWS) for v in ((given,) if isinstance(given, str) else given)]
+        texts = options.get(key) or ()
+        values = [_text(suite, suites, flag, v, key in ROWS) for v in ((texts,) if isinstance(texts, str) else texts)]
         share[key] = next((v for v in reversed(values) if v is not None), None)
     others = tuple(f"{name}." for name in suites if name != suite)
     settings = [s for s in options.get("settings", ()) if not s.startswith(others)]
@@ -63,19 +63,19 @@ def evaluate_all(
     from rlhf_eval.harness import evaluate, folder_of
     from rlhf_eval.store import ResultFolder
 
-    places = [out if out is None or len(jobs) == 1 else out / job.suite.name for job in jobs]
+    folders = [out if out is None or len(jobs) == 1 else out / job.suite.name for job in jobs]
     if len(jobs) > 1:
-        for job, place in zip(jobs, places):
+        for job, folder in zip(jobs, folders):
             settings = job.settings(ctx)
-            ResultFolder(place or folder_of(job, settings), settings).check()
+            ResultFolder(folder or folder_of(job, settings), settings).check()
     sampler = cache(lambda: load_sampler(ctx.registry, jobs[0].model))
     began, results = time.monotonic(), list[tuple[Path, dict[str, Any]]]()
-    for job, place in zip(jobs, places):
+    for job, folder in zip(jobs, folders):
         left = None if budget_s is None else max(0.0, budget_s - (time.monotonic() - began))
         if left == 0 and results:
             say(f"{job.suite.name}: no time left; the same command goes on")
             continue
         if len(jobs) > 1:
             say(job.suite.name)
-        results.append(evaluate(job, ctx, place, say, left, sampler))
+        results.append(evaluate(job, ctx, folder, say, left, sampler))
     return results

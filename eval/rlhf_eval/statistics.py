@@ -100,12 +100,9 @@ def _winner(counts_SA: Floats, right_A: Floats) -> float:
 
 
 def mean_interval(values_P: Sequence[float]) -> Interval:
-    """Mean over prompts with an interval that covers it about 95 times in 100, also with few prompts.
-
-    Samples of one prompt are not independent, so prompts are what is counted. Wilson's interval if every value is 0 or
-    1; Wilson's with the effective number of prompts and Student's quantile for other shares (Korn and Graubard 1998,
-    Survey Methodology 24, 193); Student's for values beyond [0, 1].
-    """
+    """Mean over prompts with a 95 % interval that holds also with few prompts: Wilson's if every value is 0 or 1;
+    Wilson's with the effective number of prompts and Student's quantile for other shares (Korn and Graubard 1998,
+    Survey Methodology 24, 193); Student's for values beyond [0, 1]."""
     values = np.asarray(values_P, float)
     if len(values) == 0:
         return Interval(math.nan, math.nan, math.nan)
@@ -127,12 +124,9 @@ def _student(values: Floats) -> tuple[float, float]:
 
 
 def _score_interval(values: Floats) -> tuple[float, float]:
-    """Wilson's interval of the mean of values in [0, 1].
-
-    The values count as as many right-or-wrong cases as have the same standard error; values that are all the same say
-    nothing about it, and count as they are. A tenth of a right-or-wrong prompt is added to the variance: where most
-    prompts are alike, a few of them show too little of it (coverage 0.92 without it, at 8 prompts of which most fail).
-    """
+    """Wilson's interval of the mean of values in [0, 1], counted as as many right-or-wrong cases as have the same
+    standard error. A tenth of a right-or-wrong prompt is added to the variance, which a few prompts show too little of
+    (coverage 0.92 without it, at 8 prompts of which most fail)."""
     count, mean = len(values), float(values.mean())
     if count < 2 or np.ptp(values) < 1e-9:
         return wilson(mean, count, t_quantile(count - 1)) if count > 1 else (0.0, 1.0)

@@ -1,8 +1,5 @@
-"""The folder of one evaluation: settings, rows, and exact resume.
-
-Files: ``settings.json``, ``rows.jsonl`` (one row per completion), ``times.jsonl`` (one per chunk),
-``scores/NAME.jsonl`` (rewards to choose by), ``report.json``, ``pass_rates.jsonl`` and ``curve.png``.
-"""
+"""The folder of one evaluation, with exact resume: ``settings.json``, ``rows.jsonl`` (a row per completion),
+``times.jsonl`` (per chunk), ``scores/NAME.jsonl``, ``report.json``, ``pass_rates.jsonl`` and ``curve.png``."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class ResultFolder:
         self.path, self.settings = path, json.loads(json.dumps(json_values(settings)))
         self.rows_path, self.times_path = path / "rows.jsonl", path / "times.jsonl"
         self._files: list[JsonlFile] = []
-        self._whole = 0
+        self._valid_bytes = 0
 
     def check(self) -> None:
         """Refuse a folder that holds another evaluation, or something else."""
@@ -71,9 +68,9 @@ class ResultFolder:
         if not (self.path / "settings.json").is_file():
             write_json(self.path / "settings.json", self.settings)
         done = len(list(read_jsonl(self.times_path)))
-        self._whole = _offset(self.rows_path, done * chunk_rows)
+        self._valid_bytes = _offset(self.rows_path, done * chunk_rows)
         self._files = [
-            JsonlFile(self.rows_path, self._whole),
+            JsonlFile(self.rows_path, self._valid_bytes),
             JsonlFile(self.times_path, _offset(self.times_path, done)),
         ]
         return done
@@ -86,9 +83,9 @@ class ResultFolder:
     def append(self, rows: Sequence[Mapping[str, Any]], times: Mapping[str, Any]) -> None:
         """Add one chunk in its own order; it counts once its line in ``times.jsonl`` is whole."""
         self._files[0].close()
-        self._files[0] = JsonlFile(self.rows_path, self._whole)
+        self._files[0] = JsonlFile(self.rows_path, self._valid_bytes)
         self.show(rows)
-        self._whole = self._files[0].offset()
+        self._valid_bytes = self._files[0].offset()
         self._files[1].append(times)
         self._files[1].offset()
 
@@ -117,7 +114,6 @@ def named_folder(root: Path, words: Sequence[str], model: str, settings: Mapping
 
 
 def _offset(path: Path, lines: int) -> int:
-    """Bytes of the first ``lines`` lines of a file."""
     if not path.is_file():
         return 0
     with path.open("rb") as file:
@@ -133,7 +129,6 @@ def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]
 
 
 def read(path: Path) -> Stored:
-    """An evaluation on disk."""
     if not (path / "settings.json").is_file():
         raise DatasetError(
             f"'{path}' holds no evaluation",

@@ -1,8 +1,5 @@
-"""The suites: which rows, the form of the prompts, and which verifier judges. Nothing here imports torch.
-
-A suite is a component of kind ``benchmark``; another distribution adds one by an entry point in ``rlhf.benchmark`` that
-names a subclass of :class:`SuiteConfig`.
-"""
+"""The suites: which rows, the form of the prompts, and which verifier judges; entry points in ``rlhf.benchmark`` name
+subclasses of :class:`SuiteConfig`. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -242,7 +239,6 @@ class HumanEvalSuite(SuiteConfig):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Ids are in ``task_id``."""
         return {"columns": {"id": "task_id"}}
 
 

@@ -36,11 +36,11 @@ def models(run: StoredRun) -> dict[str, Path]:
 @contextmanager
 def linked_copy(folder: Path, beside: Path) -> Generator[Path | None, None, None]:
     """Hard links (else copies) of a model's files, so that the run may remove it; None if it is gone already."""
-    place = Path(tempfile.mkdtemp(prefix=".held-", dir=beside))
+    copies = Path(tempfile.mkdtemp(prefix=".held-", dir=beside))
     try:
-        yield _link_files(folder, place / folder.name)
+        yield _link_files(folder, copies / folder.name)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(copies, ignore_errors=True)
 
 
 def _link_files(folder: Path, target: Path) -> Path | None:
@@ -93,17 +93,17 @@ class Watcher:
             new = [(name, path) for name, path in models(run).items() if name not in visited]
             for name, path in new:
                 visited.add(name)
-                with linked_copy(path, self.out) as place:
-                    now = "" if place is None else adapter_print(place) or weights_digest(str(place))
+                with linked_copy(path, self.out) as copied:
+                    now = "" if copied is None else adapter_print(copied) or weights_digest(str(copied))
                     if now in prints:
                         continue  # `final` is the last checkpoint once more
                     prints.update({now} - {""})
-                    if place is None:
+                    if copied is None:
                         self.missed.append(name)
                         write_json(self.out / "watch.json", self.summary())
                         say(f"{name} was removed by the run before it could be evaluated")
                         continue
-                    self._evaluate(name, ModelConfig(path=str(place), **self.model), say, adapter_print(place))
+                    self._evaluate(name, ModelConfig(path=str(copied), **self.model), say, adapter_print(copied))
                 last = time.monotonic()
             if not new and (once or run.status in ENDED):
                 break
@@ -128,10 +128,10 @@ class Watcher:
         if earlier["checkpoints"]:
             settings = Job(self.suite, ModelConfig(), self.ctx.seed).suite_settings(self.ctx)
         for row in earlier["checkpoints"]:
-            place = self.out / row["checkpoint"]
-            if row["checkpoint"] != "start" and (place / "settings.json").is_file():
-                model = json.loads((place / "settings.json").read_text())["model"]
-                ResultFolder(place, {**settings, "model": model}).check()
+            evaluated = self.out / row["checkpoint"]
+            if row["checkpoint"] != "start" and (evaluated / "settings.json").is_file():
+                model = json.loads((evaluated / "settings.json").read_text())["model"]
+                ResultFolder(evaluated, {**settings, "model": model}).check()
                 prints.add(row.get("adapter") or model["weights"])
                 self.rows.append(row)
         return prints

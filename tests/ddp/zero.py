@@ -157,7 +157,7 @@ def few_kept(ranks: AcceleratedStrategy) -> dict[str, float | str]:
     samples = reward_samples("reward_model")
     want = reward_gradient(LocalStrategy(), kind, samples)
     share = samples[:5] if ranks.rank == 0 else samples[5:]
-    with patch("rlhf_plugin_reward.net.MOST_KEPT", 3), patch("rlhf_plugin_reward.reward.MOST_KEPT", 3):
+    with patch("rlhf_plugin_reward.net.MOST_CACHED", 3), patch("rlhf_plugin_reward.reward.MOST_CACHED", 3):
         for stage in (1, 2, 3):
             try:
                 got = reward_gradient(strategy_of(ranks, stage=stage), kind, share)

@@ -34,7 +34,6 @@ class EngineLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """The tokenizer's BOS, or else its EOS."""
         bos = self.tokenizer.bos_token_id
         return self.eot_token_id if bos is None else int(bos)
 
@@ -44,7 +43,6 @@ class EngineLM(TemplateLM):
         return str(self.policy.source).replace("/", "__")
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The template's text, for lm_eval's records."""
         return self.tokenizer.chat_template if chat_template else None
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
@@ -95,11 +93,11 @@ class EngineLM(TemplateLM):
         device = next(self.policy.model.parameters()).device
         results: list[tuple[float, bool]] = []
         for _, context, continuation in requests:
-            whole = (context + continuation)[-self.policy.context - 1 :]  # the last token is not fed
-            self.shortened += len(whole) < len(context) + len(continuation)
-            ids = torch.tensor([whole[:-1]], device=device)
+            window = (context + continuation)[-self.policy.context - 1 :]  # the last token is not fed
+            self.shortened += len(window) < len(context) + len(continuation)
+            ids = torch.tensor([window[:-1]], device=device)
             logprobs_TV = self.policy.model(input_ids=ids).logits[0, -len(continuation) :].float().log_softmax(-1)
-            tokens_T = torch.tensor(whole[1:][-len(continuation) :], device=device)
+            tokens_T = torch.tensor(window[1:][-len(continuation) :], device=device)
             greedy = bool((logprobs_TV.argmax(-1) == tokens_T).all())
             results.append((float(logprobs_TV.gather(-1, tokens_T[:, None]).sum()), greedy))
         return results

@@ -25,8 +25,8 @@ def run_task(
     options: Mapping[str, Any],
 ) -> tuple[Path, dict[str, float]]:
     """Run one task anew and write ``settings.json``, ``rows.jsonl`` and ``report.json``; returns folder and metrics."""
-    given = [k for k, v in options.items() if v is not None and v is not False and v != ()]
-    refused = [k for k in given if k not in ("settings", *OPTIONS)]
+    options_set = [k for k, v in options.items() if v is not None and v is not False and v != ()]
+    refused = [k for k in options_set if k not in ("settings", *OPTIONS)]
     if refused:
         names = ", ".join(f"--{'n' if k == 'samples' else k.replace('_', '-')}" for k in refused)
         raise ConfigError(

@@ -116,7 +116,6 @@ def run(
 def configured(
     registry: Registry, name: str, seeds: tuple[int, ...] | None, smoke: bool, settings: tuple[str, ...]
 ) -> StudyConfig:
-    """A study's settings."""
     from typing import cast
 
     from rlhf_core.config import PluginError, merge_settings, parse_settings
@@ -133,6 +132,5 @@ def configured(
 
 
 def spelled(names: tuple[str, ...], seeds: tuple[int, ...] | None, smoke: bool, settings: tuple[str, ...]) -> str:
-    """The command as it could be typed again."""
     words = ["rlhf study run", *names, *(["--smoke"] if smoke else []), *(f"--set {s}" for s in settings)]
     return " ".join([*words, *(["--seeds", *map(str, seeds)] if seeds else [])])

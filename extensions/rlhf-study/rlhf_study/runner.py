@@ -1,9 +1,5 @@
-"""Runs studies seed by seed: what is done is kept, several at once in processes of their own.
-
-OUT/NAME/seed-N/settings.json   written before anything else; work done with other settings is refused
-OUT/NAME/seed-N/figures.json    what ``Study.run`` returned
-OUT/NAME/result.json, .md       all seeds asked for, settings, machine; the table
-"""
+"""Runs studies seed by seed: OUT/NAME/seed-N/settings.json (other settings are refused) and figures.json (what
+``Study.run`` returned), then result.json and result.md of all seeds."""
 
 from __future__ import annotations
 

@@ -33,17 +33,17 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
     jobs = [job for name in suites for job in _jobs(name, suites, options, settings, backend, ctx)]
     evaluations: list[dict[str, Any]] = []
     recordings = [_published(job, options) for job in jobs]
-    places = [_place(options["out"], job, len(jobs)) for job in jobs]
-    prepared = [None if r else prepare(job, ctx, place) for job, r, place in zip(jobs, recordings, places)]
+    folders = [_folder_of(options["out"], job, len(jobs)) for job in jobs]
+    prepared = [None if r else prepare(job, ctx, target) for job, r, target in zip(jobs, recordings, folders)]
     todo = [job for job, ready in zip(jobs, prepared) if ready is not None and ready.todo]
     checks = {id(job.backend): job.backend.check for job in todo} | {job.suite.name: job.suite.check for job in todo}
     for remark in filter(None, [check(ctx) for check in checks.values()]):
         say(remark)
-    for job, recording, place, ready in zip(jobs, recordings, places, prepared):
+    for job, recording, target, ready in zip(jobs, recordings, folders, prepared):
         if len(jobs) > 1:
             say(f"{job.suite.name}, {job.agent.name}")
         if recording is not None:
-            folder, result = recording(place)
+            folder, result = recording(target)
         else:
             assert ready is not None
             folder, result = carry_out(ready, ctx, options["workers"], say)
@@ -51,7 +51,7 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
     return {"evaluations": evaluations, "comparisons": _comparisons(evaluations)}
 
 
-def _place(out: Path | None, job: Job, jobs: int) -> Path | None:
+def _folder_of(out: Path | None, job: Job, jobs: int) -> Path | None:
     return out if out is None or jobs == 1 else out / f"{job.suite.name}-{job.agent.name}"
 
 
@@ -87,21 +87,21 @@ def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], 
 def _comparisons(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each two agents on a suite, over all tasks and by category."""
     pairs = [(a, b) for a, b in combinations(evaluations, 2) if a["suite"] == b["suite"]]
-    found: list[dict[str, Any]] = []
+    comparisons: list[dict[str, Any]] = []
     for a, b in pairs:
         first, second = (list(read_jsonl(Path(e["folder"]) / "rows.jsonl")) for e in (a, b))
         by_category = {c: compare(*([r for r in rows if r["category"] == c] for rows in (first, second)))
                        for c in a["categories"]}  # fmt: skip
         names = {"suite": a["suite"], "first": a["agent"], "second": b["agent"]}
-        found.append({**names, **compare(first, second), "categories": by_category})
-    return found
+        comparisons.append({**names, **compare(first, second), "categories": by_category})
+    return comparisons
 
 
 def _backend(options: Mapping[str, Any], settings: dict[str, Any]) -> BackendConfig:
     """The backend that the options mean; ``--script`` and ``--replay`` name theirs."""
     implied = {"script": "scripted", "replay": "replay"}
-    given = [b for o, b in implied.items() if options[o]]
-    name = options["backend"] or (given[0] if given else "native")
+    backends = [b for o, b in implied.items() if options[o]]
+    name = options["backend"] or (backends[0] if backends else "native")
     for option, owner in implied.items():
         if options[option] and owner != name:
             raise ConfigError(
@@ -127,14 +127,14 @@ def _jobs(
     ctx: BuildContext,
 ) -> list[Job]:
     chosen = {k: v for k, v in settings.items() if k not in suites} | dict(settings.get(name) or {})
-    given = {
+    options_set = {
         "path": _data(name, suites, options["data"]),
         "category": list(options["category"]) or None,
         "levels": _levels(options["levels"]),
         "max_per_category": options["max_per_category"],
         "trials": options["trials"],
     }
-    fields = {**{k: v for k, v in given.items() if v is not None}, **chosen}
+    fields = {**{k: v for k, v in options_set.items() if v is not None}, **chosen}
     suite = ctx.registry.config("benchmark", name, fields)
     if not isinstance(suite, AgentSuiteConfig):
         raise ConfigError(f"benchmark '{name}' is not a suite for agents", fix=f"rlhf eval {name} without --agent")
@@ -150,8 +150,8 @@ def _recorded(backend: BackendConfig, suite: str, agent: str) -> BackendConfig:
     """Of a recording of several evaluations, ``--out`` of such a command, this suite's with this agent."""
     if not isinstance(backend, ReplayConfig) or not backend.path:
         return backend
-    place = Path(backend.path).expanduser() / f"{suite}-{agent}"
-    return backend.model_copy(update={"path": str(place)}) if place.is_dir() else backend
+    recording = Path(backend.path).expanduser() / f"{suite}-{agent}"
+    return backend.model_copy(update={"path": str(recording)}) if recording.is_dir() else backend
 
 
 def _data(name: str, suites: Sequence[str], values: Sequence[str]) -> str | None:

@@ -83,8 +83,8 @@ class AgentFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with _locked(self.path):
             write_json(self.path / "settings.json", self.settings)
-            kept = [r for r in self.rows() if r["value"] is not None]
-            write_text(self.rows_path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in kept))
+            judged = [r for r in self.rows() if r["value"] is not None]
+            write_text(self.rows_path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in judged))
             file, lock = JsonlFile.resume(self.rows_path), Lock()
 
             def append(row: Mapping[str, Any]) -> None:

@@ -50,12 +50,12 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
     rows: dict[str, dict[str, Any]] = {}
     for category, (plays, tools) in played.items():
         right = [p for p in plays if p["right"]]
-        kept = {_content(p): row_of(p, tools) for p in right}
-        rows |= {key: row for key, row in kept.items() if key not in rows}
+        different = {_content(p): row_of(p, tools) for p in right}
+        rows |= {key: row for key, row in different.items() if key not in rows}
         missing = sum(p["value"] is None for p in plays)
         tasks = len({p["task"] for p in plays})
         click.echo(
-            f"{category}: {tasks} tasks, {len(plays)} plays, {len(right)} right, {len(kept)} of them different"
+            f"{category}: {tasks} tasks, {len(plays)} plays, {len(right)} right, {len(different)} of them different"
             + (f", {missing} without an answer: the same command plays them again" if missing else "")
         )
     write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values()))
@@ -69,8 +69,8 @@ def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[lis
 
     job, tasks, ctx = _prepared(category, options)
     tools = {t.id: [dict(s) for s in t.open(0).box.specs] for t in tasks}
-    place = output.with_name(f"{output.name}.plays") / category
-    folder, _ = evaluate(job, ctx, place, options["workers"], lambda text: click.echo(f"{category}: {text}", err=True))
+    plays = output.with_name(f"{output.name}.plays") / category
+    folder, _ = evaluate(job, ctx, plays, options["workers"], lambda text: click.echo(f"{category}: {text}", err=True))
     return sorted(read_jsonl(folder / "rows.jsonl"), key=lambda r: (r["task"], r["trial"])), tools
 
 
@@ -81,11 +81,11 @@ def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[
     from rlhf_plugin_agents.harness import Job
     from rlhf_plugin_agents.suites.generated_config import AgentBenchGenerated
 
-    given = parse_settings(options["settings"])
-    unknown = sorted(set(given) - {"backend", "agent_settings"})
+    sections = parse_settings(options["settings"])
+    unknown = sorted(set(sections) - {"backend", "agent_settings"})
     if unknown:
         raise ConfigError(f"--set {unknown[0]}=... is not a setting here", fix="backend.X=Y or agent_settings.X=Y")
-    backend = dict(given.get("backend") or {})
+    backend = dict(sections.get("backend") or {})
     if options["model"]:
         backend["model"] = {"path": options["model"]} if options["backend"] == "native" else options["model"]
     suite = AgentBenchGenerated(
@@ -93,7 +93,7 @@ def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[
         category=(category,),
         task_seed=options["task_seed"],
         trials=options["per_task"],
-        agent_settings={"temperature": options["temperature"], **dict(given.get("agent_settings") or {})},
+        agent_settings={"temperature": options["temperature"], **dict(sections.get("agent_settings") or {})},
     )
     ctx = context_of(open_registry(), seed=options["seed"])
     job = Job(suite, suite.agent_config(options["agent"]), backend_of(options["backend"], backend), options["seed"])

@@ -42,10 +42,10 @@ class Job:
 
     def settings(self, tasks: Sequence[AgentTask]) -> dict[str, Any]:
         rows = [[t.id, t.system, [dict(m) for m in t.messages], t.judged_by] for t in tasks]
-        asked = json.dumps(json_values(rows), sort_keys=True)
+        tasks_json = json.dumps(json_values(rows), sort_keys=True)
         return {
             "suite": self.suite.facts(),
-            "tasks": {"count": len(tasks), "hash": hashlib.sha256(asked.encode()).hexdigest()[:16]},
+            "tasks": {"count": len(tasks), "hash": hashlib.sha256(tasks_json.encode()).hexdigest()[:16]},
             "agent": self.agent.model_dump(mode="json"),
             "backend": self.backend.facts(),
             "seed": self.seed,
@@ -88,8 +88,8 @@ def carry_out(prepared: Prepared, ctx: BuildContext, workers: int | None, say: S
             _play(job, prepared.todo, backend, folder, workers or getattr(backend, "workers", WORKERS), say)
         finally:
             backend.close()
-    place = {t.id: n for n, t in enumerate(tasks)}
-    rows = sorted(folder.rows(), key=lambda r: (place[r["task"]], r["trial"]))
+    order = {t.id: n for n, t in enumerate(tasks)}
+    rows = sorted(folder.rows(), key=lambda r: (order[r["task"]], r["trial"]))
     result = report(rows, job.suite.trials)
     write_json(folder.path / "report.json", result)
     write_page(folder.path, folder.settings, result, rows)
@@ -99,7 +99,7 @@ def carry_out(prepared: Prepared, ctx: BuildContext, workers: int | None, say: S
 def _play(
     job: Job, todo: Sequence[tuple[AgentTask, int]], backend: Backend, folder: AgentFolder, workers: int, say: Say
 ) -> None:
-    began, told = time.monotonic(), 0.0
+    began, reported = time.monotonic(), 0.0
     plays: LockStep[Any, Any] | None = getattr(backend, "plays", None)
 
     def play(task: AgentTask, trial: int) -> dict[str, Any]:
@@ -118,9 +118,9 @@ def _play(
         try:
             for count, future in enumerate(as_completed(futures), start=1):
                 append(future.result())
-                if time.monotonic() - told > 5 or count == len(futures):
-                    told = time.monotonic()
-                    say(f"{count} of {len(futures)} tasks, {told - began:.0f} s")
+                if time.monotonic() - reported > 5 or count == len(futures):
+                    reported = time.monotonic()
+                    say(f"{count} of {len(futures)} tasks, {reported - began:.0f} s")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for part in (plays, backend, job.suite):

@@ -28,8 +28,8 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.2rem 0;font:13px/1.4 ui-
 Row = Mapping[str, Any]
 
 
-def write_page(place: Path, settings: Mapping[str, Any], report: Mapping[str, Any], rows: Sequence[Row]) -> Path:
-    path = place / "report.html"
+def write_page(folder: Path, settings: Mapping[str, Any], report: Mapping[str, Any], rows: Sequence[Row]) -> Path:
+    path = folder / "report.html"
     write_text(path, page(settings, report, rows))
     return path
 

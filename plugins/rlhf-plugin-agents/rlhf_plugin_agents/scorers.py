@@ -1,7 +1,4 @@
-"""How answers and calls are judged. Every function returns a value in [0, 1].
-
-Normalisation of texts and token F1 are those of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250).
-"""
+"""How answers and calls are judged, in [0, 1]; normalisation and token F1 are SQuAD's (arXiv:1606.05250)."""
 
 from __future__ import annotations
 
@@ -18,23 +15,22 @@ _UNITS = str.maketrans("", "", "$%,")
 
 
 def gaia_match(answer: str, task: Mapping[str, Any]) -> float:
-    """1 if the answer is the task's reference."""
     wanted = str(task["answer"])
     if _number(wanted) is not None:
         return float(_same_number(answer, wanted))
     if not re.search("[,;]", wanted):
         letters = _plain(wanted).translate(_PUNCTUATION)
         return float(_plain(answer).translate(_PUNCTUATION) == letters if letters else _plain(answer) == _plain(wanted))
-    given, elements = re.split("[,;]", answer), re.split("[,;]", wanted)
-    return float(len(given) == len(elements) and all(map(_same_element, given, elements)))
+    stated, elements = re.split("[,;]", answer), re.split("[,;]", wanted)
+    return float(len(stated) == len(elements) and all(map(_same_element, stated, elements)))
 
 
-def _same_element(given: str, wanted: str) -> bool:
-    return _plain(given) == _plain(wanted) if _number(wanted) is None else _same_number(given, wanted)
+def _same_element(stated: str, wanted: str) -> bool:
+    return _plain(stated) == _plain(wanted) if _number(wanted) is None else _same_number(stated, wanted)
 
 
-def _same_number(given: str, wanted: str) -> bool:
-    return _number(given.translate(_UNITS)) == _number(wanted)
+def _same_number(stated: str, wanted: str) -> bool:
+    return _number(stated.translate(_UNITS)) == _number(wanted)
 
 
 def _number(text: str) -> float | None:

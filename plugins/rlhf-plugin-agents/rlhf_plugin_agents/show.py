@@ -26,8 +26,8 @@ def show(results: Mapping[str, Any]) -> None:
             if recording["other_task"]:
                 click.echo(f"{recording['other_task']} were recorded with other gold actions or outputs of their task")
             for d in recording["examples"]:
-                place = f"{d['task']}, trial {d['trial']}, call {d['call']} ({d['name']})"
-                click.echo(f"  {place}: {d['recorded']!r:.60} then, {d['result']!r:.60} now")
+                call = f"{d['task']}, trial {d['trial']}, call {d['call']} ({d['name']})"
+                click.echo(f"  {call}: {d['recorded']!r:.60} then, {d['result']!r:.60} now")
         if one["missing"]:
             click.echo(f"{one['missing']} without a verdict: the same command plays them again")
         click.echo(f"rows, report and transcripts (report.html): {one['folder']}")

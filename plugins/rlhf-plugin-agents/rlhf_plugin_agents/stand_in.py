@@ -32,8 +32,8 @@ def oracle(tasks: Sequence[AgentTask]) -> Callable[[Body], Wrote]:
         request = ModelRequest(messages, _offered(body), "native" if body.get("tools") else "none", role_of(messages))
         if request.role == "executor":
             return _executed(request)
-        asked = [str(m["content"]) for m in messages if m["role"] == "user"]
-        script = next((scripts[text] for text in asked if text in scripts), None)
+        questions = [str(m["content"]) for m in messages if m["role"] == "user"]
+        script = next((scripts[text] for text in questions if text in scripts), None)
         script = script or (next(iter(scripts.values())) if request.role in dict(ROLES).values() else None)
         if script is None:
             return Wrote("I do not know this task.")

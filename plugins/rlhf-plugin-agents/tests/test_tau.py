@@ -14,7 +14,7 @@ from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.suites.config import TauBench
 from rlhf_plugin_agents.suites.retail import RetailStore
-from rlhf_plugin_agents.suites.tau import reward, scripted_user, told
+from rlhf_plugin_agents.suites.tau import reward, said_to_user, scripted_user
 from rlhf_plugin_agents.suites.tau_files import database, read
 from rlhf_plugin_agents.suites.tau_replay import replayed
 from rlhf_plugin_agents.trajectory import AgentTrajectory, ModelTurn
@@ -146,6 +146,6 @@ def test_thoughts_are_not_told_to_the_user() -> None:
     turns = ("Thought: 54.04\nAction: {}", "Thought: 54.04\nFinal answer: Sorry.", "54.04 it is.")
     made = [ModelTurn(role, "", {"role": "assistant", "content": text}) for role, text in
             zip(("agent", "agent", "extractor"), turns)]  # fmt: skip
-    assert told(AgentTrajectory("t", "react", "b", (), made, (), "")) == ["Sorry."]
+    assert said_to_user(AgentTrajectory("t", "react", "b", (), made, (), "")) == ["Sorry."]
     spoken = ModelTurn("agent", "", {"role": "assistant", "content": "It is 54.04."})
-    assert told(AgentTrajectory("t", "react", "b", (), (spoken,), (), "")) == ["It is 54.04."]
+    assert said_to_user(AgentTrajectory("t", "react", "b", (), (spoken,), (), "")) == ["It is 54.04."]

@@ -55,9 +55,9 @@ class Conversation:
             self.say(text[1:])
         elif text.startswith("/"):
             if name not in self.commands:
-                known = [*self.commands, "/quit"]
-                close = get_close_matches(name, known, n=1)
-                near = f"did you mean {close[0]}?" if close else f"one of {', '.join(known)}"
+                commands = [*self.commands, "/quit"]
+                close = get_close_matches(name, commands, n=1)
+                near = f"did you mean {close[0]}?" if close else f"one of {', '.join(commands)}"
                 raise ConfigError(
                     f"there is no command '{name}'", fix=f"{near} A message that begins so is typed /{name}"
                 )

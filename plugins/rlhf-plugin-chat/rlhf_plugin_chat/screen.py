@@ -16,17 +16,13 @@ from rlhf_core.rollouts import Rollout
 class Writer(Protocol):
     """Takes one answer."""
 
-    def write(self, piece: str) -> None:
-        """The next piece of it."""
-        ...
+    def write(self, piece: str) -> None: ...
 
     def turn(self, text: str) -> None:
         """A call, or what a tool answered, on a line of its own."""
         ...
 
-    def end(self, rollout: Rollout | None) -> None:
-        """It is whole; None if it was interrupted."""
-        ...
+    def end(self, rollout: Rollout | None) -> None: ...
 
 
 class Screen:

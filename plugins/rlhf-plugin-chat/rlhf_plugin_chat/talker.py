@@ -176,8 +176,8 @@ class Talker:
 
     def forget_last(self) -> None:
         """Drop the newest message and what was answered to it."""
-        asked = [n for n, turn in enumerate(self.turns) if turn["role"] == "user"]
-        self.turns = self.turns[: asked[-1]] if asked else []
+        questions = [n for n, turn in enumerate(self.turns) if turn["role"] == "user"]
+        self.turns = self.turns[: questions[-1]] if questions else []
         self.left_out = min(self.left_out, len(self.turns))
 
     def messages(self, system: str) -> list[Message]:
@@ -185,11 +185,11 @@ class Talker:
 
     def _encoded(self, message: str, settings: Settings) -> tuple[int, ...]:
         """The conversation with one more message; its oldest turns are left out where it is too long."""
-        asked: Message = {"role": "user", "content": message}
+        question: Message = {"role": "user", "content": message}
         head = _system(settings.system)
         earlier: Sequence[Message] = self.turns[self.left_out :] if self.formatter.chat else ()
         needed = min(settings.max_tokens, self.engine.context // 4)
-        while len(ids := self.formatter.encode([*head, *earlier, asked], self.tools)) + needed > self.engine.context:
+        while len(ids := self.formatter.encode([*head, *earlier, question], self.tools)) + needed > self.engine.context:
             if not earlier:
                 break
             second = next((n for n, turn in enumerate(earlier) if n and turn["role"] == "user"), len(earlier))

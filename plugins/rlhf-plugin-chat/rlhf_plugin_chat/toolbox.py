@@ -26,7 +26,6 @@ class Toolbox:
 
     @classmethod
     def chosen(cls, names: Sequence[str], max_turns: int, call_timeout_s: float) -> Toolbox:
-        """From what ``--tools`` was given."""
         from rlhf_core.cli import context_of, open_registry
 
         registry = open_registry()

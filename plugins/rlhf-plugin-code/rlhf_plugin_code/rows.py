@@ -53,7 +53,6 @@ def mbpp(config: AssertsConfig, prompt: Prompt) -> Asserted:
 
 
 def humaneval(config: AssertsConfig, prompt: Prompt) -> Asserted:
-    """The asserts inside ``check``, one by one."""
     test, entry = (prompt.meta.get(name) for name in (config.tests_column, "entry_point"))
     if not isinstance(test, str) or not isinstance(entry, str) or not entry.isidentifier():
         raise BrokenTests(f"the row needs texts in '{config.tests_column}' and 'entry_point'")
@@ -115,5 +114,4 @@ def split(tests: str) -> list[str]:
 
 
 def joined(text: Any) -> str:
-    """A text, or a list of lines as one."""
     return "" if text is None else text if isinstance(text, str) else "\n".join(map(str, text))

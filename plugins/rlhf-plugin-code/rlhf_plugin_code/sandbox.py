@@ -57,7 +57,6 @@ def installed_packages() -> list[str]:
 
 
 def describe(name: str, ready: Mapping[str, Any]) -> str:
-    """How programs are isolated, in one line."""
     if name == UNSAFE:
         return UNSAFE
     landlock = f"landlock {ready['landlock']}" if ready["landlock"] else "no landlock in this kernel"
@@ -89,18 +88,9 @@ BUBBLEWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--dev-bind
 
 
 class Sandbox:
-    """Runs untrusted programs. Used by one thread at a time; starts with the first program.
-
-    Args:
-        limits: of every program.
-        packages: let programs import what is installed beside this package, not only the standard library. A
-            package that holds reference solutions could then be read.
-        readable: further folders that programs may read.
-        unsafe_local_execution: run with nothing but resource limits where the machine offers no isolation.
-
-    Raises:
-        ConfigError: there is no isolation here, and running without was not allowed.
-    """
+    """Runs untrusted programs; of one thread at a time, started with the first program. ``packages`` lets programs
+    import what is installed (also a package with reference solutions), ``readable`` read further folders. Without
+    isolation here it raises ConfigError, unless ``unsafe_local_execution`` allows resource limits alone."""
 
     def __init__(
         self,
@@ -253,15 +243,9 @@ class Sandbox:
         names: Sequence[str] = (),
         timeout_s: float | None = None,
     ) -> TestReport:
-        """Judge a program by tests that it never sees; they run in another process.
-
-        Args:
-            code: the program.
-            tests: program texts such as ``assert f(1) == 2``; each passes if it raises nothing.
-            setup: runs before the tests, on their side: imports, helpers.
-            names: taken from the program though they are names of built-in functions too.
-            timeout_s: for the program and all its tests together; ``setup`` may take as long once more.
-        """
+        """Judge a program by tests (``assert f(1) == 2``) that it never sees, run in another process after ``setup``;
+        ``names`` are taken from the program even if built-in; ``timeout_s`` is for all tests, and once more for
+        ``setup``."""
         seconds = timeout_s or self.limits.timeout_s
         files = RequestFiles()
         try:
@@ -274,8 +258,8 @@ class Sandbox:
             program = Part("guest", (files.null(), out, err, files.new(json.dumps({"code": code}).encode()), its))
             reply = self._ask([judge, program], files, seconds, seconds)
             ended = self._ended(reply, 1, out, err)
-            whole_lines = read(verdicts, VERDICTS_KB << 10).split(b"\n")[:-1]  # one may have been cut off by the end
-            messages = [json.loads(line) for line in whole_lines]
+            lines = read(verdicts, VERDICTS_KB << 10).split(b"\n")[:-1]  # one may have been cut off by the end
+            messages = [json.loads(line) for line in lines]
             verdicts_read = report(messages, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
             check_memory(reply, all(verdicts_read.passed))
             return verdicts_read

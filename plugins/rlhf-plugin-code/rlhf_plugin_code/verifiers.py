@@ -1,8 +1,5 @@
-"""Verifiers that run what a model wrote.
-
-A program that is wrong, crashes, is late or takes too much memory gets 0.0: that is its own doing, and a missing score
-would be a way out of a low one. Status ``error`` is for tests that cannot be run and for a sandbox that failed.
-"""
+"""Verifiers that run what a model wrote. A program that is wrong, crashes, is late or too large gets 0.0; status
+``error`` is for tests that cannot be run and for a sandbox that failed."""
 
 from __future__ import annotations
 
@@ -152,7 +149,6 @@ def behind(head: str, code: str) -> str:
 
 
 def explain(report: TestReport) -> str:
-    """The first test that failed, and why."""
     for number, (passed, why) in enumerate(zip(report.passed, report.reasons)):
         if not passed:
             stderr_lines = report.program.stderr.strip().splitlines()
@@ -162,7 +158,6 @@ def explain(report: TestReport) -> str:
 
 
 def how(ended: Ended) -> str:
-    """How a program ended, in a few words."""
     if ended.why != "ended":
         return {"time": "no end in time", "memory": "too much memory"}.get(ended.why, ended.why)
     if ended.code:
@@ -194,7 +189,7 @@ def same_token(printed: str, expected: str, tolerance: float) -> bool:
     """Equal text, or two numbers that are close. Integers are compared exactly."""
     if printed == expected:
         return True
-    if len(printed) > 40 or len(expected) > 40 or not tolerance or (_whole(printed) and _whole(expected)):
+    if len(printed) > 40 or len(expected) > 40 or not tolerance or (_is_integer(printed) and _is_integer(expected)):
         return False
     try:
         a, b = float(printed), float(expected)
@@ -203,5 +198,5 @@ def same_token(printed: str, expected: str, tolerance: float) -> bool:
     return math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def _whole(token: str) -> bool:
+def _is_integer(token: str) -> bool:
     return token.lstrip("+-").isdigit()

@@ -87,7 +87,6 @@ def read_scored(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: 
 
 
 def chosen_components(scores: Sequence[Mapping[str, float]], names: Sequence[str], file: str) -> list[str]:
-    """``names``, or every component of the file where none is named."""
     component_names = list(dict.fromkeys(name for row_scores in scores for name in row_scores))
     if not component_names:
         raise DatasetError(

@@ -103,7 +103,6 @@ def pairs_of(text: str, option: str) -> list[tuple[str, str]]:
 
 
 def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
-    """One ``--weights``."""
     import math
 
     from rlhf_core.config import ConfigError

@@ -60,7 +60,6 @@ class CompositeReward:
         return Score(total, parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Statistics of every part, and the state of parts that have one."""
         reward_states = {n: r.state_dict() for n, r in self.rewards.items() if keeps_state(r)}
         return {"statistics": {n: x.state_dict() for n, x in self.normalisers.items()}, "rewards": reward_states}
 

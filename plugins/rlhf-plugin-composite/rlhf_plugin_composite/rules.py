@@ -76,7 +76,6 @@ def length_credit(count: int, gate: LengthGate) -> float:
 
 
 def combined(parts: Mapping[str, float], config: ProgrammaticConfig) -> float:
-    """One number of the parts; what ``config.mode`` and ``config.combine`` say."""
     if config.mode == "binary" or config.combine == "min":
         return min(parts.values())
     if config.combine == "product":

@@ -15,7 +15,7 @@ from rlhf_plugin_report.turns import is_turn, turns_of
 
 POINTS = 1000
 """Most points of a curve that are sent at once; a longer stretch is thinned evenly."""
-KEPT = 200
+NEWEST = 200
 """Newest completions that are held."""
 WARNINGS = 20
 """Newest warnings of monitors that are held."""
@@ -33,7 +33,7 @@ class RunData:
 
     path: Path
     _rows: list[dict[str, float]] = field(default_factory=list)
-    _rollouts: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _rollouts: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=NEWEST))
     _warnings: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     _count: int = 0
     """Completions so far; the newest has this number."""
@@ -88,8 +88,8 @@ class RunData:
     def _position(self, stream: str, cursor: str, most: int) -> int | None:
         """How much a reader has; None for all anew."""
         epoch, _, count = cursor.partition(".")
-        known = epoch == str(self._epochs[stream]) and count.isascii() and count.isdigit() and len(count) < 16
-        return int(count) if known and int(count) <= most else None
+        is_current = epoch == str(self._epochs[stream]) and count.isascii() and count.isdigit() and len(count) < 16
+        return int(count) if is_current and int(count) <= most else None
 
 
 def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

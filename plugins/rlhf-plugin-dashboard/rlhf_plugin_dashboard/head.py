@@ -51,10 +51,10 @@ class Head:
 
 def run_folders(root: Path) -> Iterator[Path]:
     """Folders with a run, at most :data:`DEPTH` below ``root``; ``root`` itself if it is one."""
-    for place, folders, files in os.walk(root):
-        deep = len(Path(place).relative_to(root).parts)
+    for folder, folders, files in os.walk(root):
+        deep = len(Path(folder).relative_to(root).parts)
         if "plan.json" in files:
-            yield Path(place)
+            yield Path(folder)
         if "plan.json" in files or deep >= DEPTH:
             folders.clear()
         folders[:] = sorted(name for name in folders if not name.startswith("."))

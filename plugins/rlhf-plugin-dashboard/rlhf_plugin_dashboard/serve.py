@@ -1,7 +1,5 @@
-"""Serves until Ctrl-C, on this machine only, for who has the token. `http.server` is enough for one reader.
-
-It reads only, unless its site has a method ``post(path, body)``, which pages of the site may send JSON to.
-"""
+"""Serves until Ctrl-C, on this machine only, for who has the token; only a site with ``post(path, body)`` takes
+data."""
 
 from __future__ import annotations
 
@@ -144,8 +142,8 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def answer(self) -> None:
-        place, _, query = self.path.partition("?")
-        token, _, path = place.removeprefix("/").partition("/")
+        address, _, query = self.path.partition("?")
+        token, _, path = address.removeprefix("/").partition("/")
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not NAMES.fullmatch(hosts[0].strip()):
             self.send(text("this dashboard answers to 127.0.0.1 and localhost only", HTTPStatus.FORBIDDEN))
@@ -155,10 +153,10 @@ class Handler(BaseHTTPRequestHandler):
             why = f"the token is missing or wrong: use the whole address that `{self.server.site.command}` printed"
             self.send(text(why, HTTPStatus.FORBIDDEN))
         elif self.command == "POST" and hasattr(self.server.site, "post"):
-            self.send(self.taken(path))
+            self.send(self.posted(path))
         elif self.command not in ("GET", "HEAD"):
             self.send(text("the dashboard only reads", HTTPStatus.METHOD_NOT_ALLOWED), Allow="GET, HEAD")
-        elif place == f"/{token}":
+        elif address == f"/{token}":
             self.send(Answer(b"", "text/plain", HTTPStatus.FOUND), Location=f"/{token}/")
         else:
             self.send(self.answer_of(path, query))
@@ -171,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
             log.exception("'%s' could not be answered", path)
             return text(f"{type(error).__name__}: {error}", HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    def taken(self, path: str) -> Answer:
+    def posted(self, path: str) -> Answer:
         """The site's answer to JSON that one of its own pages sent."""
         origin, length = self.headers.get("Origin", ""), self.headers.get("Content-Length", "")
         if origin.partition("://")[2] != self.headers.get("Host") or self.headers.get("Sec-Fetch-Site") not in (

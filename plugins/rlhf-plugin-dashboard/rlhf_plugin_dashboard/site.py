@@ -114,13 +114,13 @@ class Site:
         from rlhf_plugin_report.read import read_page
         from rlhf_plugin_report.stored import open_run
 
-        known = set(self.names())
-        wanted = [name for name in query.get("run", []) if name in known][:MOST_OF_REPORT]
+        names = set(self.names())
+        wanted = [name for name in query.get("run", []) if name in names][:MOST_OF_REPORT]
         if not wanted:
             return text("no run of this dashboard was named", 404)
         try:
-            found = [open_run(str(self._heads[name].path)) for name in wanted]
-            page = render(read_page(found, ROLLOUTS))
+            runs = [open_run(str(self._heads[name].path)) for name in wanted]
+            page = render(read_page(runs, ROLLOUTS))
         except RlhfError as error:
             return text(str(error), 409)
         return Answer(page.encode(), "text/html", policy=REPORT_POLICY)

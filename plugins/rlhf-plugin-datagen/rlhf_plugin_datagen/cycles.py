@@ -49,7 +49,6 @@ class Flywheel:
             write_json(self.results, {"trainings": []})
 
     def pairs_file(self, name: str) -> Path:
-        """Pairs that a training uses."""
         return self.folder / f"{name}.jsonl"
 
     def run(self) -> dict[str, Any]:
@@ -67,7 +66,6 @@ class Flywheel:
         return {**self.options, "run_dir": str(self.folder), "trainings": with_changes(rows)}
 
     def trainings(self, cycle: int) -> list[Training]:
-        """The reward models of one cycle."""
         share = f"{self.options['keep']:.0%}"
         if cycle == 0:
             return [Training("cycle0", 0, "all pairs")]
@@ -133,10 +131,10 @@ class Flywheel:
         return scored(self.registry, str(run / "final"), None, (), self.read(name), self.options["seed"])
 
     def read(self, name: str) -> list[PreferencePair]:
-        from rlhf_plugin_datagen.outside import open_datasets, own_name
+        from rlhf_plugin_datagen.outside import bare_name, open_datasets
 
         datasets = open_datasets(self.registry, str(self.pairs_file(name)), heldout_fraction=0.0)
-        return [own_name(datasets, pair) for pair in datasets.pairs("train")]
+        return [bare_name(datasets, pair) for pair in datasets.pairs("train")]
 
 
 def split_settings(settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -161,7 +159,6 @@ def check_enough(train: Sequence[Any], heldout: Sequence[Any], options: dict[str
 
 
 def train(arguments: Sequence[str]) -> None:
-    """`rlhf train` in a process of its own."""
     from rlhf_core.config import RlhfError, UserError
 
     click.echo(f"rlhf train {' '.join(arguments)}", err=True)

@@ -56,7 +56,7 @@ def filter_pairs(
     """
     from rlhf_core.cli import check_output, emit_json, open_registry
     from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
-    from rlhf_plugin_datagen.outside import open_datasets, own_name
+    from rlhf_plugin_datagen.outside import bare_name, open_datasets
 
     registry = open_registry()
     check_output(output)
@@ -68,7 +68,7 @@ def filter_pairs(
         margins = scored(registry, folder, name, settings, pairs, seed)
     kept_rows = top(confidences(margins, pairs, by, seed), keep, strata)
     columns = [{} if stratify is None else {stratify: s} for s in strata]
-    write_rows(output, [row_of(own_name(datasets, pairs[i]), margins[i], columns[i]) for i in kept_rows])
+    write_rows(output, [row_of(bare_name(datasets, pairs[i]), margins[i], columns[i]) for i in kept_rows])
     result = {
         "output": str(output),
         "by": by,
@@ -81,8 +81,8 @@ def filter_pairs(
 
 
 def counts_by_stratum(strata: Sequence[str], kept_rows: Sequence[int]) -> dict[str, dict[str, int]]:
-    kept = Counter(strata[i] for i in kept_rows)
-    return {stratum: {"all": count, "kept": kept[stratum]} for stratum, count in Counter(strata).items()}
+    counts = Counter(strata[i] for i in kept_rows)
+    return {stratum: {"all": count, "kept": counts[stratum]} for stratum, count in Counter(strata).items()}
 
 
 def scored(
@@ -139,12 +139,12 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    kept, total = result["kept"], result["all"]
-    click.echo(f"kept {kept['pairs']} of {total['pairs']} pairs by {result['by']} margin, in {result['output']}")
-    if kept["mean_abs_margin"] is not None:
+    chosen, total = result["kept"], result["all"]
+    click.echo(f"kept {chosen['pairs']} of {total['pairs']} pairs by {result['by']} margin, in {result['output']}")
+    if chosen["mean_abs_margin"] is not None:
         click.echo(
-            f"mean |margin| {kept['mean_abs_margin']:.3f} (of all {total['mean_abs_margin']:.3f}); the model "
-            f"denies the label of {kept['label_denied']:.1%} (of all {total['label_denied']:.1%})"
+            f"mean |margin| {chosen['mean_abs_margin']:.3f} (of all {total['mean_abs_margin']:.3f}); the model "
+            f"denies the label of {chosen['label_denied']:.1%} (of all {total['label_denied']:.1%})"
         )
     if result["unscored"] and result["by"] != "random":
         click.echo(f"{result['unscored']} pairs have no score and are not kept")

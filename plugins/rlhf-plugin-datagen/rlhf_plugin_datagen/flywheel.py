@@ -66,7 +66,6 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """The table of cycles."""
     from rlhf_core.cli import table
 
     table(

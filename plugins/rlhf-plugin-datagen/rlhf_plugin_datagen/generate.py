@@ -9,7 +9,7 @@ import click
 
 from rlhf_core.cli import OpenGroup
 
-OWN = ("generate", "filter", "pairs", "flywheel")
+COMMANDS = ("generate", "filter", "pairs", "flywheel")
 """Commands of `rlhf data` that are no kind of data."""
 
 
@@ -28,7 +28,7 @@ class Generate(click.Command):
 
 def brought(kind: str, parent: click.Context | None) -> click.Command | None:
     group: Any = parent.command if parent else None
-    if parent is None or not isinstance(group, OpenGroup) or kind in OWN or group.has_own(parent, kind):
+    if parent is None or not isinstance(group, OpenGroup) or kind in COMMANDS or group.has_own(parent, kind):
         return None
     return group.get_command(parent, kind)
 

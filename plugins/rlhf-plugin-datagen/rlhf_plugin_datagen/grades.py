@@ -49,7 +49,6 @@ def responses(items: Sequence[Item], generator: Meter, settings: Settings) -> tu
 
 
 def grade_request(item: Item, text: str, settings: Settings) -> JudgeRequest:
-    """The judge's question about one response."""
     sample = Sample(Prompt(item.id, item.prompt), text)
     return JudgeRequest(
         f"{item.id}#grade", question(shown(sample)), system_text(settings.rubric), settings.judge_tokens

@@ -66,7 +66,6 @@ class Kind:
 
 
 def response_request(item: Item, request_id: str, index: int, settings: Settings) -> JudgeRequest:
-    """The request for response number ``index`` to an item's prompt."""
     return JudgeRequest(
         request_id,
         item.prompt,
@@ -82,7 +81,6 @@ def was_cut(reply: JudgeReply, settings: Settings) -> bool:
 
 
 def question(*texts: str) -> tuple[Message, ...]:
-    """One user turn of several pieces."""
     return ({"role": "user", "content": "\n\n".join(texts)},)
 
 

@@ -54,7 +54,6 @@ class Job:
 
 
 def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, Any]) -> Job:
-    """Read and check the options."""
     check_kind_and_judge(registry, kind, options)
     settings = Settings(
         principles=read_constitution(options["constitution"]),

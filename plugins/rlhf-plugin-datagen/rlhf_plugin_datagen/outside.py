@@ -11,10 +11,9 @@ from rlhf_core.data import Datasets, PreferencePair
 
 
 def open_datasets(registry: Registry, name: str, seed: int = 0, **settings: Any) -> Datasets:
-    """A data set by its command-line spelling."""
     return context_of(registry, seed=seed, dataset={"name": name, **settings}).datasets
 
 
-def own_name(datasets: Datasets, pair: PreferencePair) -> PreferencePair:
+def bare_name(datasets: Datasets, pair: PreferencePair) -> PreferencePair:
     """The pair under its own id, where a single source makes its label superfluous."""
     return replace(pair, id=datasets.sources[0].own_id(pair.id)) if len(datasets.sources) == 1 else pair

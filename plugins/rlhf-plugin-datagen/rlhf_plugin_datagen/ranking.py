@@ -159,6 +159,5 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """How many pairs there are, and why not more."""
     counted = "".join(f"; {count} {why.replace('_', ' ')}" for why, count in result["left_out"].items())
     click.echo(f"{result['pairs']} pairs from {result['prompts']} prompts{counted}, in {result['output']}")

@@ -1,8 +1,5 @@
-"""Rows that are written once: appended, made durable, and found again after kill -9.
-
-``OUT`` has the rows; ``OUT.left_out.jsonl`` what was made and cannot be used, with its reason; ``OUT.settings.json``
-what decided them. An item is in exactly one of the first two, or still to be made.
-"""
+"""Rows that are written once, durably: ``OUT``; ``OUT.left_out.jsonl`` with what cannot be used, and why; and
+``OUT.settings.json``. An item is in one of the first two, or still to be made."""
 
 from __future__ import annotations
 
@@ -34,9 +31,9 @@ class Store:
                 f"another process is writing '{path}'", fix="wait for it, or choose another --output"
             ) from error
         check_settings(path, settings)
-        self.rows, self.left_out = read_whole(path), read_whole(self.left_out_path)
+        self.rows, self.left_out = read_complete(path), read_complete(self.left_out_path)
         self.done = ids_of([*self.rows, *self.left_out], path)
-        self._files = [JsonlFile(p, whole_bytes(p)) for p in (path, self.left_out_path)]
+        self._files = [JsonlFile(p, complete_bytes(p)) for p in (path, self.left_out_path)]
 
     def write(self, rows: Sequence[Mapping[str, Any]], left_out: Sequence[Mapping[str, Any]]) -> None:
         """Append rows; durable when this returns."""
@@ -49,7 +46,6 @@ class Store:
         self.done |= {str(r["id"]): r for r in (*rows, *left_out)}
 
     def close(self) -> None:
-        """Let others write; idempotent."""
         for file in self._files:
             file.close()
         if not self.left_out and not self._lock.closed:
@@ -57,17 +53,17 @@ class Store:
         self._lock.close()
 
 
-def whole_bytes(path: Path) -> int:
+def complete_bytes(path: Path) -> int:
     """Length up to the last line end: what comes after is a line that a killed process left torn."""
     return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
 
 
-def read_whole(path: Path) -> list[dict[str, Any]]:
+def read_complete(path: Path) -> list[dict[str, Any]]:
     """Rows but for a torn last line."""
-    if not whole_bytes(path):
+    if not complete_bytes(path):
         return []
     with path.open("rb+") as file:
-        file.truncate(whole_bytes(path))
+        file.truncate(complete_bytes(path))
     return [dict(row) for row in read_rows(str(path)).rows]
 
 

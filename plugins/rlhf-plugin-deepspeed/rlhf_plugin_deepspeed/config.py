@@ -33,11 +33,10 @@ class DeepSpeedConfig(ComponentConfig):
 
     @property
     def planned_as(self) -> str:
-        """The layout of the memory plan."""
-        whole = f"zero{self.stage}"
+        name = f"zero{self.stage}"
         if not self.offload:
-            return whole
-        return f"{whole}_offload" if self.stage < 3 or self.offload_weights else f"{whole}_offload_moments"
+            return name
+        return f"{name}_offload" if self.stage < 3 or self.offload_weights else f"{name}_offload_moments"
 
     @staticmethod
     def lacks() -> str:

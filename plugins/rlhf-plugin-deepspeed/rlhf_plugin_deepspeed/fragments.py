@@ -1,8 +1,5 @@
-"""Which elements of each parameter a rank steps, and where DeepSpeed keeps their moments and gradients.
-
-Stages 1 and 2 lay the parameters of a group end to end and cut that into one piece per rank, so that a rank has some
-parameters whole, parts of two, and nothing of the others. Stage 3 cuts every parameter into one piece per rank.
-"""
+"""Which elements of each parameter a rank steps: stages 1 and 2 cut a group's parameters, laid end to end, into a piece
+per rank; stage 3 cuts every parameter."""
 
 from __future__ import annotations
 
@@ -59,8 +56,8 @@ def flat_fragments(module: torch.nn.Module, plan: OptimizerPlan, zero: Any, rank
             parameter = parameters[name]
             start = min(max(low - begin, 0), parameter.numel())
             stop = max(min(high - begin, parameter.numel()), start)
-            place = max(begin - low, 0)
-            rows.append(Fragment(name, tuple(parameter.shape), number, number, start, stop, place))
+            offset = max(begin - low, 0)
+            rows.append(Fragment(name, tuple(parameter.shape), number, number, start, stop, offset))
     return Fragments(rows, list(zero.single_partition_of_fp32_groups), list(range(len(plan.groups))))
 
 

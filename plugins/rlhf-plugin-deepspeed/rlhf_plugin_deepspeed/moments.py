@@ -29,14 +29,14 @@ def moments_by_rows(inner: torch.optim.Optimizer, fragments: Fragments, strategy
     mesh = init_device_mesh(strategy.device.type, (strategy.world_size,))
     rows: dict[int, dict[str, Any]] = {}
     for number, fragment in enumerate(fragments.of):
-        held = inner.state.get(fragments.stepped[fragment.flat])
-        if held:
-            moments = {key: _by_rows(_gather_moments(held[key], fragment, strategy), mesh) for key in MOMENTS}
-            rows[number] = {"step": held["step"].detach().clone(), **moments}
+        state = inner.state.get(fragments.stepped[fragment.flat])
+        if state:
+            moments = {key: _by_rows(_gather_moments(state[key], fragment, strategy), mesh) for key in MOMENTS}
+            rows[number] = {"step": state["step"].detach().clone(), **moments}
     groups: list[dict[str, Any]] = []
     for number, group in enumerate(inner.param_groups):
-        places = [n for n, fragment in enumerate(fragments.of) if fragment.group == number]
-        groups.append({**{k: v for k, v in group.items() if k not in NOT_SAVED}, "params": places})
+        members = [n for n, fragment in enumerate(fragments.of) if fragment.group == number]
+        groups.append({**{k: v for k, v in group.items() if k not in NOT_SAVED}, "params": members})
     return {"state": rows, "param_groups": groups}
 
 
@@ -62,32 +62,32 @@ def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments:
         if flat not in inner.state:
             inner.state[flat] = {"step": row["step"].clone(), **{key: torch.zeros_like(flat) for key in MOMENTS}}
         for key in MOMENTS:
-            whole = row[key].full_tensor() if isinstance(row[key], DTensor) else row[key]
-            if tuple(whole.shape) != fragment.shape:
+            full = row[key].full_tensor() if isinstance(row[key], DTensor) else row[key]
+            if tuple(full.shape) != fragment.shape:
                 raise PluginError(
-                    f"the checkpoint's moments of '{fragment.name}' have the shape {list(whole.shape)}, "
+                    f"the checkpoint's moments of '{fragment.name}' have the shape {list(full.shape)}, "
                     f"not {list(fragment.shape)}",
                     why="another strategy wrote them in parts of its own",
                     fix="resume with the strategy that the run was started with",
                 )
             count = fragment.stop - fragment.start
-            part = whole.reshape(-1)[fragment.start : fragment.stop]
+            part = full.reshape(-1)[fragment.start : fragment.stop]
             inner.state[flat][key][fragment.offset : fragment.offset + count].copy_(part)
 
 
 def _gather_moments(flat: torch.Tensor, fragment: Fragment, strategy: Zero) -> torch.Tensor:
-    whole = torch.zeros(fragment.numel, dtype=flat.dtype, device=strategy.device)
+    full = torch.zeros(fragment.numel, dtype=flat.dtype, device=strategy.device)
     count = fragment.stop - fragment.start
-    whole[fragment.start : fragment.stop] = flat[fragment.offset : fragment.offset + count]
+    full[fragment.start : fragment.stop] = flat[fragment.offset : fragment.offset + count]
     if strategy.world_size > 1:
-        dist.all_reduce(whole)
-    return whole.view(fragment.shape)
+        dist.all_reduce(full)
+    return full.view(fragment.shape)
 
 
-def _by_rows(whole: torch.Tensor, mesh: DeviceMesh, device: torch.device | None = None) -> torch.Tensor:
+def _by_rows(full: torch.Tensor, mesh: DeviceMesh, device: torch.device | None = None) -> torch.Tensor:
     """This rank's rows of it; of one on the meta device their place, without values. A single number stays as it is."""
-    if whole.ndim == 0:
-        return whole if device is None else torch.empty((), device=device)
-    shape, offset = compute_local_shape_and_global_offset(whole.shape, mesh, [Shard(0)])
-    rows = whole[offset[0] : offset[0] + shape[0]].clone() if device is None else torch.empty(shape, device=device)
-    return DTensor.from_local(rows, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride())
+    if full.ndim == 0:
+        return full if device is None else torch.empty((), device=device)
+    shape, offset = compute_local_shape_and_global_offset(full.shape, mesh, [Shard(0)])
+    rows = full[offset[0] : offset[0] + shape[0]].clone() if device is None else torch.empty(shape, device=device)
+    return DTensor.from_local(rows, mesh, [Shard(0)], run_check=False, shape=full.shape, stride=full.stride())

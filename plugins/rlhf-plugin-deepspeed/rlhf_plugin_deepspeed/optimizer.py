@@ -115,7 +115,6 @@ class ZeroOptimizer:
             tensor.grad = None
 
     def _put_back(self, *_: Any) -> None:
-        """Buffers that DeepSpeed goes on using."""
         for tensor, gradient in self._idle:
             tensor.grad = gradient
         self._idle = []

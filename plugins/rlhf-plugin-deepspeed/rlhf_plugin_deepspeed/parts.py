@@ -1,7 +1,4 @@
-"""Stage 3: each rank reads its part of a weight from disk, and DeepSpeed takes it as divided already.
-
-DeepSpeed's own way is to have a weight whole on every rank, to broadcast it, and to keep a part.
-"""
+"""Stage 3: each rank reads its part of a weight from disk, where DeepSpeed's own way has it whole on every rank."""
 
 from __future__ import annotations
 

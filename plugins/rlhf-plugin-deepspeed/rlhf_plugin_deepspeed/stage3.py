@@ -1,7 +1,4 @@
-"""Stage 3: weights are divided too, and a decoder layer is whole only while it is called.
-
-A module may come without weights: each rank reads its part of them before DeepSpeed sees it.
-"""
+"""Stage 3: weights are divided too (or read by parts), and a decoder layer is whole only while it is called."""
 
 from __future__ import annotations
 
@@ -137,7 +134,6 @@ class LayerHooks:
             self.offload._register_deepspeed_module(layer, [number])  # by which it knows those whose backward runs
 
     def remove(self) -> None:
-        """Calls of layers do nothing besides."""
         for hook in (*self.offload.forward_hooks, *self.offload.backward_hooks):
             hook.remove()
         self.offload.forward_hooks.clear()

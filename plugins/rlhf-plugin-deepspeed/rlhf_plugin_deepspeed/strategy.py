@@ -119,6 +119,5 @@ class Zero(OnRanks):
         optimizer.load_state_dict(state)
 
     def close(self) -> None:
-        """Leave the process group."""
         super().close()
         forget_ranks(self.deepspeed)

@@ -1,8 +1,4 @@
-"""Everything that was proposed, on disk as soon as it is known; the best of it is the archive.
-
-Two append-only files are all there is to restore: ``proposals.jsonl`` (what was asked and answered) and
-``verdicts.jsonl``. A killed process loses at most the line that it was writing.
-"""
+"""Everything that was proposed, on disk at once: ``proposals.jsonl`` and ``verdicts.jsonl``, appended to."""
 
 from __future__ import annotations
 
@@ -132,7 +128,6 @@ class Journal:
 
     @property
     def seconds(self) -> float:
-        """Clock time of all finished rounds."""
         return sum(float(r["seconds"]) for r in self.rounds)
 
     def close(self) -> None:

@@ -38,13 +38,11 @@ class LeftBehindConfig(VerifierConfig):
         announce(self.sandbox)
 
     def conditions(self) -> dict[str, str]:
-        """How programs are isolated."""
         from rlhf_plugin_code.preflight import isolation
 
         return {"isolation": isolation(self.sandbox)}
 
     def checker(self) -> Any:
-        """The function that judges a value."""
         raise NotImplementedError
 
     @property
@@ -71,7 +69,6 @@ class ConstructionConfig(LeftBehindConfig):
     """The file that holds ``check(value)``; the value is plain JSON data."""
 
     def checker(self) -> Any:
-        """The function that judges a value."""
         from rlhf_plugin_discover.verifier import load_check
 
         return load_check(self.check)
@@ -89,7 +86,6 @@ class KissingConfig(LeftBehindConfig):
     """Of the space; above 15 valid sets may be larger than the check looks at."""
 
     def checker(self) -> Any:
-        """The exact check."""
         from rlhf_plugin_discover.verifier import kissing_check
 
         return kissing_check(self.dimensions)

@@ -67,7 +67,6 @@ IMPROVE = "Propose a program with a higher score: extend the construction, or fi
 
 
 def verdict_text(verdict: Verdict, unit: str, max_characters: int) -> str:
-    """The exact verdict, in words."""
     if wrong := verdict.wrong:
         error = wrong if len(wrong) <= max_characters else wrong[:max_characters] + " [cut]"
         score = f" Its score is {verdict.worth:g} {unit}." if verdict.valid else ""

@@ -60,7 +60,6 @@ def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any
 
 
 def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverConfig:
-    """The configuration."""
     from rlhf_core.config import ConfigError
     from rlhf_plugin_discover.config import DiscoverConfig
 

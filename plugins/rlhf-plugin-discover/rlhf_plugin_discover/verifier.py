@@ -95,8 +95,6 @@ def left_behind(ended: Ended, timeout_s: float, output_kb: int) -> tuple[Any, st
 
 
 def kissing_check(dimensions: int) -> Check:
-    """The number of vectors of a kissing configuration."""
-
     def check(points: Any) -> float:
         checked = check_kissing(points, dimensions)
         if not checked.valid:
@@ -107,7 +105,6 @@ def kissing_check(dimensions: int) -> Check:
 
 
 def load_check(file: str) -> Check:
-    """``check`` of a Python file."""
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(

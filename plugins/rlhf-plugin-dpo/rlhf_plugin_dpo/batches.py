@@ -30,9 +30,9 @@ def reference_by_rank(items: Sequence[PairItem], chosen: Sequence[float], reject
     refs = [(float(i.chosen.ref or 0.0), float(i.rejected.ref or 0.0)) for i in items]
     by_reference = np.argsort([ref[0] - ref[1] for ref in refs], kind="stable")
     matched = list(items)
-    for place, partner in zip(by_policy, by_reference):
-        item = items[place]
-        matched[place] = replace(item.with_refs(*refs[partner]), right=ahead(item, chosen, rejected, place))
+    for row, partner in zip(by_policy, by_reference):
+        item = items[row]
+        matched[row] = replace(item.with_refs(*refs[partner]), right=ahead(item, chosen, rejected, row))
     return matched
 
 
@@ -41,9 +41,9 @@ def sides_by_rank(items: Sequence[PairItem], chosen: Sequence[float], rejected: 
     by_chosen = np.argsort([c - (i.chosen.ref or 0.0) for c, i in zip(chosen, items)], kind="stable")
     by_rejected = np.argsort([r - (i.rejected.ref or 0.0) for r, i in zip(rejected, items)], kind="stable")
     matched = list(items)
-    for place, partner in zip(by_chosen, by_rejected):
-        right = ahead(items[place], chosen, rejected, place)
-        matched[place] = replace(items[place], rejected=items[partner].rejected, right=right)
+    for row, partner in zip(by_chosen, by_rejected):
+        right = ahead(items[row], chosen, rejected, row)
+        matched[row] = replace(items[row], rejected=items[partner].rejected, right=right)
     return matched
 
 

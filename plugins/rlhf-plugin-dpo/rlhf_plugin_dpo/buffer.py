@@ -21,7 +21,6 @@ class PairBuffer:
 
     @property
     def items(self) -> list[PairItem]:
-        """All pairs, oldest first."""
         return [item for items in self.iterations for item in items]
 
     def add(self, items: Sequence[PairItem]) -> None:
@@ -30,11 +29,11 @@ class PairBuffer:
         if self.window is not None:
             self.iterations = self.iterations[-self.window :]
 
-    def draw(self, count: int, place: int, key: Sequence[int]) -> list[PairItem]:
+    def draw(self, count: int, batch: int, key: Sequence[int]) -> list[PairItem]:
         """One update's pairs: fresh seeded permutations of the buffer, one after the other, cut into batches."""
         items = self.items
         size = min(count, len(items))
-        draws = range(place * size, (place + 1) * size)
+        draws = range(batch * size, (batch + 1) * size)
         orders = {
             epoch: np.random.default_rng([*key, epoch]).permutation(len(items))
             for epoch in {draw // len(items) for draw in draws}

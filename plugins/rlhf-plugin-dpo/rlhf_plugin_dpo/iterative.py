@@ -1,7 +1,4 @@
-"""The loop of `rlhf train --algo iterative_dpo`: rollouts, scores, pairs, updates, and again.
-
-A step of the session is one rollout batch or one update, so a run can be saved and resumed between any two of them.
-"""
+"""The loop of `rlhf train --algo iterative_dpo`; a step is one rollout batch or one update."""
 
 from __future__ import annotations
 
@@ -101,17 +98,17 @@ class IterativeTrainer(RolloutTrainer):
 
     def step(self, step: int) -> None:
         """One rollout batch, or one update; the last of an iteration also ends it."""
-        iteration, place = divmod(step - 1, self.steps_per_iteration)
+        iteration, stage = divmod(step - 1, self.steps_per_iteration)
         self.timer.seconds = {}
-        if place < self.config.rollout_batches:
+        if stage < self.config.rollout_batches:
             metrics = self._collect(step, iteration + 1)
-            if place == self.config.rollout_batches - 1:
+            if stage == self.config.rollout_batches - 1:
                 self.buffer.add(self.pending)
                 self.pending = []
         else:
-            metrics = self._update(step, iteration, place - self.config.rollout_batches)
+            metrics = self._update(step, iteration, stage - self.config.rollout_batches)
         self.session.metrics.log_step(step, {"iteration": iteration + 1.0, **metrics}, self.timer.seconds)
-        if place == self.steps_per_iteration - 1:
+        if stage == self.steps_per_iteration - 1:
             self._end_iteration(step, iteration + 1)
 
     def _collect(self, step: int, iteration: int) -> dict[str, float]:
@@ -196,12 +193,12 @@ class IterativeTrainer(RolloutTrainer):
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
 
-    def _update(self, step: int, iteration: int, place: int) -> dict[str, float]:
+    def _update(self, step: int, iteration: int, update: int) -> dict[str, float]:
         """One update on pairs of the buffer, of which each rank is sent its own; none if there are no pairs at all."""
         config, learner = self.config, self.parts.learner
-        number = iteration * config.updates + place + 1
+        number = iteration * config.updates + update + 1
         scale = beta_scale(config.beta_schedule, number, config.steps * config.updates)
-        batch = scaled_by(self.buffer.draw(config.pair_batch_size, place, (self.ctx.seed, iteration)), config, scale)
+        batch = scaled_by(self.buffer.draw(config.pair_batch_size, update, (self.ctx.seed, iteration)), config, scale)
         dealt = deal(self.strategy, batch)
         if not dealt.size:
             self.session.counts["updates_without_pairs"] += 1

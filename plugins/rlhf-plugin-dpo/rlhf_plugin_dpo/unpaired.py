@@ -138,14 +138,14 @@ def mismatched_sides(sides: Sequence[Side], limit: int, seed: int) -> list[Side]
     order of the rows it would always be a desirable one."""
     order = np.random.default_rng(seed).permutation(len(sides)).tolist()
     following: dict[int, int] = {}  # place in the order -> next place with another prompt; twice around the circle
-    for place in reversed(range(2 * len(order))):
-        here, after = place % len(order), (place + 1) % len(order)
+    for position in reversed(range(2 * len(order))):
+        here, after = position % len(order), (position + 1) % len(order)
         differs = sides[order[here]].prompt_ids != sides[order[after]].prompt_ids
         following[here] = after if differs else following.get(after, here)
     mismatched: dict[int, Side] = {}
-    for place, n in enumerate(order):
+    for position, n in enumerate(order):
         prompt = sides[n].prompt_ids
-        ids = sides[order[following[place]]].completion_ids[: max(1, limit - len(prompt))]
+        ids = sides[order[following[position]]].completion_ids[: max(1, limit - len(prompt))]
         mismatched[n] = Side(prompt, ids, len(ids))
     return [mismatched[n] for n in range(len(sides))]
 

@@ -54,18 +54,18 @@ class Answers:
             portions.append([[n] for n in good] if self.stateless else [good] if good else [])
         for turn in range(max(map(len, portions), default=0)):
             rows = [n for n, parts in enumerate(portions) if len(parts) > turn and not calling[n][0].ended]
-            asked = [(calling[n][0], [calling[n][1][i] for i in portions[n][turn]]) for n in rows]
-            for n, answered in zip(rows, self._portion(asked, version), strict=True):
+            portion = [(calling[n][0], [calling[n][1][i] for i in portions[n][turn]]) for n in rows]
+            for n, answered in zip(rows, self._portion(portion, version), strict=True):
                 for i, one in zip(portions[n][turn], answered, strict=True):
                     results[n][i] = one
         skipped = (ToolResult("Error: the episode was over before this call", TurnStatus.ERROR), 0.0)
         return [[skipped if one is None else one for one in row] for row in results]
 
-    def _portion(self, asked: Sequence[tuple[Episode, list[ToolCall]]], version: int) -> list[list[Answered]]:
-        messages = [{"op": "step", "calls": [_call_json(call) for call in calls]} for _, calls in asked]
-        replies = self._asked([episode for episode, _ in asked], messages, version)
+    def _portion(self, calling: Sequence[tuple[Episode, list[ToolCall]]], version: int) -> list[list[Answered]]:
+        messages = [{"op": "step", "calls": [_call_json(call) for call in calls]} for _, calls in calling]
+        replies = self._replies([episode for episode, _ in calling], messages, version)
         rows: list[list[Answered]] = []
-        for (episode, calls), reply in zip(asked, replies, strict=True):
+        for (episode, calls), reply in zip(calling, replies, strict=True):
             if reply.status is not TurnStatus.OK:
                 rows.append(self._failed(episode, reply, len(calls)))
                 continue
@@ -87,7 +87,7 @@ class Answers:
         if not self.responds or not silent:
             return [(None, 0.0)] * len(silent)
         messages = [{"op": "respond", "text": text} for _, text in silent]
-        replies = self._asked([episode for episode, _ in silent], messages, version)
+        replies = self._replies([episode for episode, _ in silent], messages, version)
         rows: list[tuple[ToolResult | None, float]] = []
         for (episode, _), reply in zip(silent, replies, strict=True):
             if reply.status is not TurnStatus.OK:
@@ -101,11 +101,11 @@ class Answers:
 
     def scores(self, episodes: Sequence[Episode], rollouts: Sequence[Rollout], version: int) -> list[Score | None]:
         """The environment's score of each episode; a missing one for what it broke, None where it has none."""
-        asked = [n for n, episode in enumerate(episodes) if episode.failure is None and self.has_score]
-        samples = [rollouts[n].sample(episodes[n].prompt) for n in asked]
+        scored = [n for n, episode in enumerate(episodes) if episode.failure is None and self.has_score]
+        samples = [rollouts[n].sample(episodes[n].prompt) for n in scored]
         messages = [{"op": "score", "sample": _untimed(sample)} for sample in samples]
-        replies = self._asked([episodes[n] for n in asked], messages, version)
-        for n, reply in zip(asked, replies, strict=True):
+        replies = self._replies([episodes[n] for n in scored], messages, version)
+        for n, reply in zip(scored, replies, strict=True):
             if reply.status is not TurnStatus.OK:
                 self._break(episodes[n], reply)
             elif reply.value is not None:
@@ -118,7 +118,7 @@ class Answers:
         episode.failure = Score.failed(status, reply.detail)
         episode.end(reply.status.value)
 
-    def _asked(self, episodes: Sequence[Episode], messages: Sequence[Mapping[str, Any]], version: int) -> list[Reply]:
+    def _replies(self, episodes: Sequence[Episode], messages: Sequence[Mapping[str, Any]], version: int) -> list[Reply]:
         """One reply each: as it is kept, or from the environment, and then it is kept."""
         replies: dict[int, Reply] = {}
         keys: dict[int, str] = {}
@@ -126,10 +126,10 @@ class Answers:
             name = episode_key(version, episode.prompt.id, episode.index, episode.seed)
             keys[n] = f"{name}/{message['op']}{episode.asked}/{digest(message)}"
             episode.asked += 1
-            kept = self.journal.kept(keys[n])
-            if kept is not None and "answer" in kept:
-                replies[n] = _reply(kept["answer"])
-            elif kept is not None and not self.pure and message["op"] != "score":
+            row = self.journal.kept(keys[n])
+            if row is not None and "answer" in row:
+                replies[n] = _reply(row["answer"])
+            elif row is not None and not self.pure and message["op"] != "score":
                 replies[n] = Reply(status=TurnStatus.ERROR, detail=INTERRUPTED.content)
         missing = [n for n in range(len(episodes)) if n not in replies]
         replies |= zip(missing, self._ready([episodes[n] for n in missing]), strict=True)
@@ -139,8 +139,8 @@ class Answers:
                 self._break(episodes[n], replies[n])
         for n in live if not self.pure else ():
             self.journal.begin(keys[n])
-        asked = [(episodes[n].process, messages[n], self._limit(episodes[n])) for n in live]
-        for n, reply in zip(live, self.host.ask(asked), strict=True):
+        requests = [(episodes[n].process, messages[n], self._limit(episodes[n])) for n in live]
+        for n, reply in zip(live, self.host.ask(requests), strict=True):
             if reply.status is TurnStatus.TIMEOUT and self._limit(episodes[n]) < self.config.call_timeout_s:
                 most = f"{self.config.episode_timeout_s:g} s of an episode (agent.episode_timeout_s)"
                 reply = replace(reply, detail=f"{self.label} took more than the {most}")
@@ -148,7 +148,7 @@ class Answers:
             episodes[n].seconds += reply.seconds
             episodes[n].ready = reply.alive
             if reply.alive or episodes[n].ended != STOPPED:  # killed by us, which is no answer of the environment
-                self.journal.answer(keys[n], _kept(reply))
+                self.journal.answer(keys[n], _reply_row(reply))
         for n, episode in enumerate(episodes):
             if replies[n].status is TurnStatus.OK and messages[n]["op"] != "score":
                 episode.made.append((messages[n], replies[n].value))
@@ -170,8 +170,8 @@ class Answers:
         again = [n for n in fresh if episodes[n].ready and episodes[n].state is None and not self.stateless]
         for part in range(max((len(episodes[n].made) for n in again), default=0)):
             rows = [n for n in again if len(episodes[n].made) > part and replies[n].status is TurnStatus.OK]
-            asked = [(episodes[n].process, episodes[n].made[part][0], self.config.call_timeout_s) for n in rows]
-            for n, reply in zip(rows, self.host.ask(asked), strict=True):
+            requests = [(episodes[n].process, episodes[n].made[part][0], self.config.call_timeout_s) for n in rows]
+            for n, reply in zip(rows, self.host.ask(requests), strict=True):
                 same = reply.status is not TurnStatus.OK or reply.value == episodes[n].made[part][1]
                 replies[n] = reply if same else Reply(status=TurnStatus.ERROR, detail=NOT_PURE)
         return [replies[n] for n in range(len(episodes))]
@@ -189,11 +189,10 @@ class Answers:
         self.journal.close()
 
 
-def _refused(call: ToolCall, place: int, most: int) -> ToolResult | None:
-    """The result of a call that is not made."""
+def _refused(call: ToolCall, number: int, most: int) -> ToolResult | None:
     if not call.ok:
         return ToolResult(f"Error: {call.error}", TurnStatus.ERROR)
-    if place >= most:
+    if number >= most:
         return ToolResult(f"Error: a turn may hold {most} calls; this one was not made", TurnStatus.ERROR)
     return None
 
@@ -218,7 +217,7 @@ def _untimed(sample: Sample) -> dict[str, Any]:
     return {**row, "trajectory": [{**turn, "seconds": 0.0} for turn in row.get("trajectory", ())]}
 
 
-def _kept(reply: Reply) -> dict[str, Any]:
+def _reply_row(reply: Reply) -> dict[str, Any]:
     return {**asdict(reply), "status": reply.status.value}
 
 

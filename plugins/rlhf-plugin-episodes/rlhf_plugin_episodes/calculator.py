@@ -25,7 +25,6 @@ class Calculator:
     """Evaluates one expression."""
 
     def call(self, expression: str) -> str:
-        """Its value, as short as it can be written."""
         if len(expression) > 500:
             raise ToolError(f"the expression has {len(expression)} characters, at most 500 are allowed")
         try:

@@ -20,13 +20,9 @@ FROM = {"user": "human", "assistant": "gpt", "system": "system", "tool": "observ
 def to_row(
     messages: Sequence[Message], tools: Sequence[Tool] = (), form: Literal["openai", "sharegpt", "hermes"] = "openai"
 ) -> dict[str, Any]:
-    """A row that reads back as the same conversation with the same tools.
-
-    ``openai``: ``messages``, arguments as JSON text; ``sharegpt``: ``conversations`` with ``function_call`` and
-    ``observation``; ``hermes``: ``conversations`` with ``<tool_call>`` and ``<tool_response>``. ShareGPT and Hermes
-    have no place for the ids of calls, and ShareGPT none for text beside a call: it becomes a turn of its own, and
-    reasoning stands in the text, between ``<think>`` tags.
-    """
+    """A row that reads back as the same conversation with the same tools. ShareGPT and Hermes have no place for the ids
+    of calls, and ShareGPT none for text beside a call, which becomes a turn; reasoning stands between ``<think>``
+    tags."""
     row = openai_row(messages, tools)
     if form == "openai":
         return row

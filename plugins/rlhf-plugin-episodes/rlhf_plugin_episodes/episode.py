@@ -131,14 +131,13 @@ class Episode:
         self.turns += [replace(turn, span=(end, end)) for turn in turns]
 
     def end(self, why: str) -> None:
-        """The policy writes no more."""
         self.ended = self.ended or why
 
     def rollout(self, version: int) -> Rollout:
         """The episode as it was played; ``version`` sampled it unless its turns say which did."""
-        own = [] if self._contexts and self._contexts[0][0] == 0 else [(0, None)]
-        starts = [start for start, _ in (*own, *self._contexts)]
-        prompts = [ids for _, ids in (*own, *self._contexts)]
+        first = [] if self._contexts and self._contexts[0][0] == 0 else [(0, None)]
+        starts = [start for start, _ in (*first, *self._contexts)]
+        prompts = [ids for _, ids in (*first, *self._contexts)]
         spans = list(zip(starts, [*starts[1:], len(self._ids)]))
         ends = [*(start for start, _ in self._versions[1:]), len(self._ids)]
         versions = tuple(VersionSpan((start, end), which) for (start, which), end in zip(self._versions, ends))

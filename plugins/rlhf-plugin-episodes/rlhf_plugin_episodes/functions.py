@@ -32,17 +32,17 @@ def specs_in(file: str) -> list[Tool]:
 
 
 def _spec(node: ast.FunctionDef, file: str) -> Tool:
-    given = node.args
-    if given.vararg or given.kwarg or given.posonlyargs:
+    signature = node.args
+    if signature.vararg or signature.kwarg or signature.posonlyargs:
         raise ConfigError(
             f"function '{node.name}' takes arguments without names",
             where=f"{file}, line {node.lineno}",
             why="a call names every argument",
             fix="give it parameters with names, without * and /; a name that begins with _ is not a tool",
         )
-    optional = {a.arg for a in given.args[len(given.args) - len(given.defaults) :]}
-    optional |= {a.arg for a, default in zip(given.kwonlyargs, given.kw_defaults) if default is not None}
-    every = [*given.args, *given.kwonlyargs]
+    optional = {a.arg for a in signature.args[len(signature.args) - len(signature.defaults) :]}
+    optional |= {a.arg for a, default in zip(signature.kwonlyargs, signature.kw_defaults) if default is not None}
+    every = [*signature.args, *signature.kwonlyargs]
     spec = tool_spec(
         node.name,
         (ast.get_docstring(node) or node.name.replace("_", " ")).strip(),

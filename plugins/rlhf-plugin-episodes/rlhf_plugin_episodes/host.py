@@ -74,8 +74,8 @@ class EnvironmentHost:
         self._lock = threading.Lock()
         # A process dies with the thread that started it, so that one thread lives as long as the host.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="environment")
-        self._held: dict[str, Any] = {}
-        self._finalizer = weakref.finalize(self, _stop, self._held, self._thread)
+        self._opened: dict[str, Any] = {}
+        self._finalizer = weakref.finalize(self, _stop, self._opened, self._thread)
         try:
             self._thread.submit(self._start).result()
         except BaseException:
@@ -222,7 +222,7 @@ class EnvironmentHost:
                 pass_fds=(theirs.fileno(),),
                 env={**without_secrets(os.environ, self.spec.get("secrets", ())), "OMP_NUM_THREADS": "1"},
             )
-        self._held.update(process=process, control=ours, stderr=stderr)
+        self._opened.update(process=process, control=ours, stderr=stderr)
         ours.settimeout(self.start_timeout_s)
         try:
             ours.sendall(pack(self.spec))
@@ -241,7 +241,7 @@ class EnvironmentHost:
 
     def _control(self, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
         with self._lock:
-            control = self._held["control"]
+            control = self._opened["control"]
             control.settimeout(self.start_timeout_s)
             control.sendall(pack(message))
             return self._read()
@@ -249,7 +249,7 @@ class EnvironmentHost:
     def _read(self) -> tuple[dict[str, Any], list[int]]:
         data, descriptors = b"", list[int]()
         while not data.endswith(b"\n"):
-            chunk, received, _, _ = socket.recv_fds(self._held["control"], 1 << 16, 1)
+            chunk, received, _, _ = socket.recv_fds(self._opened["control"], 1 << 16, 1)
             if not chunk:
                 raise ConnectionResetError("the worker closed its channel")
             data, descriptors = data + chunk, descriptors + list(received)
@@ -266,14 +266,14 @@ def _how(code: int | None) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def _stop(held: dict[str, Any], thread: ThreadPoolExecutor) -> None:
-    process = held.pop("process", None)
+def _stop(opened: dict[str, Any], thread: ThreadPoolExecutor) -> None:
+    process = opened.pop("process", None)
     if process is not None:
         for pid in (*descendants(process.pid), process.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        held.pop("control").close()
-        held.pop("stderr").close()
+        opened.pop("control").close()
+        opened.pop("stderr").close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(EXIT_GRACE_S)
     thread.shutdown(wait=True)

@@ -1,8 +1,5 @@
-"""What environments answered, written down before it is used: a resumed episode repeats no side effect.
-
-Seeds and weights are the same after a resume, so that an interrupted episode writes the same calls again. Each call
-finds the answer that is kept under its episode, turn and content; only what was never answered is asked.
-"""
+"""What environments answered, written down before it is used: a resumed episode writes the same calls again and finds
+their answers by episode, turn and content, so that no side effect is repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class Journal:
     def __init__(self, folder: Path | None, rank: int = 0) -> None:
         self.folder = None if folder is None else folder / "episodes"
         self.rank = rank
-        self._kept: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, dict[str, Any]] = {}
         self._file: Any = None
         self._lock = threading.Lock()
         files = [file for file in self._files() if file.is_file()] if self.folder is not None else []
@@ -41,16 +38,16 @@ class Journal:
                 row = json.loads(line)
             except ValueError:  # the line that was being written when the process was killed
                 continue
-            self._kept.setdefault(row["key"], {}).update(row)
+            self._answers.setdefault(row["key"], {}).update(row)
 
     def _gather(self) -> None:
         """Make one current file of all, also after a kill within a checkpoint or a line."""
         previous, current = self._files()
-        write_text(current, "".join(json.dumps(row) + "\n" for row in self._kept.values()))
+        write_text(current, "".join(json.dumps(row) + "\n" for row in self._answers.values()))
         previous.unlink(missing_ok=True)
 
     def kept(self, key: str) -> Mapping[str, Any] | None:
-        return self._kept.pop(key, None)
+        return self._answers.pop(key, None)
 
     def begin(self, key: str) -> None:
         """Note that a call with a side effect is about to be made."""

@@ -175,8 +175,8 @@ class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
         else:
             ids, anew = self.formatter.encode(messages, tools), True
         if talk.read is None:
-            own = {_plain(m) for m in talk.prompt.messages}
-            new = [m for m in new if _plain(m) not in own]
+            of_prompt = {_plain(m) for m in talk.prompt.messages}
+            new = [m for m in new if _plain(m) not in of_prompt]
             if tuple(ids) == tuple(episode.group.token_ids):
                 return True
         if episode.was_told(ids, _turns(talk.pending, new), new_context=anew):
@@ -219,7 +219,7 @@ class _Programs:
         self._open: set[int] = set()
         self._left: set[int] = set()
         self._running = len(talks)
-        self._place = {id(talk): n for n, talk in enumerate(talks)}
+        self._order = {id(talk): n for n, talk in enumerate(talks)}
         self._threads = [Thread(target=self._play, args=(talk,), daemon=True) for talk in talks]
 
     def _play(self, talk: Conversation) -> None:
@@ -252,7 +252,7 @@ class _Programs:
             else:
                 asking.append(event)
         self._running = len(asking)
-        return sorted(asking, key=lambda talk: self._place[id(talk)])
+        return sorted(asking, key=lambda talk: self._order[id(talk)])
 
     def _give_up(self, asking: Sequence[Conversation]) -> None:
         """Leave behind the programs that have been at work for too long; Python cannot stop a thread."""
@@ -271,7 +271,7 @@ class _Programs:
                 self._running -= 1
 
     def __enter__(self) -> _Programs:
-        self._open = set(self._place)
+        self._open = set(self._order)
         for talk, thread in zip(self.talks, self._threads):
             talk.events = self._events
             thread.start()

@@ -44,10 +44,10 @@ class Turns:
             return self.engine.generate(requests, self.sampling, self.version)
         for episode, request in zip(episodes, requests, strict=True):
             self.stream.submit(episode, request)
-        taken: dict[Episode, Rollout] = {}
+        rollouts: dict[Episode, Rollout] = {}
         while self.stream.waiting:
-            taken |= self.take()
-        return [taken[episode] for episode in episodes]
+            rollouts |= self.take()
+        return [rollouts[episode] for episode in episodes]
 
     def take(self, steps: int | None = None) -> list[tuple[Episode, Rollout]]:
         """Turns of the stream that have ended."""
@@ -107,12 +107,12 @@ class _Asking:
     def __init__(self, agent: MultiTurnAgent, version: int) -> None:
         self.agent, self.version = agent, version
         self._threads = ThreadPoolExecutor(agent.config.workers, thread_name_prefix="episode")
-        self._asked: dict[Episode, Written] = {}
+        self._waiting: dict[Episode, Written] = {}
         self._answers: SimpleQueue[tuple[Episode, Future[Any]]] = SimpleQueue()
 
     @property
     def count(self) -> int:
-        return len(self._asked)
+        return len(self._waiting)
 
     def ask(self, episode: Episode, written: Written) -> None:
         answers, version = self.agent.answers, self.version
@@ -121,28 +121,28 @@ class _Asking:
             if written.calls
             else (lambda: answers.respond([(episode, written.text)], version)[0])
         )
-        self._asked[episode] = written
+        self._waiting[episode] = written
         self._threads.submit(work).add_done_callback(lambda future: self._answers.put((episode, future)))
 
     def answered(self, *, wait: bool) -> list[Episode]:
         """Episodes whose answers have come, and have been told to the policy; ``wait`` for one at least."""
-        told: list[Episode] = []
-        while self._asked and ((wait and not told) or not self._answers.empty()):
+        answered: list[Episode] = []
+        while self._waiting and ((wait and not answered) or not self._answers.empty()):
             episode, future = self._answers.get()  # an answer is late after its deadline, and then it is one as well
-            written, answer = self._asked.pop(episode), future.result()
+            written, answer = self._waiting.pop(episode), future.result()
             if written.calls:
                 self.agent.tell(episode, written.calls, answer)
             else:
                 self.agent.replied(episode, *answer)
-            told.append(episode)
-        return told
+            answered.append(episode)
+        return answered
 
     def __enter__(self) -> _Asking:
         return self
 
     def __exit__(self, *_: object) -> None:
         """After an error or Ctrl-C: what is still being asked is killed."""
-        for episode in self._asked:
+        for episode in self._waiting:
             episode.end(STOPPED)
             if episode.process.pid:
                 with contextlib.suppress(ProcessLookupError):

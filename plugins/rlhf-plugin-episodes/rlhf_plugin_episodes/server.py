@@ -1,8 +1,5 @@
-"""The processes of environments: one that builds the environment, and one forked from it for every episode.
-
-Nothing of an episode outlives its process, and killing one disturbs no other. The builder imports no torch unless the
-environment does; where it may not be forked (a library started threads), every episode starts an interpreter.
-"""
+"""The processes of environments: one that builds the environment (without torch unless it imports torch), and one
+forked from it, or started where a library has threads, for every episode."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ class ToolsEnvironment:
         return cls(built)
 
     def reset(self, prompt: Prompt, seed: int) -> None:
-        """Tools with a state begin afresh."""
         for tool in self.tools.values():
             if hasattr(tool, "reset"):
                 tool.reset()

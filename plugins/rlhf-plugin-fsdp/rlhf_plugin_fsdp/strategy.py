@@ -60,7 +60,6 @@ class Fsdp(OnRanks):
         return self.prepare(module)
 
     def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
-        """FSDP2 wraps nothing."""
         return module
 
     @contextlib.contextmanager
@@ -157,7 +156,6 @@ def initialise(module: torch.nn.Module) -> None:
 
 
 def _units(module: torch.nn.Module) -> list[FSDPModule]:
-    """The root, then its layers."""
     return [part for part in module.modules() if isinstance(part, FSDPModule)]
 
 

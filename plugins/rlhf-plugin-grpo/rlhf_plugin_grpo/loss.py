@@ -37,8 +37,8 @@ def log_ratio(batch: TokenBatch, level: Level = "token") -> torch.Tensor:
     delta_BT = batch.logprobs_BT - batch.old_logprobs_BT
     if level == "token":
         return delta_BT
-    kept_BT = torch.where(batch.mask_BT, delta_BT, torch.zeros_like(delta_BT))
-    sum_B1 = kept_BT.sum(-1, keepdim=True)
+    masked_BT = torch.where(batch.mask_BT, delta_BT, torch.zeros_like(delta_BT))
+    sum_B1 = masked_BT.sum(-1, keepdim=True)
     count_B1 = batch.mask_BT.sum(-1, keepdim=True).clamp(min=1)
     return (sum_B1 if level == "product" else sum_B1 / count_B1).expand_as(delta_BT)
 
@@ -57,7 +57,7 @@ def output(
     loss_BT: torch.Tensor,
     batch: TokenBatch,
     ratio_BT: torch.Tensor,
-    held_BT: torch.Tensor,
+    clamped_BT: torch.Tensor,
     clipped_BT: torch.Tensor | None = None,
 ) -> LossOutput:
     """The loss with its metrics; ``log_ratios_clamped`` is its own weight, so that none is no metric."""
@@ -67,8 +67,8 @@ def output(
     }
     if clipped_BT is not None:
         metrics["clip_fraction"] = ((clipped_BT & batch.mask_BT).sum(), token_count)
-    held = (held_BT & batch.mask_BT).sum()
-    metrics["log_ratios_clamped"] = (held, held)
+    clamped = (clamped_BT & batch.mask_BT).sum()
+    metrics["log_ratios_clamped"] = (clamped, clamped)
     return LossOutput(loss_BT, metrics)
 
 
@@ -91,12 +91,12 @@ class GrpoClip:
         return cls(config.clip_range, high, config.importance_level, config.dual_clip)
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        A_BT, (ratio_BT, held_BT) = advantages(batch), ratio(batch, self.level)
+        A_BT, (ratio_BT, clamped_BT) = advantages(batch), ratio(batch, self.level)
         loss_BT, cut_BT = clipped_surrogate(ratio_BT, A_BT, self.low, self.high)
         if self.dual_clip is not None:
             cut_BT = cut_BT | ((A_BT < 0) & (ratio_BT > self.dual_clip))
             loss_BT = torch.where(A_BT < 0, torch.minimum(loss_BT, -self.dual_clip * A_BT), loss_BT)
-        return output(loss_BT, batch, ratio_BT, held_BT, cut_BT)
+        return output(loss_BT, batch, ratio_BT, clamped_BT, cut_BT)
 
 
 class NoClip:
@@ -106,8 +106,8 @@ class NoClip:
         self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        ratio_BT, held_BT = ratio(batch, self.level)
-        return output(-ratio_BT * advantages(batch), batch, ratio_BT, held_BT)
+        ratio_BT, clamped_BT = ratio(batch, self.level)
+        return output(-ratio_BT * advantages(batch), batch, ratio_BT, clamped_BT)
 
 
 class Sapo:
@@ -121,10 +121,10 @@ class Sapo:
         self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        A_BT, (ratio_BT, held_BT) = advantages(batch), ratio(batch, self.level)
+        A_BT, (ratio_BT, clamped_BT) = advantages(batch), ratio(batch, self.level)
         tau_BT = torch.where(A_BT > 0, self.positive, self.negative)
         gate_BT = torch.sigmoid(tau_BT * (ratio_BT - 1)) * 4 / tau_BT
-        return output(-gate_BT * A_BT, batch, ratio_BT, held_BT)
+        return output(-gate_BT * A_BT, batch, ratio_BT, clamped_BT)
 
 
 class Reinforce:
@@ -149,10 +149,10 @@ class Cispo:
         self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
-        A_BT, (free_BT, held_BT) = advantages(batch), ratio(batch, self.level)
+        A_BT, (free_BT, clamped_BT) = advantages(batch), ratio(batch, self.level)
         ratio_BT = free_BT.detach()
         loss_BT = -ratio_BT.clamp(max=self.ratio_max) * A_BT * batch.logprobs_BT
-        return output(loss_BT, batch, ratio_BT, held_BT, ratio_BT > self.ratio_max)
+        return output(loss_BT, batch, ratio_BT, clamped_BT, ratio_BT > self.ratio_max)
 
 
 class Vespo:

@@ -35,16 +35,16 @@ class Divergence:
         return {"proxy": proxy, "second": second, **metrics}, finding
 
     def look(self) -> tuple[dict[str, float], Finding | None]:
-        kept = Readings(self.memory)
-        if len(kept) <= self.warmup:
+        readings = Readings(self.memory)
+        if len(readings) <= self.warmup:
             return {}, None
-        scale = [spread(kept.column(i), self.warmup) for i in (PROXY_STD, SECOND_STD)]
-        proxies = np.array(kept.column(PROXY)) / scale[0]
-        seconds = np.array(kept.column(SECOND)) / scale[1]
-        least = math.sqrt(float(np.mean(np.square(kept.column(SECOND_ERROR))))) / scale[1]
-        falls = rises(-seconds, self.alpha / 2, kept.dropped, least)
-        stops = rises(-seconds, self.stop_alpha, kept.dropped, least)
-        behind = rises(self.config.follow * proxies - seconds, self.alpha / 2, kept.dropped, least)
+        scale = [spread(readings.column(i), self.warmup) for i in (PROXY_STD, SECOND_STD)]
+        proxies = np.array(readings.column(PROXY)) / scale[0]
+        seconds = np.array(readings.column(SECOND)) / scale[1]
+        least = math.sqrt(float(np.mean(np.square(readings.column(SECOND_ERROR))))) / scale[1]
+        falls = rises(-seconds, self.alpha / 2, readings.dropped, least)
+        stops = rises(-seconds, self.stop_alpha, readings.dropped, least)
+        behind = rises(self.config.follow * proxies - seconds, self.alpha / 2, readings.dropped, least)
         if not falls:
             return {}, None
 

@@ -26,29 +26,29 @@ class Dominance:
             memory["names"] = sorted(parts)
         if memory["names"] != sorted(parts):
             return {}, None  # a step in which a part is missing cannot be compared
-        kept = Readings(memory)
-        kept.add((value, deviation, *(parts[name] for name in memory["names"])))
-        if len(kept) <= self.warmup:
+        readings = Readings(memory)
+        readings.add((value, deviation, *(parts[name] for name in memory["names"])))
+        if len(readings) <= self.warmup:
             return {}, None
-        shifts = self.shifts(kept)
+        shifts = self.shifts(readings)
         if not shifts:
             return {}, None
-        looks = [self.look(kept, shift) for shift in sorted(shifts, key=lambda s: (s.significant, s.z))]
+        looks = [self.look(readings, shift) for shift in sorted(shifts, key=lambda s: (s.significant, s.z))]
         return {"dominance": looks[-1][0]}, next((f for _, f in reversed(looks) if f is not None), None)
 
-    def shifts(self, kept: Readings) -> list[Shift]:
+    def shifts(self, readings: Readings) -> list[Shift]:
         """Falls of any part; rises of the reward itself where no other part need fall."""
         if not self.config.at_others_cost:
-            return rises(kept.column(0), self.alpha, kept.dropped)
+            return rises(readings.column(0), self.alpha, readings.dropped)
         names = self.memory["names"]
-        columns = [[-value for value in kept.column(2 + i)] for i in range(len(names))]
-        return [shift for column in columns for shift in rises(column, self.alpha / len(names), kept.dropped)]
+        columns = [[-value for value in readings.column(2 + i)] for i in range(len(names))]
+        return [shift for column in columns for shift in rises(column, self.alpha / len(names), readings.dropped)]
 
-    def look(self, kept: Readings, shift: Shift) -> tuple[float, Finding | None]:
+    def look(self, readings: Readings, shift: Shift) -> tuple[float, Finding | None]:
         """Share of the part that rose most, and whether it is alarming."""
         config, names = self.config, self.memory["names"]
-        changes = {name: gain(kept.column(2 + i), shift.early, shift.late) for i, name in enumerate(names)}
-        rise = gain(kept.column(0), shift.early, shift.late) / spread(kept.column(1), self.warmup)
+        changes = {name: gain(readings.column(2 + i), shift.early, shift.late) for i, name in enumerate(names)}
+        rise = gain(readings.column(0), shift.early, shift.late) / spread(readings.column(1), self.warmup)
         top, worst = max(changes, key=lambda k: changes[k]), min(changes, key=lambda k: changes[k])
         total = sum(max(0.0, change) for change in changes.values())
         share = changes[top] / total if total > 0 else 0.0

@@ -35,12 +35,12 @@ class Length:
         if length is None or length <= 0:
             return {}, None
         more = (number(row, k) for k in ("second", "length_covariance", "length_variance"))
-        kept = Readings(self.memory)
-        kept.add((length, reward, std, *more))
-        if len(kept) <= self.warmup:
+        readings = Readings(self.memory)
+        readings.add((length, reward, std, *more))
+        if len(readings) <= self.warmup:
             return {}, None
-        logs = np.log(kept.column(LENGTH))
-        shifts = [*rises(logs, self.alpha / 2, kept.dropped), *rises(-logs, self.alpha / 2, kept.dropped)]
+        logs = np.log(readings.column(LENGTH))
+        shifts = [*rises(logs, self.alpha / 2, readings.dropped), *rises(-logs, self.alpha / 2, readings.dropped)]
         if not shifts:
             return {}, None
         top = max(shifts, key=lambda shift: shift.z)
@@ -50,11 +50,11 @@ class Length:
 
     def judge(self, shift: Shift) -> Finding | None:
         """An alarm if the reward rose over the same windows, by what the change of length explains."""
-        kept, config = Readings(self.memory), self.config
-        rewards, stds = kept.column(REWARD), kept.column(STD)
+        readings, config = Readings(self.memory), self.config
+        rewards, stds = readings.column(REWARD), readings.column(STD)
         if any(value is None for value in (*rewards, *stds)):
             return None
-        lengths = kept.column(LENGTH)
+        lengths = readings.column(LENGTH)
         before, now = (float(np.mean(lengths[window])) for window in (shift.early, shift.late))
         rise, scale = gain(rewards, shift.early, shift.late), spread(stds, self.warmup)
         if max(before, now) < (1 + config.change) * min(before, now) or rise < config.rise * scale:
@@ -89,10 +89,10 @@ class Length:
 
     def slope(self) -> tuple[float, float, int]:
         """(Reward per token, its standard error, steps behind it): within prompts, else from step to step."""
-        kept = Readings(self.memory)
-        rows = [(c, v) for c, v in zip(kept.column(COVARIANCE), kept.column(VARIANCE)) if c is not None]
-        if len(rows) < len(kept) / 2:
-            lengths, rewards = np.diff(kept.column(LENGTH)), np.diff(kept.column(REWARD))
+        readings = Readings(self.memory)
+        rows = [(c, v) for c, v in zip(readings.column(COVARIANCE), readings.column(VARIANCE)) if c is not None]
+        if len(rows) < len(readings) / 2:
+            lengths, rewards = np.diff(readings.column(LENGTH)), np.diff(readings.column(REWARD))
             rows = list(zip(lengths * rewards, lengths * lengths))
         covariances, variances = np.array(rows, np.float64).T
         total = float(variances.sum())

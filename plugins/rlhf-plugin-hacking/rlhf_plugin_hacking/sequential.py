@@ -46,9 +46,9 @@ def rises(values: Sequence[float] | Floats, alpha: float, skipped: int = 0, know
     readings without the run's first ``skipped``; ``alpha`` is the false-alarm probability of a run; ``known_noise`` the
     standard error of one reading, 0 where unknown."""
     values_N = np.asarray(values, np.float64)
-    count, found, window, level = len(values_N), list[Shift](), SHORTEST, 1
+    count, shifts, window, level = len(values_N), list[Shift](), SHORTEST, 1
     if count < 2 * window:
-        return found
+        return shifts
     measured, freedom = noise_of(values_N), (count - 1) * 2 / 3
     noise = max(measured, known_noise, 1e-12)
     sums_N = np.concatenate(([0.0], np.cumsum(values_N)))
@@ -62,9 +62,9 @@ def rises(values: Sequence[float] | Floats, alpha: float, skipped: int = 0, know
             needed = min(needed, DESIGN * known_noise * normal_limit(share))
         mean = float(sums_N[late.stop] - sums_N[late.start]) / window
         rise, early = max(_largest(sums_N, mean, late, window * times) for times in EARLIER)
-        found.append(Shift(slice(*early), late, rise / noise, rise >= needed))
+        shifts.append(Shift(slice(*early), late, rise / noise, rise >= needed))
         window, level = 2 * window, level + 1
-    return found
+    return shifts
 
 
 def _largest(sums_N: Floats, mean: float, late: slice, length: int) -> tuple[float, tuple[int, int]]:

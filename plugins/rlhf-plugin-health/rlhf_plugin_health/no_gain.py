@@ -56,6 +56,5 @@ class NoGain:
         self.best, self.streak = state["best"], int(state["streak"])
 
     def close(self) -> None:
-        """Leave the hooks; idempotent."""
         if self.session is not None and self.session.hooks.manager.is_registered(self):
             self.session.hooks.manager.unregister(self)

@@ -91,10 +91,10 @@ def short(text: str) -> str:
 def base_on_hub(path: str) -> str | None:
     """The hub id that a model was made of, through the runs that made it; None if it came from no hub."""
     for _ in range(20):
-        place = Path(path).expanduser()
-        if not place.exists():
+        local = Path(path).expanduser()
+        if not local.exists():
             return path if HUB_ID.fullmatch(path) else None
-        plans = [folder / "plan.json" for folder in place.absolute().parents[:3]]
+        plans = [folder / "plan.json" for folder in local.absolute().parents[:3]]
         plan = next((file for file in plans if file.is_file()), None)
         if plan is None:
             return None

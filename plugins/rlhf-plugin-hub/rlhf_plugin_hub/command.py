@@ -52,7 +52,7 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
         "folder": str(upload.folder),
         "files": {str(f.relative_to(upload.folder)): f.stat().st_size for f in upload.files},
         "bytes": upload.size,
-        "names_this_machine": list(paths_told(upload)),
+        "names_this_machine": list(local_paths(upload)),
     }
     if dry_run:
         card = upload.folder / CARD
@@ -97,16 +97,16 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def paths_told(upload: Upload) -> Iterator[str]:
+def local_paths(upload: Upload) -> Iterator[str]:
     """What the text files would tell of the folders of this machine, and of whose they are."""
-    places = dict.fromkeys(str(place) for place in (Path.home(), Path.cwd(), upload.folder.absolute().parent))
+    folders = dict.fromkeys(str(folder) for folder in (Path.home(), Path.cwd(), upload.folder.absolute().parent))
     for file in upload.files:
         if file.suffix not in (".json", ".md", ".yaml", ".jinja", ".txt") or file.stat().st_size > LARGEST_TEXT:
             continue
         text = file.read_text(encoding="utf-8", errors="replace")
-        for place in places:
-            if len(place) > 1 and (found := re.search(re.escape(place) + r"[^\s\"'`,]*", text)):
-                yield f"{file.relative_to(upload.folder)} names {found[0]}"
+        for folder in folders:
+            if len(folder) > 1 and (match := re.search(re.escape(folder) + r"[^\s\"'`,]*", text)):
+                yield f"{file.relative_to(upload.folder)} names {match[0]}"
                 break
 
 

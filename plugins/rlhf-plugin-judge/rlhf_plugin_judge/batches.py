@@ -112,7 +112,6 @@ async def fetch(
 
 
 def one_result(judge: AnthropicJudge, entry: Any) -> ServiceReply:
-    """One line of a batch's results."""
     result = entry.result
     if result.type == "succeeded":
         return judge.read(result.message)[0]

@@ -1,9 +1,5 @@
-"""Texts that models wrote, put before a judge: as data, between tags that no text can forge.
-
-The tags of a question end in a code that depends on every text between them. A response that knew it would have to
-contain a keyed hash of itself; and ``<`` is escaped anyway. The code is the same whenever the same question is asked,
-so runs are reproducible and answers that were kept are found again.
-"""
+"""Texts that models wrote, put before a judge between tags that no text can forge: they end in a keyed hash of all
+texts between them, and ``<`` is escaped. The same question has the same code, so stored answers are found again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Tokens and money as they are spent: an append-only file that several processes share, and a cap that holds for all.
-
-Before anything is sent, its worst case is reserved; when the answer is there, the reservation is replaced by the real
-cost. Whatever a process may have spent when it was killed stays reserved, so the cap holds over kills and restarts.
-"""
+"""Tokens and money in an append-only file with a cap for all processes: the worst case is reserved before anything is
+sent, and replaced by the real cost; what a killed process reserved stays, so the cap holds over restarts."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class Ledger:
         """Question -> its reservations that nobody has settled."""
         self._lost: set[str] = set()
         """Questions with an attempt that ended without an answer and may have been billed."""
-        self._mine: set[str] = set()
+        self._reserved_here: set[str] = set()
         self._seen, self._line, self._lock = 0, 0, threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +54,7 @@ class Ledger:
             if self.total + nano > self.cap:
                 return None
             name = uuid.uuid4().hex
-            self._mine.add(name)
+            self._reserved_here.add(name)
             self._write(file, {"op": "reserve", "id": name, "usd": nano / NANO, "what": purpose})
             return name
 
@@ -69,7 +66,7 @@ class Ledger:
     def unanswered(self, what: str, how: str) -> bool:
         """Whether an attempt may have been billed without an answer: in flight elsewhere, killed or timed out."""
         with self._locked():
-            return what in self._lost if how == "timeout" else bool(self._open.get(what, set()) - self._mine)
+            return what in self._lost if how == "timeout" else bool(self._open.get(what, set()) - self._reserved_here)
 
     def note_batch(self, batch: str, name: str, digests: list[str]) -> None:
         """Remember which message batch holds which questions, paid from which reservation."""
@@ -92,13 +89,13 @@ class Ledger:
         """Read what other processes have added; we hold the lock, so a torn last row has no living writer."""
         file.seek(self._seen)
         data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            file.truncate(self._seen + len(whole))
-        for line in whole.splitlines():
+        complete = data[: data.rfind(b"\n") + 1]
+        if len(complete) < len(data):
+            file.truncate(self._seen + len(complete))
+        for line in complete.splitlines():
             self._line += 1
             self._take(line)
-        self._seen += len(whole)
+        self._seen += len(complete)
 
     def _write(self, file: IO[bytes], row: dict[str, Any]) -> None:
         line = json.dumps({**row, "at": round(time.time(), 3), "pid": os.getpid()}).encode()

@@ -88,10 +88,10 @@ class OpenAIConfig(PaidConfig):
 
     def preflight(self, ctx: BuildContext) -> None:
         """As of all, and refuse further fields that the cap counts on."""
-        taken = sorted({*FIXED} & {*self.extra_body})
-        if taken:
+        fixed = sorted({*FIXED} & {*self.extra_body})
+        if fixed:
             raise ConfigError(
-                f"{self.what} '{self.name}': extra_body cannot set '{taken[0]}'",
+                f"{self.what} '{self.name}': extra_body cannot set '{fixed[0]}'",
                 why="this field decides what is asked and what it costs",
                 fix="use the settings model and limit_name, and leave the rest out",
             )

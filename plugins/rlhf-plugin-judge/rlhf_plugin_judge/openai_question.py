@@ -55,7 +55,6 @@ def _turn(message: Message, calling: bool) -> dict[str, Any]:
 
 
 def _calls(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Calls with their arguments as JSON text."""
     return [
         {
             "id": str(c["id"]),

@@ -141,7 +141,7 @@ class PaidService(Generic[C]):
         if self._pid == os.getpid() and self._client is not None:
             return
         self._pid = os.getpid()
-        self.places = asyncio.Semaphore(self.config.concurrency)
+        self.slots = asyncio.Semaphore(self.config.concurrency)
         self.budget = Budget(self.ledger)
         self.not_before = 0.0
         """On the loop's clock: no request is sent before, as the service demanded."""
@@ -159,7 +159,7 @@ class PaidService(Generic[C]):
         return self._client
 
     async def _one(self, question: Question) -> ServiceReply:
-        async with self.places:
+        async with self.slots:
             last: list[str] = []
             try:
                 async with asyncio.timeout(self.config.deadline_s):
@@ -239,11 +239,11 @@ class PaidService(Generic[C]):
         size, tools = tokens.input + tokens.cache_write + tokens.cache_read, question is not None and question.tools
         for key, value in {"input_tokens": size, "output_tokens": tokens.output, "cost_usd": usd, "answers": 1}.items():
             self.counts[key] += value
-        status, why, given = ScoreStatus.OK, "", text if tools else text or None
-        if given is None:
+        status, why, answer = ScoreStatus.OK, "", text if tools else text or None
+        if answer is None:
             status, why = ScoreStatus.MISSING, f"no text: it stopped for '{stopped}'"
         return ServiceReply(
-            given,
+            answer,
             status,
             why,
             size,

@@ -88,7 +88,6 @@ class PaidConfig(ComponentConfig):
 
     @property
     def price(self) -> Price:
-        """What this model's tokens cost."""
         prices: Mapping[str, Price] = {**self.list_prices, **self.prices}
         if (price := price_of(self.model, prices)) is None:
             raise ConfigError(
@@ -118,7 +117,6 @@ class PaidConfig(ComponentConfig):
         return sum({q.digest: q.most for q in map(self.question_of, requests)}.values()) / NANO
 
     def ledger_file(self, run_dir: Path | None) -> Path:
-        """Where this judge's spending is written down."""
         if self.ledger is not None:
             return Path(self.ledger).expanduser()
         if run_dir is not None:

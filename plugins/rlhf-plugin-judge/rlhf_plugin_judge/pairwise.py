@@ -1,7 +1,4 @@
-"""Comparisons: two responses in both orders, so that a judge's liking for a position cancels out.
-
-A judge that prefers whatever comes first is common (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3).
-"""
+"""Comparisons in both orders, so that a judge's liking for a position cancels out (Zheng et al. 2023, section 3.3)."""
 
 from __future__ import annotations
 
@@ -174,7 +171,7 @@ def in_words(row: Result) -> str:
     verdict = {1.0: "won", 0.0: "lost"}.get(row.share, "the position decided" if row.flipped else "tied")
     rival = " ".join(row.rival.split())
     short = rival if len(rival) <= SHOWN else f"{rival[:SHOWN]}…"
-    reasons = [f"as {place}: {why}" for place, why in (("A", row.as_a), ("B", row.as_b)) if why]
+    reasons = [f"as {position}: {why}" for position, why in (("A", row.as_a), ("B", row.as_b)) if why]
     return f'{verdict} against "{short}"' + (f": {'; '.join(reasons)}" if reasons else "")
 
 

@@ -1,7 +1,4 @@
-"""When an attempt is made again, how long after, and whether it may have cost something.
-
-The client libraries of both services are generated from one template: their errors have the same names.
-"""
+"""When an attempt is made again, and whether it may have cost something; both services' clients name errors alike."""
 
 from __future__ import annotations
 
@@ -58,5 +55,5 @@ def retry_after(error: Exception) -> float | None:
 
 def wait_before(attempt: int, first_s: float, most_s: float, random: Any = random_module) -> float:
     """Seconds before the next attempt: doubled with each failed one, half of it drawn at random."""
-    whole = min(most_s, first_s * 2.0**attempt)
-    return whole * (0.5 + 0.5 * random.random())
+    longest = min(most_s, first_s * 2.0**attempt)
+    return longest * (0.5 + 0.5 * random.random())

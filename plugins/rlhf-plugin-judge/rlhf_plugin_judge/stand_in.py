@@ -161,7 +161,6 @@ class Handler(BaseHTTPRequestHandler):
     server: StandIn  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_POST(self) -> None:
-        """A message, or a batch."""
         service = self.server.service
         service.entered(1)
         try:

@@ -59,13 +59,13 @@ def fault_of_messages(body: Body) -> str:
         if not content or (isinstance(content, list) and any(b["type"] == "text" and not b["text"] for b in content)):
             return "messages: text content blocks must be non-empty"
         blocks = content if isinstance(content, list) else []
-        given = [b["tool_use_id"] for b in blocks if b["type"] == "tool_result"]
-        if sorted(given) != sorted(open_):
-            return f"messages.{i}: `tool_use` ids {open_} need `tool_result` blocks immediately after, got {given}"
+        results = [b["tool_use_id"] for b in blocks if b["type"] == "tool_result"]
+        if sorted(results) != sorted(open_):
+            return f"messages.{i}: `tool_use` ids {open_} need `tool_result` blocks immediately after, got {results}"
         open_ = [b["id"] for b in blocks if b["type"] == "tool_use"]
         if len(set(open_)) != len(open_):
             return f"messages.{i}: `tool_use` ids must be unique"
-        if (open_ or given) and not body.get("tools"):
+        if (open_ or results) and not body.get("tools"):
             return "requests which include `tool_use` or `tool_result` blocks must define tools"
     return f"`tool_use` ids {open_} were found without `tool_result` blocks" if open_ else ""
 

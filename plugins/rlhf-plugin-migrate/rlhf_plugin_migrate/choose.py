@@ -21,7 +21,6 @@ MARKS = {
 
 
 def trl_class(given: Given, table: Table, name: str | None, algo: str | None = None) -> str:
-    """The class that a configuration of TRL is of."""
     if name is not None:
         if name not in table.classes:
             raise ConfigError(f"TRL has no class '{name}' that is known here", fix=nearest(name, table.classes))

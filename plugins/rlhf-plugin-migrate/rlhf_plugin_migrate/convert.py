@@ -59,7 +59,6 @@ def convert(given: Given, table: Table, registry: Registry, algorithm: str, proc
 
 
 def convert_key(case: Case, table: Table, key: str, value: Any) -> Row:
-    """Translate one key."""
     entry = table.find(key)
     if entry is None:
         return Row(key, value, "unknown", {}, f"not a key of {table.peer} that is known here")
@@ -95,8 +94,8 @@ def _settings(case: Case, entry: Entry, target: str, key: str, value: Any) -> Se
     if entry.values is None:
         return {target: value}
     if value not in entry.values:
-        known = ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in entry.values)
-        return f"{value!r}: only {known} have a counterpart"
+        values = ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in entry.values)
+        return f"{value!r}: only {values} have a counterpart"
     ours = entry.values[value]
     return {} if ours is None else {target: ours}
 
@@ -128,7 +127,7 @@ def check(config: Mapping[str, Any], registry: Registry, chosen: Mapping[str, st
     """Refuse what `rlhf config validate` would refuse."""
     names = Targets(registry, chosen).chosen
     base = {slot: {"name": name} for slot, name in names.items() if slot in RunConfig.model_fields}
-    whole = merge_settings({"dataset": {"name": "pocket"}}, merge_settings(base, config))
+    settings = merge_settings({"dataset": {"name": "pocket"}}, merge_settings(base, config))
     if isinstance(config.get("dataset"), Mapping) and "name" in config["dataset"]:
-        whole["dataset"] = dict(config["dataset"])
-    RunConfig.from_settings(whole, "the translated configuration", registry)
+        settings["dataset"] = dict(config["dataset"])
+    RunConfig.from_settings(settings, "the translated configuration", registry)

@@ -37,7 +37,6 @@ def lines(converted: Converted, peer: str) -> Iterator[str]:
 
 
 def _grouped(rows: Sequence[Row]) -> Iterator[str]:
-    """Keys of one note together."""
     for note in dict.fromkeys(row.note for row in rows):
         keys = ", ".join(f"{row.key}={_short(row.value)}" for row in rows if row.note == note)
         text = f"{keys}: {note}" if note else keys
@@ -58,8 +57,8 @@ def _section(data: Mapping[str, Any], comments: Mapping[str, str], prefix: str, 
             yield from _section(value, comments, name, depth + 1)
             continue
         text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
-        told = f"  # {comments[name]}" if name in comments else ""
-        yield f"{'  ' * depth}{key}: {text.strip().removesuffix('...').strip()}{told}"
+        comment = f"  # {comments[name]}" if name in comments else ""
+        yield f"{'  ' * depth}{key}: {text.strip().removesuffix('...').strip()}{comment}"
 
 
 def _short(value: Any) -> str:

@@ -93,8 +93,8 @@ def _of_python(text: str, path: str, table: Table) -> Given:
         raise ConfigError(f"'{path}' is not Python", where=f"line {error.lineno}", why=str(error.msg)) from error
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) in table.classes]
     if not calls:
-        known = ", ".join(table.classes) or "none"
-        raise ConfigError(f"'{path}' calls no configuration class of {table.peer}", why=f"known: {known}")
+        classes = ", ".join(table.classes) or "none"
+        raise ConfigError(f"'{path}' calls no configuration class of {table.peer}", why=f"known: {classes}")
     settings: dict[str, Any] = {}
     unread: dict[str, str] = {}
     if calls[0].args:
@@ -144,28 +144,28 @@ def _of_words(words: list[str], table: Table, where: str) -> Given:
 
 def _after_program(words: list[str], table: Table) -> tuple[str, list[str]]:
     """(The library's program, the words after it); all words where it is not named."""
-    for place, word in enumerate(words):
+    for position, word in enumerate(words):
         name = re.split(r"[./]", word.removesuffix(".py"))[-1]
-        after_trl = table.peer != "TRL" or (place and words[place - 1] == "trl") or word.endswith(".py")
+        after_trl = table.peer != "TRL" or (position and words[position - 1] == "trl") or word.endswith(".py")
         if name in table.programs and not word.startswith("-") and after_trl:
-            return name, words[place + 1 :]
+            return name, words[position + 1 :]
     return "", words
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """``key=value``, ``--key=value``, ``--key value ...`` and flags; others are passed over."""
-    place = 0
-    while place < len(words) and words[place] not in ENDS:
-        option, override = _OPTION.match(words[place]), _OVERRIDE.match(words[place])
-        place += 1
+    position = 0
+    while position < len(words) and words[position] not in ENDS:
+        option, override = _OPTION.match(words[position]), _OVERRIDE.match(words[position])
+        position += 1
         if option is None:
             if override is not None:
                 yield override[1], _value(override[2])
             continue
         values = [option[2]] if option[2] is not None else []
-        while option[2] is None and place < len(words) and not _starts_option(words[place]):
-            values.append(words[place])
-            place += 1
+        while option[2] is None and position < len(words) and not _starts_option(words[position]):
+            values.append(words[position])
+            position += 1
         read = [_value(value) for value in values]
         yield option[1].replace("-", "_"), True if not read else read[0] if len(read) == 1 else read
 

@@ -1,8 +1,5 @@
-"""Values that are not simply copied: other units, several keys for one of ours, one key for several of ours.
-
-Each rule, which tables name, takes the case, the counterpart that the run has, the key and its value; it returns our
-settings by dotted key, or, as text, why nothing is set.
-"""
+"""Values that are not simply copied; each rule takes the case, the run's counterpart, the key and its value, and
+returns our settings by dotted key, or, as text, why nothing is set."""
 
 from __future__ import annotations
 
@@ -57,8 +54,8 @@ def trl_rollouts(case: Case) -> int:
     """Completions that TRL samples at a time, over all processes."""
     accumulated = case.whole("gradient_accumulation_steps", default=1)
     each = case.whole("per_device_train_batch_size", default=8) * case.processes
-    given = each * case.whole("steps_per_generation", default=accumulated)
-    return case.whole("generation_batch_size", default=given)
+    batch = each * case.whole("steps_per_generation", default=accumulated)
+    return case.whole("generation_batch_size", default=batch)
 
 
 def trl_updates_of_step(case: Case) -> int:
@@ -146,8 +143,8 @@ def untruncated(case: Case, target: str, key: str, value: Any) -> Settings | str
 
 def lora(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Only where adapters are asked for."""
-    asked = case.get("use_peft", default="lora_r" in case.settings)
-    return {target: value} if asked else "adapters are off"
+    adapters = case.get("use_peft", default="lora_r" in case.settings)
+    return {target: value} if adapters else "adapters are off"
 
 
 def verl_lora(case: Case, target: str, key: str, value: Any) -> Settings | str:
@@ -185,7 +182,6 @@ def reward_path(case: Case, target: str, key: str, value: Any) -> Settings | str
 
 
 def one_file(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """The first of a list."""
     if isinstance(value, list) and len(value) != 1:
         return f"{len(value)} files: list them as dataset.sources"
     return {target: value[0] if isinstance(value, list) else value}
@@ -196,8 +192,8 @@ def verl_files(case: Case, target: str, key: str, value: Any) -> Settings | str:
     files = one_file(case, target, key, value)
     if isinstance(files, str) or case.algorithm == "sft":
         return files
-    known = dataset_component(str(files[target])) in ("parquet", "jsonl")
-    return {**files, "dataset.columns.answer": "reward_model.ground_truth"} if known else files
+    has_columns = dataset_component(str(files[target])) in ("parquet", "jsonl")
+    return {**files, "dataset.columns.answer": "reward_model.ground_truth"} if has_columns else files
 
 
 def verl_rollout_batch(case: Case, target: str, key: str, value: Any) -> Settings | str:
@@ -322,8 +318,8 @@ def strategy(case: Case, target: str, key: str, value: Any) -> Settings | str:
         return installed(case, "strategy", "deepspeed")
     if not value or (key == "fsdp" and value == "no"):
         return "off"
-    known = key == "fsdp" or value in ("fsdp", "fsdp2")
-    return installed(case, "strategy", "fsdp") if known else f"{value}: no strategy is called so here"
+    is_fsdp = key == "fsdp" or value in ("fsdp", "fsdp2")
+    return installed(case, "strategy", "fsdp") if is_fsdp else f"{value}: no strategy is called so here"
 
 
 def zero_stage(case: Case, target: str, key: str, value: Any) -> Settings | str:

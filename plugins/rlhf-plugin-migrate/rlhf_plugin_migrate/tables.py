@@ -63,7 +63,6 @@ class Table:
 
 @cache
 def load_table(name: str) -> Table:
-    """The table of ``trl``, ``verl`` or ``openrlhf``."""
     data = yaml.safe_load((files("rlhf_plugin_migrate") / "tables" / f"{name}.yaml").read_text())
     entries = tuple(_entry(data["peer"], row) for row in data["keys"])
     programs = data.get("programs", {})

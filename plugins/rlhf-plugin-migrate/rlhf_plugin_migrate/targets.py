@@ -38,7 +38,7 @@ class Targets:
             return RunConfig.model_fields.get(section)
         if rest == ["name"]:  # which component a section is of
             return FieldInfo(annotation=str) if section in RunConfig.model_fields else None
-        return next((found for model in self._models(section) if (found := walk(model, rest)) is not None), None)
+        return next((type_ for model in self._models(section) if (type_ := walk(model, rest)) is not None), None)
 
     def exists(self, target: str) -> bool:
         """Whether a run with these components has the key."""

@@ -222,15 +222,15 @@ class Decoder:
         if live_rows and (live_rows >= COMPACT_BELOW * self.max_concurrent or not growing(self.cache)):
             return 0
         widths = self._widths()
-        count, whole = 0, 0
+        count, last = 0, 0
         for i in range(self.entered, len(self.requests)):
             ids = self.requests[i].prompt_ids
             if i and ids != self.requests[i - 1].prompt_ids:
-                whole = count
+                last = count
             widths.append(len(ids) + self.limits[i])
             full = self.max_batch_tokens is not None and len(widths) * max(widths) > self.max_batch_tokens
             if len(widths) > self.max_concurrent or (full and len(widths) > 1):
-                return whole or count
+                return last or count
             count += 1
         return count
 
@@ -263,8 +263,8 @@ class Decoder:
             drawn = (rows.tokens_BT.new_empty(len(rows)), rows.logprobs_BT.new_empty(len(rows)))
             for which, banned in ((early, self.ends), (~early, None)):
                 indices = torch.from_numpy(np.flatnonzero(which)).to(self.device)
-                for whole, part in zip(drawn, draw(self.logits_BV[indices], uniform_B[indices], self.sampling, banned)):
-                    whole[indices] = part
+                for full, part in zip(drawn, draw(self.logits_BV[indices], uniform_B[indices], self.sampling, banned)):
+                    full[indices] = part
         rows.record(*drawn, self.ends)
         self.count = self.count + 1
         return drawn[0]

@@ -117,16 +117,16 @@ class GrowingLayer(DynamicLayer):
         self._views()
 
 
-Kept = list[tuple[torch.Tensor, torch.Tensor]]
+KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
 """Keys and values of one sequence outside of any batch, layer by layer ``[heads, positions, head_dim]``."""
 
 
-def copy_row(cache: Any, row: int, first: int, last: int) -> Kept:
+def copy_row(cache: Any, row: int, first: int, last: int) -> KeysValues:
     """One sequence's positions ``first`` to ``last``; the cache must be growing."""
     return [layer.copy_row(row, first, last) for layer in cache.layers]
 
 
-def lay_rows(cache: Any, rows: Sequence[Kept]) -> None:
+def lay_rows(cache: Any, rows: Sequence[KeysValues]) -> None:
     """Fill an empty growing cache with kept sequences."""
     for n, layer in enumerate(cache.layers):
         layer.lay([row[n] for row in rows])

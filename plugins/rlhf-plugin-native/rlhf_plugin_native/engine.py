@@ -97,11 +97,8 @@ class NativeEngine:
         ended: Callable[[Sequence[tuple[int, Rollout]], int], None] | None = None,
         every_s: float = 2.0,
     ) -> list[Rollout]:
-        """As :meth:`generate`, which says nothing until the last completion has ended; this one reports on the way.
-
-        ``ended`` gets (place among the requests, rollout) of what has ended since its last call, and the number of
-        tokens drawn so far; at the end once more, so that each is reported once.
-        """
+        """As :meth:`generate`, on the way: ``ended`` gets (place among the requests, rollout) of what has ended since
+        its last call, each once, and the number of tokens drawn so far."""
         for request in requests:
             self.check(request, sampling)
         if not requests:
@@ -110,8 +107,8 @@ class NativeEngine:
 
         def report(new: dict[int, Drawn], tokens: int) -> None:
             if ended is not None:
-                places = {order[at]: drawn for at, drawn in new.items()}
-                ended([(i, self._rollout(requests[i], d, policy_version)) for i, d in sorted(places.items())], tokens)
+                drawn = sorted((order[at], row) for at, row in new.items())
+                ended([(i, self._rollout(requests[i], row, policy_version)) for i, row in drawn], tokens)
 
         with sampling_forwards(self.model), torch.inference_mode():
             decoder = self._decoder([requests[i] for i in order], sampling)

@@ -30,11 +30,8 @@ class PromptRow(NamedTuple):
 
 
 def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = False) -> list[PromptRow]:
-    """Prompts given as texts, then those of files; ``-`` is stdin.
-
-    A file of JSON objects, one a line or in an array, has a ``prompt`` or ``messages`` in each; any other has a prompt
-    in each line. Empty lines are skipped.
-    """
+    """Prompts given as texts, then those of files (``-`` is stdin): JSON objects, one a line or in an array, with
+    ``prompt`` or ``messages``, or else a prompt in each line that is not empty."""
     from rlhf_core.config import ConfigError
     from rlhf_core.data import Prompt
 

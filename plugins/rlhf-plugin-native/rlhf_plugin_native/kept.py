@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models.layers.trunk_and_head import base_model, compute_dtype
-from rlhf_plugin_native.decode_step import Kept
+from rlhf_plugin_native.decode_step import KeysValues
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
@@ -21,16 +21,13 @@ log = logging.getLogger("rlhf")
 @dataclass(frozen=True)
 class _Entry:
     ids: tuple[int, ...]
-    kept: Kept
+    kept: KeysValues
     size: int
 
 
 class KeptTurns:
-    """What of each episode has been read already. Only counts of bytes decide what is kept, never a clock.
-
-    What does not fit is not kept, and what is kept stays until its episode takes it: episodes come round in turns, so
-    that making room by dropping the oldest would drop just what is wanted next.
-    """
+    """What of each episode has been read already, by counts of bytes alone. What does not fit is not stored, and
+    nothing is dropped: episodes come round in turns, and the oldest would be the next."""
 
     def __init__(self, budget: int) -> None:
         self.budget, self.used, self.most_used = budget, 0, 0
@@ -38,7 +35,7 @@ class KeptTurns:
         """Turns that did not fit, whose episodes were read anew."""
         self._entries: dict[Hashable, _Entry] = {}
 
-    def put(self, name: Hashable, ids: Sequence[int], kept: Kept) -> None:
+    def put(self, name: Hashable, ids: Sequence[int], kept: KeysValues) -> None:
         """Keep the keys and values of ``ids`` under an episode's name, if there is room."""
         self.drop(name)
         size = sum(t.numel() * t.element_size() for pair in kept for t in pair)
@@ -59,7 +56,7 @@ class KeptTurns:
             return most
         return next(n for n in range(most) if entry.ids[n] != ids[n])
 
-    def take(self, name: Hashable, count: int) -> Kept:
+    def take(self, name: Hashable, count: int) -> KeysValues:
         """Keys and values of an episode's first ``count`` tokens, which are then no longer kept."""
         kept = self._entries[name].kept
         self.drop(name)

@@ -68,10 +68,8 @@ def _with_logprob(
 
 
 def truncate(scaled_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Set what top-k, then top-p, then min-p exclude to ``-inf``; each looks at what the one before left.
-
-    Unnormalised; at least one entry per row stays (Holtzman et al. 2020 for top-p; Nguyen et al. 2024 for min-p).
-    """
+    """Set what top-k, then top-p (Holtzman et al. 2020), then min-p (Nguyen et al. 2024) exclude to ``-inf``, one after
+    the other; unnormalised, and at least one entry per row stays."""
     if 0 < params.top_k < scaled_BV.shape[-1]:
         least_B1 = scaled_BV.topk(params.top_k, -1).values[:, -1:]
         scaled_BV = scaled_BV.masked_fill(scaled_BV < least_B1, -torch.inf)
@@ -108,11 +106,11 @@ def _invert(scaled_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Ten
 
 def _block_sums(weight_BV: torch.Tensor) -> torch.Tensor:
     """Sum of every ``BLOCK`` entries, the last block being whatever is left."""
-    whole = weight_BV.shape[1] // BLOCK * BLOCK
-    sums_BK = weight_BV[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1) if whole else weight_BV[:, :0]
-    if whole == weight_BV.shape[1]:
+    full = weight_BV.shape[1] // BLOCK * BLOCK
+    sums_BK = weight_BV[:, :full].unflatten(1, (-1, BLOCK)).sum(-1) if full else weight_BV[:, :0]
+    if full == weight_BV.shape[1]:
         return sums_BK
-    return torch.cat([sums_BK, weight_BV[:, whole:].sum(-1, keepdim=True)], -1)
+    return torch.cat([sums_BK, weight_BV[:, full:].sum(-1, keepdim=True)], -1)
 
 
 MARGIN = 8
@@ -144,9 +142,9 @@ class StopStrings:
     def _can_end(self, token: int) -> bool:
         """Could this token hold a stop string's last character? Decoded twice over, as decoders strip a leading
         space."""
-        known = self._may_end.get(token)
-        if known is None:
+        can_end = self._may_end.get(token)
+        if can_end is None:
             text = self.tokenizer.decode([token, token])
-            known = "�" in text or any(c in text for c in self.last_characters)
-            self._may_end[token] = known
-        return known
+            can_end = "�" in text or any(c in text for c in self.last_characters)
+            self._may_end[token] = can_end
+        return can_end

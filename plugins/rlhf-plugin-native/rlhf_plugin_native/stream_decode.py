@@ -121,9 +121,9 @@ class StreamDecoder(Decoder):
             join_caches(cache, more, cache.layers[0].length)
             order, logits_BV = order + numbers, torch.cat([logits_BV, more_BV])
         if order != list(batch):
-            places = torch.tensor([order.index(i) for i in batch], device=self.device)
-            select_sequences(cache, places)
-            logits_BV = logits_BV[places]
+            order_B = torch.tensor([order.index(i) for i in batch], device=self.device)
+            select_sequences(cache, order_B)
+            logits_BV = logits_BV[order_B]
         return cache, logits_BV
 
     def _rest(self, i: int, common: dict[int, int]) -> int:
@@ -150,10 +150,10 @@ class StreamDecoder(Decoder):
         """Read the last C tokens of contexts whose earlier ones are stored, C being what the longest rest needs."""
         chunk = max(self._rest(i, common) for i in numbers)
         contexts = [self.requests[i].prompt_ids for i in numbers]
-        held = [max(len(ids) - chunk, 0) for ids in contexts]
+        cached = [max(len(ids) - chunk, 0) for ids in contexts]
         cache = make_cache(self.cache_config)
-        lay_rows(cache, [self.kept.take(self.names[i], n) for i, n in zip(numbers, held, strict=True)])
-        before = max(held)
+        lay_rows(cache, [self.kept.take(self.names[i], n) for i, n in zip(numbers, cached, strict=True)])
+        before = max(cached)
         lengths_B1 = torch.tensor([len(ids) for ids in contexts], device=self.device)[:, None]
         steps_L = torch.arange(before + chunk, device=self.device)[None, :]
         first_B1 = before + chunk - lengths_B1

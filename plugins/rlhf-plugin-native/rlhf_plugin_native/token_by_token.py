@@ -1,9 +1,5 @@
-"""Whether a model can be decoded one token after the other, with sequences of different length side by side.
-
-Keys and values can be cached, padded and chosen by row. States of recurrent layers mostly can, some models have a state
-of another form, and some do not return any. Nothing is assumed from a class name: a model with other than keys and
-values is *tried* once, on a few tokens, against its own forward over each sequence alone.
-"""
+"""Whether a model can be decoded token by token, with sequences of different length side by side: one with other states
+than keys and values is *tried* once, on a few tokens, against its own forward over each sequence."""
 
 from __future__ import annotations
 
@@ -25,19 +21,19 @@ from rlhf_core.models.layers.trunk_and_head import (
 from rlhf_plugin_native.decode_step import UNSUPPORTED, make_cache, plain_step, select_sequences
 
 log = logging.getLogger(__name__)
-_known: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
+_supported: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
 def decodes(model: Any) -> bool:
     """Whether cached decoding gives the model's own logits; one with recurrent layers is tried at the first call."""
     base = base_model(model)
-    if base not in _known:
+    if base not in _supported:
         parts = take_apart(model)
         cache = make_cache((parts.trunk if parts else base).config)
         stateful = getattr(base, "_is_stateful", False)
         usual = keys_and_values_only(cache) and cache_argument(base) is not None and not stateful
-        _known[base] = usual or _agrees(model, cache)
-    return _known[base]
+        _supported[base] = usual or _agrees(model, cache)
+    return _supported[base]
 
 
 def _agrees(model: Any, cache: Any) -> bool:
@@ -65,8 +61,8 @@ def _trial(model: Any, cache: Any) -> bool:
         ids_B1 = torch.tensor([[s[-step]] for s in sequences], device=device)
         mask_BK, positions_B1 = torch.nn.functional.pad(mask_BK, (0, 1), value=1), positions_B1 + 1
         got_BV = plain_step(model, None, ids_B1, mask_BK, positions_B1, cache)
-        whole = [torch.tensor([s[: len(s) - step + 1]], device=device) for s in sequences]
-        want_BV = torch.cat([base_model(model)(input_ids=ids, use_cache=False).logits[:, -1] for ids in whole])
+        prefixes = [torch.tensor([s[: len(s) - step + 1]], device=device) for s in sequences]
+        want_BV = torch.cat([base_model(model)(input_ids=ids, use_cache=False).logits[:, -1] for ids in prefixes])
         if not agree(got_BV, want_BV, model):
             return False
     return True

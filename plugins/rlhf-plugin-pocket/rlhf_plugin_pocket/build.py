@@ -1,9 +1,6 @@
-"""Rebuild the shipped pocket model and tokenizer from the generator. About 8 minutes on two cores.
-
-Pretrains on generated sentences and graded conversations, and imitates a mediocre assistant: it knows the facts, yet
-often guesses, pads and flatters. The grades (learned after the end token, so they never enter an answer) give reward
-models a trunk that can tell right from wrong.
-"""
+"""Rebuild the pocket model and tokenizer from the generator (8 minutes on two cores): pretrained on generated sentences
+and graded conversations, it knows the facts, yet often guesses, pads and flatters. The grades give reward models a
+trunk that can tell right from wrong."""
 
 from __future__ import annotations
 
@@ -110,7 +107,6 @@ def trained_bpe(corpus: Sequence[str], split: list[Any], special_tokens: list[st
 
 
 def fast(raw: Tokenizer, template: str, context: int, **marks: Any) -> PreTrainedTokenizerFast:
-    """The tokenizer that transformers loads."""
     options = {"clean_up_tokenization_spaces": False, "model_max_length": context, **marks}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, **options)
     tokenizer.chat_template = template
@@ -134,9 +130,9 @@ def fresh_llama(
 
 
 def special(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    found = tokenizer.convert_tokens_to_ids(token)
-    assert isinstance(found, int)
-    return found
+    token_id = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(token_id, int)
+    return token_id
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> tuple[list[int], int]:
@@ -160,7 +156,7 @@ def batches(
         chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
         random.Random(len(rows[0][0])).shuffle(chunks)
         for chunk in chunks:
-            marked = [(ids, [place >= read for place in range(len(ids))]) for ids, read in chunk]
+            marked = [(ids, [position >= read for position in range(len(ids))]) for ids, read in chunk]
             yield padded(marked, special(tokenizer, "<|pad|>"))
 
 
@@ -182,7 +178,6 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 
 
 def write_record(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, **facts: Any) -> None:
-    """Write ``BUILD.json``, and print it."""
     sizes = {"parameters": model.num_parameters(), "vocabulary": len(tokenizer)}
     versions = {n: metadata.version(n) for n in ("torch", "transformers", "tokenizers")}
     text = json.dumps({**sizes, **facts, "versions": versions}, indent=2)
@@ -272,8 +267,8 @@ def main() -> None:
     train(model, mixed(tokenizer, args.seed, args.steps), args.steps)
     save(model, tokenizer, args.out)
     seconds = round(time.time() - start)
-    found = measure(AutoModelForCausalLM.from_pretrained(args.out), AutoTokenizer.from_pretrained(args.out))
-    facts = {"steps": args.steps, "seed": args.seed, "seconds": seconds, "heldout_sampled_at_temperature_1": found}
+    measured = measure(AutoModelForCausalLM.from_pretrained(args.out), AutoTokenizer.from_pretrained(args.out))
+    facts = {"steps": args.steps, "seed": args.seed, "seconds": seconds, "heldout_sampled_at_temperature_1": measured}
     write_record(args.out, model, tokenizer, **facts)
 
 

@@ -41,11 +41,7 @@ def is_right(attribute: str, answer: str, text: str) -> bool:
 
 
 def gold_score(attribute: str, answer: str, text: str) -> GoldScore:
-    """Score one answer.
-
-    Returns:
-        ``0.6 right + 0.2 concise + 0.2 plain``; style counts only for an answer that says something.
-    """
+    """``0.6 right + 0.2 concise + 0.2 plain``; style counts only for an answer that says something."""
     count = len(words(text))
     right = float(is_right(attribute, answer, text))
     concise = 0.0 if count < 2 else min(1.0, max(0.0, 2 - count / CONCISE_WORDS))

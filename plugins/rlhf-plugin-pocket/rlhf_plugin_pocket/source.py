@@ -32,7 +32,6 @@ class PocketSource:
         return [{"id": row["id"], "prompt": row["prompt"]} for row in rows]
 
     def pairs(self, split: str) -> Sequence[Row]:
-        """Preference pairs of the assistant."""
         from rlhf_plugin_pocket.data import load_pairs
 
         if self.subset != "assistant":
@@ -40,7 +39,6 @@ class PocketSource:
         return load_pairs("train" if split == "train" else "heldout")
 
     def demonstrations(self, split: str) -> Sequence[Row]:
-        """Good answers to imitate."""
         from rlhf_plugin_pocket.data import load_sft
 
         return load_sft(self.subset, "train" if split == "train" else "heldout")

@@ -1,7 +1,4 @@
-"""The world of ``pocket/assistant``: people, what is true of them, and how one asks.
-
-Everything derives from names and string seeds; nothing touches a global random generator.
-"""
+"""The world of ``pocket/assistant``: people, what is true of them, and questions, from names and string seeds alone."""
 
 from __future__ import annotations
 

@@ -45,7 +45,6 @@ class Gae:
         self.learning_rate, self.warmup_steps = config.critic.learning_rate, config.warmup_steps
 
     def with_value_loss(self, loss: Any) -> Any:
-        """Add the critic's loss to the policy's."""
         from rlhf_plugin_ppo.loss import WithValues
 
         return WithValues(loss, self.config.value_coefficient, self.config.cliprange_value)

@@ -42,8 +42,8 @@ class Critic(torch.nn.Module):
         ids_BL, _ = pad_rows(rows, self.bias.device)
         hidden_BLH = self.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
         # one selection: a slice for each row would get a gradient as large as all rows
-        places = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions)) for t in range(len(c))]
-        row_N, position_N = torch.tensor(places, device=ids_BL.device).reshape(-1, 2).unbind(1)
+        positions = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions)) for t in range(len(c))]
+        row_N, position_N = torch.tensor(positions, device=ids_BL.device).reshape(-1, 2).unbind(1)
         return hidden_BLH[row_N, position_N]
 
 

@@ -10,13 +10,9 @@ from rlhf_core.losses import LossOutput, TokenBatch
 
 
 class WithValues:
-    r"""Adds ``coefficient * value loss`` per token to any token loss.
-
-    .. math:: \frac{1}{2} \max\{(V - R)^2, (V_{old} + clip(V - V_{old}, -c, c) - R)^2\}
-
-    The core reduces both by the same denominator. The clipping is that of the first implementations (OpenAI baselines;
-    Huang et al. 2022, "The 37 implementation details of PPO", detail 9), not of the paper.
-    """
+    r"""Adds ``coefficient * value loss`` per token to any token loss, reduced by the same denominator:
+    :math:`\frac{1}{2} \max\{(V - R)^2, (V_{old} + clip(V - V_{old}, -c, c) - R)^2\}`, clipped as in OpenAI baselines
+    (Huang et al. 2022, "The 37 implementation details of PPO", detail 9), not as in the paper."""
 
     def __init__(self, loss: Callable[[TokenBatch], LossOutput], coefficient: float, clip_range: float | None) -> None:
         self.loss, self.coefficient, self.clip_range = loss, coefficient, clip_range

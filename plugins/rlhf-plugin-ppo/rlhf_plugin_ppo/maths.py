@@ -49,12 +49,8 @@ def explained_variance(values: Doubles, returns: Doubles) -> float | None:
 
 
 class KLController:
-    r"""Steers a KL coefficient towards a target (Ziegler et al. 2019, section 2.2).
-
-    .. math:: e = clip(KL / target - 1, -0.2, 0.2), \qquad \beta \leftarrow \beta (1 + e\,n / horizon)
-
-    for a batch of n completions. The paper writes :math:`K_\beta = 0.1` for n / horizon; this is its code's form.
-    """
+    r"""Steers a KL coefficient towards a target (Ziegler et al. 2019, section 2.2; its code's form): for n completions
+    :math:`\beta \leftarrow \beta (1 + e\,n / horizon)`, :math:`e = clip(KL / target - 1, -0.2, 0.2)`."""
 
     def __init__(self, coefficient: float, target: float | None = None, horizon: float = 10_000) -> None:
         self.coefficient, self.target, self.horizon = coefficient, target, horizon

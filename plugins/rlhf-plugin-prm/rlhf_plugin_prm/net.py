@@ -19,7 +19,7 @@ from rlhf_core.data import Message, Tool
 from rlhf_core.models import Formatter, ModelError, pad_rows
 from rlhf_plugin_prm.examples import Solution, Target
 from rlhf_plugin_prm.loss import StepBatch
-from rlhf_plugin_prm.steps import Step, places
+from rlhf_plugin_prm.steps import Step, token_positions
 from rlhf_plugin_reward.net import RewardNet
 from rlhf_plugin_reward.reward import PADDED_TOKENS, by_length, on_device
 
@@ -62,7 +62,7 @@ class StepEncoder:
         question = self.formatter.encode(prompt, tools)
         as_text = {"split_special_tokens": True} if self.formatter.text.names_in(text) else {}
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, **as_text)
-        positions = places(steps, encoded["offset_mapping"])
+        positions = token_positions(steps, encoded["offset_mapping"])
         answer = tuple(encoded["input_ids"][: positions[-1] + 1])
         if len(answer) > self.max_length:
             raise ValueError(f"its steps have {len(answer)} tokens, and max_length is {self.max_length}")
@@ -104,13 +104,13 @@ def step_logits(net: RewardNet, ids_B: Sequence[Ids], places_B: Sequence[Sequenc
 
 @torch.inference_mode()
 def step_probabilities(
-    net: RewardNet, ids: Sequence[Ids], places: Sequence[Sequence[int]], batch_tokens: int
+    net: RewardNet, ids: Sequence[Ids], positions: Sequence[Sequence[int]], batch_tokens: int
 ) -> list[np.ndarray]:
     """Probability that each step is right, one array per solution; batches of similar length."""
     probabilities: dict[int, np.ndarray] = {}
     for rows in by_length(ids, on_device(batch_tokens, PADDED_TOKENS, net.head.weight.device)):
-        logits_N = step_logits(net, [ids[i] for i in rows], [places[i] for i in rows]).double()
-        pieces = torch.sigmoid(logits_N).cpu().split([len(places[i]) for i in rows])
+        logits_N = step_logits(net, [ids[i] for i in rows], [positions[i] for i in rows]).double()
+        pieces = torch.sigmoid(logits_N).cpu().split([len(positions[i]) for i in rows])
         probabilities |= {i: piece.numpy() for i, piece in zip(rows, pieces)}
     return [probabilities[i] for i in range(len(ids))]
 

@@ -41,16 +41,9 @@ def aggregate(right_T: Floats, how: Aggregate) -> float:
 
 
 class StepReward:
-    """Scores every step of a completion at its last token.
-
-    ``parts`` are ``step_1``, ``step_2`` ..., the probabilities, and ``end_1``, ``end_2`` ..., the character of the
-    completion where each step ends. An outcome model has one of each.
-
-    Of an episode the steps of all of the policy's turns are scored, each turn after what was said before it; ``end_1``
-    is then a place in the step's own turn. A turn that only calls has none. An episode that ended without an answer
-    has one step more, of probability 0: an outcome model's only one. One that was cut in a turn with calls has none,
-    whatever else that turn says.
-    """
+    """Scores every step at its last token: ``parts`` are the probabilities ``step_1`` ... and ``end_1`` ..., the
+    character of the completion (of an episode: of the step's own turn) where each ends; an outcome model has one. An
+    episode that ended without an answer has one step more, of probability 0, unless it was cut in a turn with calls."""
 
     def __init__(self, net: RewardNet, encoder: StepEncoder, config: PrmRewardConfig, every_step: bool) -> None:
         self.net, self.encoder, self.config, self.every_step = net, encoder, config, every_step
@@ -99,10 +92,10 @@ class StepReward:
                 rows[n] = self.encoder.encode(*query)[:2]
             except ValueError as error:
                 results[n] = str(error)
-        ids, places = [r[0] for r in rows.values()], [r[1] for r in rows.values()]
-        for n, right_T in zip(rows, step_probabilities(self.net, ids, places, self.config.batch_tokens)):
-            whole = bool(np.isfinite(right_T).all())
-            results[n] = right_T if whole else f"the process reward model returned {right_T.tolist()}"
+        ids, positions = [r[0] for r in rows.values()], [r[1] for r in rows.values()]
+        for n, right_T in zip(rows, step_probabilities(self.net, ids, positions, self.config.batch_tokens)):
+            finite = bool(np.isfinite(right_T).all())
+            results[n] = right_T if finite else f"the process reward model returned {right_T.tolist()}"
         return [results[n] for n in range(len(queries))]
 
     def _score(self, sample: Sample, queries: Sequence[StepQuery], read: Sequence[Floats | str]) -> Score:

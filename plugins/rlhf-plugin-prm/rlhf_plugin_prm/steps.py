@@ -35,12 +35,12 @@ def split_steps(text: str, how: Split) -> list[Step]:
 
 def joined(steps: Sequence[str], how: Split) -> tuple[str, list[Step]]:
     r"""One text of given steps, and where each stands in it, whatever line breaks a step has inside."""
-    text, placed = "", list[Step]()
+    text, spans = "", list[Step]()
     for step in steps:
         text += JOINS[how] if text else ""
-        placed.append(_trimmed(text + step, len(text), len(text) + len(step)))
+        spans.append(_trimmed(text + step, len(text), len(text) + len(step)))
         text += step
-    return text, placed
+    return text, spans
 
 
 def _trimmed(text: str, start: int, end: int) -> Step:
@@ -48,7 +48,7 @@ def _trimmed(text: str, start: int, end: int) -> Step:
     return Step(start + len(piece) - len(piece.lstrip()), start + max(len(piece.rstrip()), 0))
 
 
-def places(steps: Sequence[Step], offsets: Sequence[tuple[int, int]]) -> list[int]:
+def token_positions(steps: Sequence[Step], offsets: Sequence[tuple[int, int]]) -> list[int]:
     """Index of the token that holds the last character of each step."""
     positions: list[int] = []
     at = 0

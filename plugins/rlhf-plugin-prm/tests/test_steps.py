@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_core.models import ModelConfig, load_tokenizer
-from rlhf_plugin_prm.steps import JOINS, joined, places, split_steps
+from rlhf_plugin_prm.steps import JOINS, joined, split_steps, token_positions
 
 TEXTS = {
     "newline": ("  2 + 3 = 5\n\nso 5.5 \n", ["2 + 3 = 5", "so 5.5"]),
@@ -40,11 +40,11 @@ def test_the_token_with_the_last_character_of_each_step() -> None:
     text = "Ünïcode is 12.\n\n💥 7 + 5 = 12\nThe answer is 12."
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     steps = split_steps(text, "newline")
-    positions = places(steps, encoded["offset_mapping"])
+    positions = token_positions(steps, encoded["offset_mapping"])
     prefixes = [tokenizer.decode(encoded["input_ids"][: p + 1]) for p in positions]
     assert prefixes == ["Ünïcode is 12.", "Ünïcode is 12.\n\n💥 7 + 5 = 12", text]
     with pytest.raises(ValueError, match="no token reaches character"):
-        places(steps, encoded["offset_mapping"][:-1])
+        token_positions(steps, encoded["offset_mapping"][:-1])
 
 
 def test_a_tokenizer_that_joins_a_step_with_the_line_break_after_it() -> None:
@@ -54,4 +54,4 @@ def test_a_tokenizer_that_joins_a_step_with_the_line_break_after_it() -> None:
     inner = Tokenizer(models.WordLevel({"a": 0, ".\n": 1, "b": 2, ".": 3}, unk_token="a"))
     inner.pre_tokenizer = pre_tokenizers.Split(".\n", "isolated")
     encoded = PreTrainedTokenizerFast(tokenizer_object=inner)("a.\nb", return_offsets_mapping=True)
-    assert places(split_steps("a.\nb", "newline"), encoded["offset_mapping"]) == [1, 2]
+    assert token_positions(split_steps("a.\nb", "newline"), encoded["offset_mapping"]) == [1, 2]

@@ -18,7 +18,6 @@ UNUSABLE = ("help", "json", "dry_run", "debug")
 
 
 def root() -> click.Command:
-    """The `rlhf` command that is running."""
     return click.get_current_context().find_root().command
 
 
@@ -26,13 +25,13 @@ def find_command(words: Sequence[str]) -> click.Command:
     command, ctx = root(), click.get_current_context()
     for word in words:
         names = command.list_commands(ctx) if isinstance(command, click.Group) else []
-        found = command.get_command(ctx, word) if isinstance(command, click.Group) else None
-        if found is None:
+        inner = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+        if inner is None:
             raise PluginError(
                 f"there is no command `rlhf {' '.join(words)}`",
                 fix=did_you_mean(word, names) or "install the plugin that brings it",
             )
-        command = found
+        command = inner
     if isinstance(command, click.Group):
         raise ConfigError(f"`rlhf {' '.join(words)}` is a group of commands", fix="name one of them: rlhf --help")
     return command
@@ -96,7 +95,6 @@ def ask(*words: str) -> str:
 
 
 def ask_json(*words: str) -> Any:
-    """The JSON that a command prints."""
     return json.loads(ask(*words))
 
 

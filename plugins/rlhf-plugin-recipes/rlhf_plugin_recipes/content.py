@@ -78,9 +78,9 @@ def fingerprint(path: Path) -> dict[str, Any]:
     return {"digest": digest_of(str(path)), "stat": _stat(path)}
 
 
-def is_changed(path: Path, known: Mapping[str, Any]) -> bool:
+def is_changed(path: Path, recorded: Mapping[str, Any]) -> bool:
     """Whether the content differs from the fingerprint's; files of the same size and time are taken as unchanged."""
-    return _stat(path) != known["stat"] and digest_of(str(path)) != known["digest"]
+    return _stat(path) != recorded["stat"] and digest_of(str(path)) != recorded["digest"]
 
 
 def digest_of(path: str) -> str:
@@ -92,19 +92,19 @@ def digest_of(path: str) -> str:
 
 def _code_of_editable(distribution: str) -> str:
     """Hash of the Python files of a distribution that is installed editable; "" for any other."""
-    found = metadata.distribution(distribution)
+    installed = metadata.distribution(distribution)
     try:
-        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        origin = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
         return ""
     if not origin.get("dir_info", {}).get("editable"):
         return ""
     digest = hashlib.sha256()
-    for package in sorted({point.value.partition(":")[0].partition(".")[0] for point in found.entry_points}):
+    for package in sorted({point.value.partition(":")[0].partition(".")[0] for point in installed.entry_points}):
         spec = find_spec(package)
-        for place in spec.submodule_search_locations or [] if spec is not None else []:
-            for file in sorted(Path(place).rglob("*.py")):
-                digest.update(str(file.relative_to(place)).encode() + b"\0" + file.read_bytes() + b"\0")
+        for folder in spec.submodule_search_locations or [] if spec is not None else []:
+            for file in sorted(Path(folder).rglob("*.py")):
+                digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 

@@ -56,19 +56,19 @@ class Execution:
     def check(self) -> list[StagePlan]:
         """Every stage's plan, before the first begins; what is cached is used to check the others with."""
         plans: list[StagePlan] = []
-        known: dict[str, Made] = {}
+        finished: dict[str, Made] = {}
         for stage in self.recipe.stages:
-            planned = plan_stage(self.recipe, stage, known)
+            planned = plan_stage(self.recipe, stage, finished)
             plans.append(planned)
             if planned.waits_for or stage.name in self.again:
                 continue
-            made = self.store.finished(stage, key_of(key_parts(planned, known)))
+            made = self.store.finished(stage, key_of(key_parts(planned, finished)))
             if made is not None:
-                known[stage.name] = made
+                finished[stage.name] = made
             elif self.only and stage.name in self.recipe.before(self.only):
                 break
         if self.only:
-            missing = [name for name in self.recipe.before(self.only) if name not in known]
+            missing = [name for name in self.recipe.before(self.only) if name not in finished]
             if missing:
                 ordered = [stage.name for stage in self.recipe.stages if stage.name in missing]
                 raise ConfigError(
@@ -80,25 +80,24 @@ class Execution:
         return plans
 
     def forecast(self, plans: list[StagePlan]) -> list[tuple[str, str]]:
-        known: dict[str, Made] = {}
+        finished: dict[str, Made] = {}
         rows: list[tuple[str, str]] = []
         for planned in plans:
             stage = planned.stage
-            unknown = [name for name in stage.needs if name not in known]
+            unknown = [name for name in stage.needs if name not in finished]
             if self.outcomes[stage.name].status == "left out":
                 rows.append((stage.name, "left out"))
             elif unknown:
                 rows.append((stage.name, f"runs after {', '.join(unknown)}, unless they make the same as before"))
             else:
-                parts = key_parts(planned, known)
+                parts = key_parts(planned, finished)
                 made = None if stage.name in self.again else self.store.finished(stage, key_of(parts))
                 if made is not None:
-                    known[stage.name] = made
+                    finished[stage.name] = made
                 rows.append((stage.name, "cached" if made is not None else self._reason(stage, parts)))
         return rows
 
     def run(self) -> None:
-        """Run the stages in their order."""
         for stage in self.recipe.stages:
             if self.outcomes[stage.name].status == "waiting":
                 self._stage(stage)
@@ -163,7 +162,6 @@ class Execution:
         return ["train", *train_arguments(planned.settings, folder / FILE), "--run-dir", str(folder)]
 
     def _reason(self, stage: Stage, parts: Mapping[str, Any]) -> str:
-        """Why a stage has to be made."""
         key = key_of(parts)
         if stage.name in self.again:
             return "made again, as asked"

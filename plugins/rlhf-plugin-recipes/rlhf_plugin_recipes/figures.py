@@ -30,7 +30,6 @@ PREFERRED = (
 
 
 def figures_of(folder: Path, show: Sequence[str]) -> dict[str, Any]:
-    """Figures of a stage's result."""
     values = {key: value for key, value in _result(folder).items() if _is_figure(value)}
     if show:
         return {key: _chosen(key, values) for key in show}

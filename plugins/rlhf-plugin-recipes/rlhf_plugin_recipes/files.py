@@ -14,22 +14,22 @@ FLOW = "a value with ${...} inside { } or [ ] needs quotes: {path: '${stages.rm.
 
 def shipped(folder: str) -> dict[str, Path]:
     """Name -> file of what this package ships in ``recipes`` or ``sweeps``."""
-    place = Path(str(files("rlhf_plugin_recipes"))) / folder
-    return {file.stem: file for file in sorted(place.glob("*.yaml"))}
+    shipped_folder = Path(str(files("rlhf_plugin_recipes"))) / folder
+    return {file.stem: file for file in sorted(shipped_folder.glob("*.yaml"))}
 
 
 def find_file(name: str, folder: str) -> Path:
     """The file of that path, or the shipped one of that name."""
-    known = shipped(folder)
-    if name in known:
-        return known[name]
+    recipes = shipped(folder)
+    if name in recipes:
+        return recipes[name]
     if Path(name).expanduser().is_file():
         return Path(name).expanduser()
     kind = folder.removesuffix("s")
     raise ConfigError(
         f"there is no {kind} '{name}'",
         why="it is neither a file nor one of those that are shipped",
-        fix=did_you_mean(name, known) or f"one of: {', '.join(known)}; or the path of a YAML file",
+        fix=did_you_mean(name, recipes) or f"one of: {', '.join(recipes)}; or the path of a YAML file",
     )
 
 
@@ -59,9 +59,9 @@ def numbers(value: Any) -> Any:
     return value
 
 
-def refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(where: str, keys: Iterable[str], known: Iterable[str]) -> None:
     names = list(known)
-    for key in given:
+    for key in keys:
         if key not in names:
             fix = did_you_mean(str(key), names) or f"one of: {', '.join(names)}"
             raise ConfigError(f"unknown key '{key}'", where=where, fix=fix)

@@ -75,7 +75,7 @@ def read_recipe(file: Path, settings: Sequence[str] = ()) -> Recipe:
         if not isinstance(name, str):
             fix = f"quotes around it: YAML reads yes, no, on, off and numbers as values, and this one as {name!r}"
             raise ConfigError("a name of a stage or a variable is not text", where=str(file), fix=fix)
-    _check_given(settings, sections, variables, file)
+    _check_variables(settings, sections, variables, file)
     stages = {str(name): _stage(str(name), section, variables, file) for name, section in sections.items()}
     for stage in stages.values():
         _check_references(stage, stages, file)
@@ -102,21 +102,21 @@ def fill(value: Any, values: Mapping[str, Any]) -> Any:
         return [fill(one, values) for one in value]
     if not isinstance(value, str):
         return value
-    whole = REFERENCE.fullmatch(value)
-    if whole and (name := whole.group(1).strip()) in values:
+    reference = REFERENCE.fullmatch(value)
+    if reference and (name := reference.group(1).strip()) in values:
         return values[name]
     return REFERENCE.sub(lambda match: str(values.get(match.group(1).strip(), match.group(0))), value)
 
 
-def _check_given(
+def _check_variables(
     settings: Sequence[str], sections: Mapping[str, Any], variables: Mapping[str, Any], file: Path
 ) -> None:
     """Refuse a variable that is set for this call and that no stage uses: a slip would change nothing, unseen."""
     used = {reference for _, reference in references(sections)}
     for name in parse_settings(settings).get("vars") or {}:
         if f"vars.{name}" not in used:
-            known = [key for key in variables if f"vars.{key}" in used]
-            fix = did_you_mean(name, known) or f"vars: {', '.join(known) or 'none'}"
+            used_variables = [key for key in variables if f"vars.{key}" in used]
+            fix = did_you_mean(name, used_variables) or f"vars: {', '.join(used_variables) or 'none'}"
             raise ConfigError(f"no stage uses '${{vars.{name}}}'", where=f"{file}, --set vars.{name}", fix=fix)
 
 
@@ -133,12 +133,12 @@ def _stage(name: str, section: Any, variables: Mapping[str, Any], file: Path) ->
             or f"one of: {', '.join(KINDS)}; an algorithm is `kind: train` with `algo: {kind}`"
         )
         raise ConfigError(f"there is no kind of stage '{kind}'", where=where, fix=fix)
-    known = {f"vars.{key}": value for key, value in variables.items()}
+    values = {f"vars.{key}": value for key, value in variables.items()}
     for key, reference in references(section):
-        if reference.startswith("vars.") and reference not in known:
-            fix = did_you_mean(reference, known) or f"vars: {', '.join(variables) or 'none'}"
+        if reference.startswith("vars.") and reference not in values:
+            fix = did_you_mean(reference, values) or f"vars: {', '.join(variables) or 'none'}"
             raise ConfigError(f"'${{{reference}}}' is not defined", where=f"{where}, {key}", fix=fix)
-    filled = fill(section, known)
+    filled = fill(section, values)
     after, show = (_texts(filled.get(key), f"{where}, {key}") for key in ("after", "show"))
     settings = {key: value for key, value in filled.items() if key not in ("kind", "after", "show")}
     direct = [r.split(".")[1] for _, r in references(settings) if r.startswith("stages.") and r.count(".") == 2]

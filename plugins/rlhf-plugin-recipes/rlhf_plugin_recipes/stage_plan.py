@@ -40,7 +40,6 @@ class StagePlan:
 
 
 def plan_stage(recipe: Recipe, stage: Stage, made: Mapping[str, Made]) -> StagePlan:
-    """Check a stage."""
     waits_for = tuple(name for name in stage.needs if name not in made)
     settings = fill(stage.settings, values_for(recipe, stage, made))
     try:
@@ -80,8 +79,8 @@ def _beginning(recipe: Recipe, name: str) -> str:
     """The model that a stage's training starts from."""
     model = recipe.stage(name).settings.get("model", "pocket")
     path = str(model.get("path", "pocket") if isinstance(model, Mapping) else model)
-    found = [reference for _, reference in references(path)]
-    return _beginning(recipe, found[0].split(".")[1]) if found else path
+    names = [reference for _, reference in references(path)]
+    return _beginning(recipe, names[0].split(".")[1]) if names else path
 
 
 def _check_training(
@@ -103,8 +102,8 @@ def check_command(stage: Stage, settings: Mapping[str, Any]) -> None:
     registry = open_registry()
     for option, (kind, extra) in stage.kind.components.items():
         for name in names_of(settings.get(option)):
-            given = settings.get(extra) if extra else None
-            args = commands.arguments(command, {extra: given})[1::2] if given else []
+            value = settings.get(extra) if extra else None
+            args = commands.arguments(command, {extra: value})[1::2] if value else []
             _check_component(registry, kind, name, args, has_settings=bool(extra))
     params = commands.options_of(command)
     for key in ("input", "data", "dataset", "model", "baseline", "constitution", "config", "reward_model"):
@@ -125,7 +124,6 @@ def command_words(stage: Stage, settings: Mapping[str, Any], folder: Path) -> li
 
 
 def names_of(value: Any) -> list[str]:
-    """A text or a list of them as a list."""
     rows = value if isinstance(value, list) else [value]
     return [row for row in rows if isinstance(row, str)]
 
@@ -139,7 +137,7 @@ def _check_component(registry: Registry, kind: str, name: str, args: Sequence[st
 
 
 def _check_there(key: str, path: str) -> None:
-    place = Path(path).expanduser()
+    local = Path(path).expanduser()
     is_local = path.startswith(("/", ".", "~")) or path.endswith(LOCAL)
-    if is_local and UNMADE not in path and not place.exists():
-        raise ConfigError(f"{key} '{path}' does not exist", where=str(place.absolute()), fix="check the path")
+    if is_local and UNMADE not in path and not local.exists():
+        raise ConfigError(f"{key} '{path}' does not exist", where=str(local.absolute()), fix="check the path")

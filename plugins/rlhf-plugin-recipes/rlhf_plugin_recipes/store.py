@@ -68,7 +68,6 @@ class Store:
         return folder
 
     def point(self, stage: Stage, key: str) -> None:
-        """Write down which folder is the stage's now."""
         names = _json(self.current) or {}
         if names.get(stage.name) != self.folder(stage, key).name:
             write_json(self.current, {**names, stage.name: self.folder(stage, key).name})
@@ -103,12 +102,12 @@ class Store:
         folder = self.folder(stage, key)
         if not folder.exists():
             return
-        place = self.root / "replaced"
-        place.mkdir(exist_ok=True)
+        replaced = self.root / "replaced"
+        replaced.mkdir(exist_ok=True)
         number = 1
-        while (place / f"{folder.name}-{number}").exists():
+        while (replaced / f"{folder.name}-{number}").exists():
             number += 1
-        folder.rename(place / f"{folder.name}-{number}")
+        folder.rename(replaced / f"{folder.name}-{number}")
 
 
 def _spent(folder: Path) -> float:

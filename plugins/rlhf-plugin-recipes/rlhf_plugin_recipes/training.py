@@ -20,7 +20,6 @@ FILE = "stage.yaml"
 
 
 def check_keys(settings: Mapping[str, Any], where: str) -> None:
-    """Refuse keys that `rlhf train` does not know."""
     refuse_unknown(where, settings, (*SHORT, *RunConfig.model_fields))
 
 
@@ -61,9 +60,9 @@ def dry_run(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Check names, keys and values, but no file: for a run that needs what is not made yet."""
-    known = {key: value for key, value in settings.items() if key not in ("nproc", "strict_plugins")}
+    run_settings = {key: value for key, value in settings.items() if key not in ("nproc", "strict_plugins")}
     with tempfile.TemporaryDirectory() as folder:
-        ask("config", "show", *train_arguments(known, Path(folder) / FILE), "--json")
+        ask("config", "show", *train_arguments(run_settings, Path(folder) / FILE), "--json")
 
 
 def yaml_text(value: Any) -> str:

@@ -16,6 +16,6 @@ NAME = "report.html"
 def write_page(event: RunEnd) -> Path:
     """Write it into the run's folder and return its place."""
     run = with_error(open_run(str(event.run_dir)), event.status, event.error)
-    place = event.run_dir / NAME
-    write_text(place, render(read_page([run], LIMIT)))
-    return place
+    page = event.run_dir / NAME
+    write_text(page, render(read_page([run], LIMIT)))
+    return page

@@ -1,7 +1,4 @@
-"""What the page draws: one small chart per metric, in groups that a reader of training curves looks for.
-
-Here are the numbers; bokeh's JavaScript draws them when they come into view.
-"""
+"""One small chart per metric, in the groups of a reader of training curves; bokeh's JavaScript draws them when seen."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def report(runs: tuple[str, ...], output: Path | None, rollouts: int) -> None:
     from rlhf_plugin_report.read import read_page
     from rlhf_plugin_report.stored import open_run
 
-    found = [open_run(name) for name in runs]
-    place = output or found[0].path / "report.html"
-    write_text(place, render(read_page(found, rollouts)))
-    click.echo(f"page: {place}")
+    opened = [open_run(name) for name in runs]
+    page = output or opened[0].path / "report.html"
+    write_text(page, render(read_page(opened, rollouts)))
+    click.echo(f"page: {page}")

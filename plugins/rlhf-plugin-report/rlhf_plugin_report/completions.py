@@ -72,13 +72,13 @@ def read_completions(run: StoredRun, trace: Sequence[Row], limit: int, media: Me
         flat = list(_examples(trace))
     quantity = "score" if not examples else "margin" if any("margin" in e for _, _, e in flat) else "loss"
     measured = [(int(c["tokens"]), float(c[quantity]), int(row["step"])) for row, _, c in flat if _number(c, quantity)]
-    kept = _thinned(flat, limit)
-    pieces = _pieces(run) if any("completion_ids" in c for _, _, c in kept) else None
-    media.fill([_media(row, completion) for row, _, completion in kept])
-    rows = [_example(*one) if examples else _completion(*one, pieces, media) for one in kept]
+    shown = _thinned(flat, limit)
+    pieces = _pieces(run) if any("completion_ids" in c for _, _, c in shown) else None
+    media.fill([_media(row, completion) for row, _, completion in shown])
+    rows = [_example(*one) if examples else _completion(*one, pieces, media) for one in shown]
     return TraceView(
         rows,
-        _left_out(len(flat), len(kept), limit, "examples" if examples else "completions"),
+        _left_out(len(flat), len(shown), limit, "examples" if examples else "completions"),
         unread,
         quantity,
         _distribution(measured),
@@ -94,8 +94,8 @@ def _flat(trace: Sequence[Row]) -> tuple[list[tuple[Row, int, Row]], int]:
         if row.get("event") not in PROMPTS:
             continue
         completions = row.get("completions")
-        whole = fits(row, ROW) and isinstance(completions, list)
-        if not whole or not all(isinstance(c, Mapping) and fits(c, COMPLETION) for c in completions or ()):
+        complete = fits(row, ROW) and isinstance(completions, list)
+        if not complete or not all(isinstance(c, Mapping) and fits(c, COMPLETION) for c in completions or ()):
             unread += 1
             continue
         flat += [(row, n, c) for n, c in enumerate(completions or ())]
@@ -118,11 +118,11 @@ def _thinned(flat: list[tuple[Row, int, Row]], limit: int) -> list[tuple[Row, in
     return flat if count == len(flat) else [flat[i * len(flat) // count] for i in range(count)]
 
 
-def _left_out(count: int, kept: int, limit: int, what: str) -> str:
-    if kept == count:
+def _left_out(count: int, shown: int, limit: int, what: str) -> str:
+    if shown == count:
         return ""
-    why = f"a page shows {limit} of a run (--rollouts)" if kept == limit else f"they are over {BYTES / 1e6:g} MB"
-    return f"{kept} of {count} {what} are on this page, evenly over the trace: {why}. All are in trace.jsonl"
+    why = f"a page shows {limit} of a run (--rollouts)" if shown == limit else f"they are over {BYTES / 1e6:g} MB"
+    return f"{shown} of {count} {what} are on this page, evenly over the trace: {why}. All are in trace.jsonl"
 
 
 def _size(completion: Row) -> int:
@@ -155,7 +155,6 @@ def _completion(
 
 
 def _media(row: Row, completion: Row) -> list[Any]:
-    """References of the prompt and of the completion."""
     return [*(row.get("media") or ()), *(completion.get("media") or ())]
 
 
@@ -187,10 +186,10 @@ def _distribution(measured: Sequence[tuple[int, float, int]]) -> list[Mapping[st
 def _pieces(run: StoredRun) -> Callable[[Any], list[str]] | None:
     saved = [run.path / "checkpoints" / f"step-{n:06d}" / "model" for n in run.checkpoints[::-1]]
     trained = str((run.plan.config.get("model") or {}).get("path", ""))  # where the run saved nothing
-    for place in (str(run.path / "final"), *map(str, saved), trained):
-        if place == "pocket" or Path(place).expanduser().is_dir():
+    for candidate in (str(run.path / "final"), *map(str, saved), trained):
+        if candidate == "pocket" or Path(candidate).expanduser().is_dir():
             try:
-                tokenizer: Any = load_tokenizer(ModelConfig(path=place))
+                tokenizer: Any = load_tokenizer(ModelConfig(path=candidate))
             except Exception as error:  # a damaged folder; libraries raise what they like
                 log.warning("tokens are shown as text only: %s", error)
                 return None
@@ -200,11 +199,11 @@ def _pieces(run: StoredRun) -> Callable[[Any], list[str]] | None:
 
 def texts_of(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
     """What each token adds to the text, decoded after one piece of context; a character comes with its last token."""
-    context, whole = 0, 0
+    context, decoded = 0, 0
     for n in range(1, len(ids) + 1):
-        before, text = (tokenizer.decode(ids[context:end], skip_special_tokens=False) for end in (whole, n))
+        before, text = (tokenizer.decode(ids[context:end], skip_special_tokens=False) for end in (decoded, n))
         if text.endswith("\ufffd") and n < len(ids):
             yield ""
             continue
-        yield text[len(before) :] if text.startswith(before) else tokenizer.decode(ids[whole:n])
-        context, whole = whole, n
+        yield text[len(before) :] if text.startswith(before) else tokenizer.decode(ids[decoded:n])
+        context, decoded = decoded, n

@@ -46,7 +46,6 @@ class Light:
 
 
 def lights_of(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> list[Light]:
-    """Every light of a run."""
     configured = {
         str(c["name"]).rpartition("/")[2]: c for c in run.plan.config.get("monitors") or () if isinstance(c, Mapping)
     }
@@ -62,12 +61,12 @@ def lights_of(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> l
 def _health(
     configured: Mapping[str, Any], warned: Sequence[Row], reported: set[str], run: StoredRun
 ) -> Iterator[Light]:
-    whole = configured.get("health")
+    health = configured.get("health")
     for name, (title, needs) in HEALTH.items():
-        own = configured.get(name)
-        switched_off = own is None and whole is not None and whole.get(name, {}) is None
+        monitor = configured.get(name)
+        switched_off = monitor is None and health is not None and health.get(name, {}) is None
         lines = _lines(warned, ("health", name), rf"^{name}: ")
-        if own is None and whole is None:
+        if monitor is None and health is None:
             colour, reason = "grey", "not monitored; add it with --set 'monitors=[health]'"
         elif switched_off:
             colour, reason = "grey", f"switched off in this run's monitor 'health' ({name}: null)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rlhf_plugin_report.media import place_of
+from rlhf_plugin_report.media import media_file
 
 MOST = 40
 """Pairs of one kind, evenly over the run."""
@@ -53,11 +53,11 @@ def pairs_of(run: Path, trace: Sequence[Row], samples: Sequence[Row]) -> list[Pa
     """Pairs of differing sounds: held-out before and after training (else steps), best and worst of a prompt."""
 
     def there(media: Row) -> bool:
-        return media.get("kind") == "audio" and place_of(run, str(media.get("path", ""))) is not None
+        return media.get("kind") == "audio" and media_file(run, str(media.get("path", ""))) is not None
 
-    asked = [row for row in trace if row.get("event") in ("prompt", "set_aside", "filtered")]
-    over_time = _over_time(samples, lambda r: r, BEFORE_AFTER, there) or _over_time(asked, _first, EARLY_LATE, there)
-    return [*_evenly(over_time), *_evenly(_by_score(asked, there))]
+    sampled = [row for row in trace if row.get("event") in ("prompt", "set_aside", "filtered")]
+    over_time = _over_time(samples, lambda r: r, BEFORE_AFTER, there) or _over_time(sampled, _first, EARLY_LATE, there)
+    return [*_evenly(over_time), *_evenly(_by_score(sampled, there))]
 
 
 def _over_time(
@@ -69,14 +69,14 @@ def _over_time(
         one = of_row(row)
         sound = next((m for m in _maps(one.get("media")) if there(m)), None)
         if sound is not None and isinstance(row.get("step"), int):
-            found = ends.setdefault(f"{row.get('prompt_id')}\n{row.get('messages')}", [])
-            found[1:] = [(row, one, sound)]
+            ends_of_prompt = ends.setdefault(f"{row.get('prompt_id')}\n{row.get('messages')}", [])
+            ends_of_prompt[1:] = [(row, one, sound)]
     pairs = [
-        _pair(kind, row, *(Side(sound, f"step {at['step']}", _text(one)) for at, one, sound in found))
-        for found in ends.values()
-        if len(found) == 2
-        for row in (found[0][0],)
-        if found[0][0]["step"] != found[1][0]["step"]
+        _pair(kind, row, *(Side(sound, f"step {at['step']}", _text(one)) for at, one, sound in ends_of_prompt))
+        for ends_of_prompt in ends.values()
+        if len(ends_of_prompt) == 2
+        for row in (ends_of_prompt[0][0],)
+        if ends_of_prompt[0][0]["step"] != ends_of_prompt[1][0]["step"]
     ]
     return [pair for pair in pairs if _differ(pair)]
 

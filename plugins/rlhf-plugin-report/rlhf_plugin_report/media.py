@@ -35,11 +35,11 @@ class MediaReader:
     def fill(self, groups: Sequence[Sequence[Any]]) -> None:
         """Take the files of as many of these groups of references as there is room for, evenly over all groups."""
         sizes = [sum(self._size(one) for one in group) for group in groups]
-        places = [n for n, size in enumerate(sizes) if size]
+        with_media = [n for n, size in enumerate(sizes) if size]
         total = sum(sizes)
-        count = len(places) if total <= self.left else len(places) * self.left // total
+        count = len(with_media) if total <= self.left else len(with_media) * self.left // total
         for n in range(count):
-            for one in groups[places[n * len(places) // count]]:
+            for one in groups[with_media[n * len(with_media) // count]]:
                 self(one)
 
     @property
@@ -49,7 +49,7 @@ class MediaReader:
 
     def _size(self, media: Any) -> int:
         path = str(media.get("path", "")) if isinstance(media, Mapping) else ""
-        file = None if path in self.files else place_of(self.run, path)
+        file = None if path in self.files else media_file(self.run, path)
         size = file.stat().st_size if file else 0
         return size if size <= MOST_OF_ONE else 0
 
@@ -57,7 +57,7 @@ class MediaReader:
         mime = mimetypes.guess_type(path)[0] or ""
         if mime.partition("/")[0] not in KINDS:
             return {}
-        file = place_of(self.run, path)
+        file = media_file(self.run, path)
         if file is None:
             return {"missing": "yes"}
         size = file.stat().st_size
@@ -68,22 +68,22 @@ class MediaReader:
         return {"url": f"data:{mime};base64,{content}", "file": str(file.resolve())}
 
 
-def place_of(run: Path, path: str) -> Path | None:
+def media_file(run: Path, path: str) -> Path | None:
     """Where a file that a run's files name is now: in the run, in its ``audio/`` (which keeps a choice), or there."""
     if not path:
         return None
-    places = (run / path, run / "audio" / Path(path).name, Path(path).expanduser())
+    candidates = (run / path, run / "audio" / Path(path).name, Path(path).expanduser())
     try:
-        return next((place for place in places if place.is_file()), None)
+        return next((file for file in candidates if file.is_file()), None)
     except (OSError, ValueError):  # a name that is too long, or holds a zero byte
         return None
 
 
 def unembedded(files: Iterable[dict[str, str]], room: int) -> None:
     """Link the last of these files until the others take at most ``room`` bytes."""
-    taken = 0
+    used = 0
     for one in files:
         if one.get("url", "").startswith("data:"):
-            taken += len(one["url"]) * 3 // 4
-            if taken > room:
+            used += len(one["url"]) * 3 // 4
+            if used > room:
                 one["url"] = Path(one["file"]).as_uri()

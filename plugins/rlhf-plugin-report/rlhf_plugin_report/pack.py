@@ -1,7 +1,4 @@
-"""Rows as few bytes: names of keys and texts that repeat are written once, texts as numbers of words, then gzip.
-
-The page's script has the inverse, unpack.js.
-"""
+"""Rows as few bytes: keys, texts and words that repeat are written once, then gzip; unpack.js has the inverse."""
 
 from __future__ import annotations
 

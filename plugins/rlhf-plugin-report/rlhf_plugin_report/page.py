@@ -56,8 +56,8 @@ def render(page: PageView) -> str:
     room = max(LEAST_DATA, MOST_BYTES - len(_filled(page, data="", **around).encode("utf-8", "replace")))
     unembedded([file for run in page.runs for file in run.files.values()], room * 3 // 8)
     runs, data = fitted(page.runs, room * 3 // 4, beside)
-    whole = _filled(replace(page, runs=runs), data=in_script(data), **{**around, **_kinds(runs)})
-    return whole.encode("utf-8", "replace").decode()  # half of a surrogate pair, which JSON may hold, is no text
+    page_html = _filled(replace(page, runs=runs), data=in_script(data), **{**around, **_kinds(runs)})
+    return page_html.encode("utf-8", "replace").decode()  # half of a surrogate pair, which JSON may hold, is no text
 
 
 def _kinds(runs: Sequence[RunView]) -> dict[str, Any]:

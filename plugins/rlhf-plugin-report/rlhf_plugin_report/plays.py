@@ -14,13 +14,13 @@ KEY = ("benchmark", "agent", "task", "trial")
 
 def plays_of(rows: Sequence[Row]) -> tuple[list[Row], str]:
     """The plays of each benchmark's first and latest evaluation (a repeated row's last), and what was left out."""
-    latest = {tuple(str(row.get(k)) for k in ("policy_version", *KEY)): row for row in rows if _whole(row)}
-    found = list(latest.values())
+    latest = {tuple(str(row.get(k)) for k in ("policy_version", *KEY)): row for row in rows if _is_complete(row)}
+    plays = list(latest.values())
     versions: dict[str, set[int]] = {}
-    for row in found:
+    for row in plays:
         versions.setdefault(str(row["benchmark"]), set()).add(row["policy_version"])
-    shown = [r for r in found if r["policy_version"] in _ends(versions[str(r["benchmark"])])]
-    left = len(found) - len(shown)
+    shown = [r for r in plays if r["policy_version"] in _ends(versions[str(r["benchmark"])])]
+    left = len(plays) - len(shown)
     note = f"{left} plays of benchmarks between their first and latest evaluation are in plays.jsonl alone"
     return [_play(row) for row in shown], note if left else ""
 
@@ -29,7 +29,7 @@ def _ends(versions: set[int]) -> tuple[int, int]:
     return min(versions), max(versions)
 
 
-def _whole(row: Row) -> bool:
+def _is_complete(row: Row) -> bool:
     version, messages = row.get("policy_version"), row.get("messages")
     named = all(isinstance(row.get(k), str) for k in ("benchmark", "task"))
     return named and isinstance(version, int) and version >= 0 and isinstance(messages, list)

@@ -65,7 +65,6 @@ class PageView:
 
 
 def read_page(runs: Sequence[StoredRun], limit: int) -> PageView:
-    """Read runs for one page."""
     names = [run.path.resolve().name for run in runs]
     distinct = [name if names.count(name) == 1 else f"{name} ({n + 1})" for n, name in enumerate(names)]
     views = [read_run(run, name, limit, MOST // len(runs)) for run, name in zip(runs, distinct)]

@@ -59,7 +59,6 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
 
 
 def _matches(row: dict[str, Any], wanted: Mapping[str, str | None]) -> bool:
-    """Whether a run is what the options ask for."""
     exact = all(wanted.get(k) in (None, row.get(k)) for k in ("algo", "status"))
     return exact and all((wanted.get(k) or "") in str(row.get(k, "")) for k in ("model", "dataset"))
 

@@ -32,7 +32,6 @@ def sorted_rows(rows: Sequence[Row], order: str, *, reverse: bool) -> list[Row]:
 
 
 def print_runs(rows: Sequence[Row], width: int | None = None) -> None:
-    """Print the table."""
     room = width or shutil.get_terminal_size((80, 24)).columns
     cells = [_cells(row) for row in rows]
     columns = [c for c in NARROW if c not in ("reward", "loss") or any(cell[c] for cell in cells)]

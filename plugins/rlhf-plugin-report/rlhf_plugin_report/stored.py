@@ -30,8 +30,8 @@ def open_run(name: str) -> StoredRun:
             return run
         return _what_is_left(run.path)
     except UserError:
-        places = (Path(name).expanduser(), Path("runs") / name)
-        folder = next((place for place in places if (place / "plan.json").is_file()), None)
+        candidates = (Path(name).expanduser(), Path("runs") / name)
+        folder = next((candidate for candidate in candidates if (candidate / "plan.json").is_file()), None)
         if folder is None:
             raise
         return _what_is_left(folder)
@@ -75,9 +75,9 @@ def _what_is_left(folder: Path) -> DamagedRun:
     plan = read("plan.json") or {}
     config = plan.get("config") or _config(folder / "config.yaml")
     rows, broken = lines_of(folder / "metrics.jsonl")
-    whole = [row for row in rows if is_count(row.get("step"))]
-    if broken or len(whole) < len(rows):
-        problems.append(f"metrics.jsonl: {broken + len(rows) - len(whole)} damaged lines are left out")
+    complete = [row for row in rows if is_count(row.get("step"))]
+    if broken or len(complete) < len(rows):
+        problems.append(f"metrics.jsonl: {broken + len(rows) - len(complete)} damaged lines are left out")
     steps = [p.name.removeprefix("step-") for p in (folder / "checkpoints").glob("step-*")]
     return DamagedRun(
         folder,
@@ -91,7 +91,7 @@ def _what_is_left(folder: Path) -> DamagedRun:
         ),
         read("summary.json"),
         read("failure.json"),
-        tuple(whole),
+        tuple(complete),
         tuple(sorted(int(n) for n in steps if n.isdigit())),
         tuple(problems),
     )

@@ -56,7 +56,6 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
 
 
 def rows_of(run: StoredRun, step: int) -> list[Row]:
-    """Trace rows of one step."""
     from rlhf_core.config import ConfigError
     from rlhf_core.data import read_jsonl
 
@@ -78,15 +77,15 @@ def pick(prompts: Sequence[Row], name_or_end: str | None) -> Row | None:
 
     if name_or_end is None:
         return prompts[0] if prompts else None
-    known = [str(r.get("prompt_id", r.get("id"))) for r in prompts]
+    ids = [str(r.get("prompt_id", r.get("id"))) for r in prompts]
     for fits in (lambda name: name == name_or_end, lambda name: name.endswith(f"/{name_or_end}")):
-        match = next((row for row, name in zip(prompts, known) if fits(name)), None)
+        match = next((row for row, name in zip(prompts, ids) if fits(name)), None)
         if match is not None:
             return match
-    near = did_you_mean(name_or_end, [*known, *(n.rsplit("/", 1)[-1] for n in known)])
+    near = did_you_mean(name_or_end, [*ids, *(n.rsplit("/", 1)[-1] for n in ids)])
     raise ConfigError(
         f"no prompt '{name_or_end}' in this step",
-        why="its prompts: " + ", ".join(known[:8]),
+        why="its prompts: " + ", ".join(ids[:8]),
         fix=near or "leave --prompt out for the first",
     )
 

@@ -51,5 +51,5 @@ def is_turn(value: Any) -> bool:
     if not isinstance(value, Mapping) or not isinstance(value.get("message"), Mapping):
         return False
     span, role = value.get("span"), value.get("role")
-    places = isinstance(span, list) and len(span) == 2 and all(isinstance(n, int) and 0 <= n < 2**53 for n in span)
-    return places and isinstance(role, str)
+    has_span = isinstance(span, list) and len(span) == 2 and all(isinstance(n, int) and 0 <= n < 2**53 for n in span)
+    return has_span and isinstance(role, str)

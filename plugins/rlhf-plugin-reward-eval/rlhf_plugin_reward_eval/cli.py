@@ -107,7 +107,6 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """What the files of clips are relative to."""
         return Path(self.dataset).parent
 
     @property
@@ -150,7 +149,6 @@ def _measure(given: Options) -> Report:
 
 
 def _finish(report: Report, given: Options) -> None:
-    """Print, write and draw."""
     from rlhf_core.cli import emit_json
     from rlhf_core.data import write_json
     from rlhf_plugin_reward_eval.plots import draw

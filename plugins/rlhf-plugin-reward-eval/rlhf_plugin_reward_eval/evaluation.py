@@ -86,7 +86,6 @@ def measure(
     gold: Callable[[Text], float] | None,
     report: Report,
 ) -> None:
-    """Add one reward's figures to the report."""
     seed, pairs = settings.seed, cases.pairs
     sides = scorer([c.chosen for c in pairs]), scorer([c.rejected for c in pairs])
     scorer.refuse_missing(np.concatenate(sides), settings.max_missing)

@@ -72,7 +72,6 @@ class Scored:
         return TIE * self.spread if self.cases else 0.0
 
     def only(self, keep: Callable[[Case], bool]) -> Scored:
-        """The pairs for which ``keep`` holds."""
         rows = [i for i, case in enumerate(self.cases) if keep(case)]
         return Scored([self.cases[i] for i in rows], self.chosen_N[rows], self.rejected_N[rows])
 
@@ -146,11 +145,8 @@ def rm_bench(scored: Scored, seed: int) -> dict[str, Any]:
 
 
 def calibration(scored: Scored) -> dict[str, Any]:
-    """Is ``sigmoid(margin)`` the probability that chosen is preferred?
-
-    By deciles of the absolute margin, with the expected calibration error before and after one temperature. The
-    temperature of each half of the pairs is fitted on the other half.
-    """
+    """Is ``sigmoid(margin)`` the probability that chosen is preferred? By deciles of the absolute margin, with the
+    expected calibration error before and after one temperature, fitted for each half on the other half."""
     margins_N = scored.margins
     if len(margins_N) < 2:
         return {}

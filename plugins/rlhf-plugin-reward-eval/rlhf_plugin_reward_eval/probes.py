@@ -45,7 +45,6 @@ def sampled(cases: Sequence[Case], count: int, seed: int) -> list[Case]:
 
 
 def with_completion(text: Text, change: Callable[[str], str]) -> Text:
-    """The same conversation with another response."""
     return text._replace(completion=change(text.completion))
 
 
@@ -180,12 +179,12 @@ def turns_probe(scorer: Scorer, cases: Sequence[Case], seed: int, spread: float)
     if not several:
         return {"pairs": 0}
     chosen, rejected = [c.chosen for c in several], [c.rejected for c in several]
-    whole_N = scorer(chosen) - scorer(rejected)
+    full_N = scorer(chosen) - scorer(rejected)
     last_N = scorer([last_turn(t) for t in chosen]) - scorer([last_turn(t) for t in rejected])
 
-    scored_N = np.isfinite(whole_N) & np.isfinite(last_N)
-    whole_right_N, last_right_N = (stats.points(m[scored_N], TIE * spread) for m in (whole_N, last_N))
-    gain_N = whole_right_N - last_right_N
+    scored_N = np.isfinite(full_N) & np.isfinite(last_N)
+    full_right_N, last_right_N = (stats.points(m[scored_N], TIE * spread) for m in (full_N, last_N))
+    gain_N = full_right_N - last_right_N
     clusters = [prompt_key(c.chosen.prompt) for c, ok in zip(several, scored_N) if ok]
     interval: Sequence[float] = (math.nan, math.nan)
     if clusters:
@@ -193,7 +192,7 @@ def turns_probe(scorer: Scorer, cases: Sequence[Case], seed: int, spread: float)
     return {
         "pairs": int(scored_N.sum()),
         "missing": int((~scored_N).sum()),
-        "whole": float(whole_right_N.mean()) if clusters else math.nan,
+        "whole": float(full_right_N.mean()) if clusters else math.nan,
         "last_turn": float(last_right_N.mean()) if clusters else math.nan,
         "gain": float(gain_N.mean()) if clusters else math.nan,
         "bootstrap": [*interval],
@@ -206,5 +205,4 @@ def mean_words(texts: Sequence[Text]) -> float:
 
 
 def last_turn(text: Text) -> Text:
-    """System turns and the last one before the response."""
     return text._replace(prompt=(*(m for m in text.prompt[:-1] if m["role"] == "system"), text.prompt[-1]))

@@ -120,7 +120,6 @@ class Gold:
             )
 
     def __call__(self, text: Text, where: str) -> float:
-        """The gold score of one response."""
         prompt = self.prompts.get(prompt_key(text.prompt))
         if prompt is None or self.datasets is None:
             raise DatasetError(

@@ -139,19 +139,17 @@ def rescaled(margins_N: Floats) -> Floats:
 
 
 def best_of_n(scores_N: Floats, golds_N: Floats, n: int) -> float:
-    """Expected gold score of the highest-scored of ``n`` responses drawn without replacement from those of one prompt.
-
-    Exact, not sampled (Nakano et al. 2021, appendix): the response of rank i (from 1, lowest first) is the best of n
-    with probability ``C(i - 1, n - 1) / C(N, n)``. Equal scores share the mean of their golds.
-    """
+    """Expected gold score of the highest-scored of ``n`` responses, exactly (Nakano et al. 2021, appendix): that of
+    rank i (from 1, lowest first) is it with probability ``C(i - 1, n - 1) / C(N, n)``; equal scores share their golds'
+    mean."""
     count = len(scores_N)
     if not 1 <= n <= count:
         raise ValueError(f"best of {n} of {count} responses")
     order = np.argsort(scores_N, kind="stable")
     _, inverse = np.unique(scores_N[order], return_inverse=True)
     shared_N = (np.bincount(inverse, golds_N[order]) / np.bincount(inverse))[inverse]
-    whole = math.comb(count, n)
-    weights = [math.comb(i - 1, n - 1) / whole for i in range(1, count + 1)]
+    subsets = math.comb(count, n)
+    weights = [math.comb(i - 1, n - 1) / subsets for i in range(1, count + 1)]
     return float(np.dot(weights, shared_N))
 
 

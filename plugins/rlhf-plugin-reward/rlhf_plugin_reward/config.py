@@ -194,5 +194,4 @@ def needs_pairs(error: DatasetError) -> DatasetError:
 
 
 def device_of(ctx: BuildContext) -> str:
-    """Where reward models run: with the policy."""
     return str(ctx.strategy.device) if ctx.strategy is not None else "cpu"

@@ -85,8 +85,8 @@ class Encoder:
         a model from elsewhere the answer's are those of the whole conversation by its template."""
         if not self.view.own:
             answer: Message = turn or {"role": "assistant", "content": completion}
-            whole = self.formatter.render([*self.view.prompt(prompt), answer], tools, add_generation_prompt=False)
-            return (), self.formatter.encode_rest(whole)
+            text = self.formatter.render([*self.view.prompt(prompt), answer], tools, add_generation_prompt=False)
+            return (), self.formatter.encode_rest(text)
         shown = self.view.prompt(prompt)
         question = self.formatter.encode(shown, tools)
         if turn is None:
@@ -96,8 +96,8 @@ class Encoder:
 
     def cut(self, question: tuple[int, ...], answer: tuple[int, ...]) -> tuple[int, ...]:
         """Both, at most ``max_length`` ids of them."""
-        whole = (*question, *answer)
-        return whole[-self.max_length :] if self.view.truncation == "left" else whole[: self.max_length]
+        ids = (*question, *answer)
+        return ids[-self.max_length :] if self.view.truncation == "left" else ids[: self.max_length]
 
 
 def check_episodes(write: Callable[[Sequence[Message], Sequence[Tool]], object], model: str, environment: Any) -> None:

@@ -80,7 +80,7 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
             f"reward ensemble: none trained yet for this setting; training {config.members} members "
             f"on {len(train)} pairs"
         )
-        check_place(folder)
+        check_writable(folder)
         work = getattr(ctx.session, "work", None)
         train_ensemble(config, base, train, heldout, ctx.seed, folder, say, strategy, work)
         strategy.barrier("rank 0 writing the reward ensemble")
@@ -183,7 +183,6 @@ def _sampled(items: Sequence[PairItem], k: int) -> list[PairItem]:
 
 
 def _updates(config: EnsembleConfig, items: Sequence[PairItem]) -> int:
-    """Updates that all members make together."""
     if config.sharing != "none":
         return updates_of(config, len(items))
     return sum(updates_of(config, len(_sampled(items, k))) for k in range(config.members))
@@ -217,7 +216,7 @@ def trained(folder: Path) -> bool:
     return (folder / "ensemble.json").is_file()
 
 
-def check_place(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Refuse a cache that cannot be written, before anything is trained."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

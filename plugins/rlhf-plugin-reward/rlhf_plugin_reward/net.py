@@ -27,7 +27,7 @@ from rlhf_core.models import (
 )
 from rlhf_plugin_reward.encoding import View, write_view
 
-MOST_KEPT = 1 << 18
+MOST_CACHED = 1 << 18
 """Conversations whose features a frozen trunk keeps, in main memory: a few thousand bytes each."""
 
 
@@ -60,7 +60,7 @@ class RewardNet(TransformerWithHead):
 
     def _cached_feature(self, row: tuple[int, ...]) -> torch.Tensor:
         """What :meth:`keep` was not given is computed alone: its last bits must not depend on the batch."""
-        if row not in self.cached_features and len(self.cached_features) < MOST_KEPT:
+        if row not in self.cached_features and len(self.cached_features) < MOST_CACHED:
             self.keep([row])
         return self.cached_features[row] if row in self.cached_features else self._without_gradient([row])[0]
 
@@ -76,7 +76,6 @@ class RewardNet(TransformerWithHead):
 
 
 def new_head(hidden: int, heads: int, seed: int) -> torch.nn.Linear:
-    """A small random head."""
     head = torch.nn.Linear(hidden, heads, bias=False)
     with torch.no_grad():
         head.weight.normal_(0, hidden**-0.5, generator=torch.Generator().manual_seed(seed))
@@ -146,7 +145,6 @@ def load_classifier(path: str, chat_template: str | None = None) -> tuple[Reward
 
 
 def _load_model(path: str) -> Any:
-    """The sequence classifier in a folder."""
     from transformers import AutoModelForSequenceClassification
 
     source = resolve_model(path)

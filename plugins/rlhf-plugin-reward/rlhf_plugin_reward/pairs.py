@@ -33,7 +33,6 @@ class PairItem:
 
     @property
     def tokens(self) -> int:
-        """Tokens of both sides."""
         return len(self.chosen_ids) + len(self.rejected_ids)
 
 

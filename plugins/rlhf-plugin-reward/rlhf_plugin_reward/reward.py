@@ -22,7 +22,7 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.training import NoGradForward
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig, device_of
 from rlhf_plugin_reward.encoding import Encoder, View, read_view
-from rlhf_plugin_reward.net import MOST_KEPT, RewardNet, load_classifier
+from rlhf_plugin_reward.net import MOST_CACHED, RewardNet, load_classifier
 
 Floats = npt.NDArray[np.float64]
 
@@ -119,13 +119,13 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
     rows = sorted({tuple(row) for row in ids})
     if not rows:
         return
-    if isinstance(strategy, ShardedForward) and len(rows) > MOST_KEPT:
+    if isinstance(strategy, ShardedForward) and len(rows) > MOST_CACHED:
         raise DatasetError(
-            f"a frozen trunk keeps features of {MOST_KEPT} conversations, and there are {len(rows)}",
+            f"a frozen trunk keeps features of {MOST_CACHED} conversations, and there are {len(rows)}",
             why="for the others each rank would call the trunk, whose weights are divided, by itself",
             fix="--set strategy=ddp, --set trainer.train_trunk=lora, or fewer examples (dataset.limit)",
         )
-    rows = rows[:MOST_KEPT]
+    rows = rows[:MOST_CACHED]
     batches = [[rows[i] for i in batch] for batch in by_beginning(rows, ROW_TOKENS)]
     of_rank = [batches[rank :: strategy.world_size] for rank in range(strategy.world_size)]
     if has_no_weights(net):
@@ -167,7 +167,6 @@ class FrozenTrunk(torch.nn.Module):
         self.trunk = trunk
 
     def forward(self, items: Sequence[Any], compute: Callable[[Any, Sequence[Any]], Any]) -> Any:
-        """``compute(self, items)``."""
         return compute(self, items)
 
 

@@ -76,7 +76,6 @@ def save_shared(net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[s
 
 
 def load_shared(folder: Path, meta: dict[str, Any]) -> tuple[RewardNet, Any]:
-    """Read it back as one net with K heads."""
     from transformers import AutoModel
 
     verify_files(folder)

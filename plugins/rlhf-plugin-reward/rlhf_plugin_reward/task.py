@@ -52,7 +52,6 @@ class RewardModelTask:
         }
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """What is being trained, by parameter name."""
         folder.mkdir(parents=True, exist_ok=True)
         self.net.save_trained(folder / "trained.safetensors", weights)
 
@@ -65,5 +64,4 @@ class RewardModelTask:
 
 
 def build_trainer(config: RewardModelConfig, ctx: BuildContext) -> OfflineTrainer:
-    """The offline loop over pairs."""
     return OfflineTrainer(config, ctx, RewardModelTask(config, ctx))

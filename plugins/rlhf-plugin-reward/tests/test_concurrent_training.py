@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from rlhf_core.config import RlhfError
 from rlhf_core.models import ModelError
-from rlhf_plugin_reward.ensemble import check_place, wait_for
+from rlhf_plugin_reward.ensemble import check_writable, wait_for
 
 SMALL = [
     sys.executable,
@@ -109,8 +109,8 @@ def test_a_process_that_does_not_see_the_ensemble_says_so(tmp_path: Path) -> Non
 
 
 def test_a_cache_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
-    check_place(tmp_path / "ensembles" / "abc")
+    check_writable(tmp_path / "ensembles" / "abc")
     assert os.listdir(tmp_path / "ensembles") == []
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelError, match=r"set RLHF_CACHE"):
-        check_place(tmp_path / "file" / "ensembles" / "abc")
+        check_writable(tmp_path / "file" / "ensembles" / "abc")

@@ -207,7 +207,7 @@ def test_features_are_the_same_bits_in_whatever_batch_they_are_asked_for(policy:
     order = torch.randperm(30, generator=torch.Generator().manual_seed(0)).tolist()
     first = features(list(range(30)))
     assert torch.equal(first, features(order))
-    monkeypatch.setattr("rlhf_plugin_reward.net.MOST_KEPT", 20)
+    monkeypatch.setattr("rlhf_plugin_reward.net.MOST_CACHED", 20)
     assert torch.equal(first, features(order)), "what there is no room for too"
 
 
@@ -229,7 +229,7 @@ class DividedWeights(DividedMoments):
 
 def test_more_conversations_than_are_kept_are_refused_where_weights_are_divided(policy: Any, monkeypatch: Any) -> None:
     rows = [(3, 4, 5, 6 + i) for i in range(5)]
-    monkeypatch.setattr("rlhf_plugin_reward.reward.MOST_KEPT", 4)
+    monkeypatch.setattr("rlhf_plugin_reward.reward.MOST_CACHED", 4)
     net = fresh_net(policy, 1, 0, "frozen")
     keep_features(net, rows, DividedMoments("cpu"))
     assert len(net.cached_features) == 4

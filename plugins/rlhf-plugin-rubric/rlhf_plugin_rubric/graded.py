@@ -60,7 +60,6 @@ def read_row(prompt: Prompt, rubric: Rubric, where: str) -> Graded | None:
 
 
 def encode_rows(rows: Sequence[Graded], encoder: Encoder, counts: Counter[str]) -> list[GradedItem]:
-    """Tokenize rows; those that are cut are counted."""
     items: list[GradedItem] = []
     for row in rows:
         question, answer = encoder.sides(row.prompt.messages, row.completion, row.prompt.tools)

@@ -67,7 +67,6 @@ class Rubric(Config):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Weights of the criteria, adding up to 1."""
         total = sum(c.weight for c in self.criteria)
         return tuple(c.weight / total for c in self.criteria)
 
@@ -126,10 +125,10 @@ def load_rubric(name: str) -> Rubric:
         return Rubric.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(p) for p in first["loc"])
+        key = ".".join(str(p) for p in first["loc"])
         raise ConfigError(
             f"the rubric cannot be used: {first['msg'].removeprefix('Value error, ')}",
-            where=f"{file}{': ' if place else ''}{place}",
+            where=f"{file}{': ' if key else ''}{key}",
             fix="each criterion has name, question, scale: [worst, best] and weight",
         ) from error
 

@@ -59,14 +59,12 @@ class SftTask:
         }
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """Weights (adapters, with LoRA) and tokenizer."""
         self.policy.save(folder, weights)
 
     def load_model(self, folder: Path) -> None:
         self.policy.load_weights(folder)
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """Plain Hugging Face form, adapters merged."""
         self.policy.save(folder, weights, merge=True)
 
 

@@ -18,7 +18,6 @@ class TensorBoardTracker:
         self._writer: SummaryWriter | None = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one scalar per finite metric."""
         writer = self._writer = self._writer or self._open(step)
         for name, value in metrics.items():
             if math.isfinite(value):
@@ -27,7 +26,6 @@ class TensorBoardTracker:
                 self.report["tensorboard/not_finite"] = self.report.get("tensorboard/not_finite", 0) + 1
 
     def close(self) -> None:
-        """Flush and close; idempotent."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -56,7 +56,7 @@ def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -
                 setting = "" if most_seconds == MOST_SECONDS else ", the setting max_seconds"
                 lasts = f"lasts {file.frames / file.samplerate:.0f} s, more than {most_seconds:g}{setting}"
                 raise ClipError(f"'{path}' {lasts}")
-            check_whole(file.extra_info, str(path))
+            check_complete(file.extra_info, str(path))
             frames_NC: Any = file.read(dtype="float32", always_2d=True)
             rate = int(file.samplerate)
     except (soundfile.SoundFileError, OSError, RuntimeError, ValueError, MemoryError) as error:
@@ -65,7 +65,7 @@ def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -
     return clip_of(frames_NC, rate, str(path))
 
 
-def check_whole(header: str, label: str) -> None:
+def check_complete(header: str, label: str) -> None:
     """Refuse a WAV file that ends before its header says: libsndfile reads half a copy as a whole."""
     length = re.search(r"^data : (\d+) \(should be (\d+)\)", header, re.MULTILINE)
     if length and int(length[2]) < int(length[1]) < STREAMED:

@@ -182,7 +182,6 @@ FEATURES: dict[str, Callable[[Source], float]] = {
 
 
 def measure(clip: Clip, pitch: Literal["autocorrelation", "praat"] = "autocorrelation") -> dict[str, float]:
-    """All features of a clip; NaN where one is not defined."""
     analysis = Analysis(clip, pitch)
     return {name: function(analysis) for name, function in FEATURES.items()}
 

@@ -32,7 +32,7 @@ class KeepSounds:
     def rlhf_run_start(self, event: RunStart) -> None:
         """Remember where the run lies, and how far it was thinned."""
         self._run = event.run_dir
-        steps = sorted({row["step"] for row in kept_rows(self._run / "audio") if not row["heldout"]})
+        steps = sorted({row["step"] for row in stored_rows(self._run / "audio") if not row["heldout"]})
         self._every = min((b - a for a, b in pairwise(steps)), default=1)
 
     @hookimpl
@@ -95,7 +95,7 @@ def too_much(folder: Path) -> bool:
     return len(sizes) > MOST_FILES or sum(sizes) > MOST_BYTES
 
 
-def kept_rows(folder: Path) -> list[dict[str, Any]]:
+def stored_rows(folder: Path) -> list[dict[str, Any]]:
     """What :data:`INDEX` holds; a line that a killed process left half written is none."""
     rows: list[dict[str, Any]] = []
     for line in (folder / INDEX).read_text().splitlines() if (folder / INDEX).is_file() else ():
@@ -108,7 +108,7 @@ def kept_rows(folder: Path) -> list[dict[str, Any]]:
 
 def thin(folder: Path, every: int) -> None:
     """Remove the sounds of steps other than 1, 1 + every, ..., and of evaluations between the first and the latest."""
-    rows = kept_rows(folder)
+    rows = stored_rows(folder)
     heldout = [row["step"] for row in rows if row["heldout"]]
     ends = {min(heldout), max(heldout)} if heldout else set()
     stay = [row for row in rows if (row["step"] in ends if row["heldout"] else (row["step"] - 1) % every == 0)]

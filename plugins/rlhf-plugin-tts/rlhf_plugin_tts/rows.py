@@ -56,11 +56,10 @@ def audio_file(row: Mapping[str, Any], column: str, file: str, where: str) -> Pa
 
 
 def read_rated(file: str, reference: str | None, group: str | None) -> list[RatedClip]:
-    """Clips with ratings."""
-    rows, places = read_rows(file)
+    rows, sources = read_rows(file)
     clips = []
-    for row, place in zip(rows, places):
-        where = f"{file}, {place}"
+    for row, source in zip(rows, sources):
+        where = f"{file}, {source}"
         sound = next((c for c in ("audio", "file") if c in row), None)
         if sound is None and "completion" not in row:
             sound = "audio"  # refused below, with what a row needs
@@ -80,10 +79,10 @@ def read_rated(file: str, reference: str | None, group: str | None) -> list[Rate
 
 def read_audio_pairs(file: str) -> list[AudioPair]:
     """Preference pairs of clips: ``chosen_audio`` and ``rejected_audio``."""
-    rows, places = read_rows(file)
+    rows, sources = read_rows(file)
     pairs = []
-    for row, place in zip(rows, places):
-        where = f"{file}, {place}"
+    for row, source in zip(rows, sources):
+        where = f"{file}, {source}"
         chosen, rejected = (audio_file(row, c, file, where) for c in ("chosen_audio", "rejected_audio"))
         if digest(chosen) == digest(rejected):
             raise DatasetError("chosen and rejected are the same sound", where=where, fix="remove that row")

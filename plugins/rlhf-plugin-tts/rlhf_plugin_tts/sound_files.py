@@ -60,8 +60,8 @@ class SoundFiles:
         files: list[tuple[float, int, Path]] = []
         for file in self.folder.glob("*.flac"):
             with contextlib.suppress(FileNotFoundError):  # another run removed it since the folder was listed
-                found = file.stat()
-                files.append((found.st_mtime, found.st_size, file))
+                stat = file.stat()
+                files.append((stat.st_mtime, stat.st_size, file))
         total = 0
         for _, size, file in sorted(files, reverse=True):
             total += size

@@ -15,17 +15,17 @@ REWARD_OF = {"features": "audio_feature_model", "encoder": "audio_encoder_model"
 """What a model hears -> the reward that loads it."""
 
 
-def check_folder(place: str, reward: str) -> Mapping[str, Any]:
-    folder = Path(place).expanduser()
+def check_folder(path: str, reward: str) -> Mapping[str, Any]:
+    folder = Path(path).expanduser()
     fix = "rlhf tts train-reward --pairs FILE --output FOLDER writes one"
     if not (folder / META).is_file():
-        raise ModelError(f"'{place}' holds no audio reward model", why=f"{META} is not there", fix=fix)
+        raise ModelError(f"'{path}' holds no audio reward model", why=f"{META} is not there", fix=fix)
     try:
         meta = json.loads((folder / META).read_text())
         belongs = REWARD_OF[meta["hears"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"'{folder / META}' is damaged", why=str(error), fix=fix) from error
     if belongs != reward:
-        raise ModelError(f"'{place}' is a model for '{belongs}', not for '{reward}'", fix=f"reward.name={belongs}")
+        raise ModelError(f"'{path}' is a model for '{belongs}', not for '{reward}'", fix=f"reward.name={belongs}")
     verify_files(folder)
     return meta

@@ -49,8 +49,8 @@ class FeatureEar:
 class EncoderEar:
     """The mean over frames of a frozen self-supervised encoder's last layer."""
 
-    def __init__(self, place: str) -> None:
-        self.encoder = load_encoder(place)
+    def __init__(self, path: str) -> None:
+        self.encoder = load_encoder(path)
 
     @torch.inference_mode()
     def hear(self, clip: Clip) -> Tensor:
@@ -111,18 +111,18 @@ def _loaded(config: AudioModelConfig, heard: Callable[[Any], Any], ear: Callable
     """Members that hear with the same have one ear."""
     ears: dict[Any, Ear] = {}
     members: list[tuple[Ear, Head]] = []
-    for place in (config.path, *config.also):
-        meta = check_folder(place, config.name)
+    for path in (config.path, *config.also):
+        meta = check_folder(path, config.name)
         what = heard(meta)
         ears[what] = ears.get(what) or ear(what)
-        members.append((ears[what], load_head(place, meta)))
+        members.append((ears[what], load_head(path, meta)))
     return TrainedReward(members, config.max_seconds, config.uncertainty_penalty)
 
 
-def load_head(place: str, meta: Mapping[str, Any]) -> Head:
+def load_head(path: str, meta: Mapping[str, Any]) -> Head:
     head = Head(int(meta["width"]), int(meta["hidden"]))
     try:
-        head.load_state_dict(load_file(str(Path(place).expanduser() / WEIGHTS)))
+        head.load_state_dict(load_file(str(Path(path).expanduser() / WEIGHTS)))
     except RuntimeError as error:
-        raise ModelError(f"the weights of '{place}' do not fit its description", why=str(error)[:300]) from error
+        raise ModelError(f"the weights of '{path}' do not fit its description", why=str(error)[:300]) from error
     return head

@@ -117,10 +117,10 @@ def accuracy(head: Head, pairs_P2F: Tensor, groups: Sequence[str], seed: int = 0
         margins = (head(pairs_P2F[:, 0]) - head(pairs_P2F[:, 1])).numpy()
     right = np.where(margins == 0, 0.5, margins > 0)
     names = sorted(set(groups))
-    places = [np.flatnonzero(np.array([g == name for g in groups])) for name in names]
+    rows_of = [np.flatnonzero(np.array([g == name for g in groups])) for name in names]
     rng = np.random.default_rng(seed)
     draws = [
-        right[np.concatenate([places[i] for i in rng.integers(0, len(names), len(names))])].mean() for _ in range(1000)
+        right[np.concatenate([rows_of[i] for i in rng.integers(0, len(names), len(names))])].mean() for _ in range(1000)
     ]
     low, high = np.percentile(draws, [2.5, 97.5])
     return {

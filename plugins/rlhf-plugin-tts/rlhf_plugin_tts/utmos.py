@@ -74,16 +74,16 @@ class Head(nn.Module):
         return self.classifier(decoded).mean(dim=1)[:, 0] * 2 + 3
 
 
-def read_checkpoint(place: str) -> Mapping[str, Tensor]:
+def read_checkpoint(path: str) -> Mapping[str, Tensor]:
     """The weights, read as tensors only, never as code."""
-    file = Path(place).expanduser() / CHECKPOINT
+    file = Path(path).expanduser() / CHECKPOINT
     if not file.is_file():
         hub: Any = importlib.import_module("huggingface_hub")
         try:
-            file = Path(hub.hf_hub_download(place, CHECKPOINT))
+            file = Path(hub.hf_hub_download(path, CHECKPOINT))
         except Exception as error:
             raise ModelError(
-                f"'{place}' holds no {CHECKPOINT}, here or on the hub",
+                f"'{path}' holds no {CHECKPOINT}, here or on the hub",
                 why=str(error).strip().splitlines()[0],
                 fix="reward.checkpoint=FOLDER that holds it, or a connection to the hub",
             ) from error
@@ -93,13 +93,13 @@ def read_checkpoint(place: str) -> Mapping[str, Tensor]:
         raise ModelError(f"'{file}' is not a file of weights", why=str(error).splitlines()[0]) from error
 
 
-def load_encoder(place: str) -> Any:
+def load_encoder(path: str) -> Any:
     transformers: Any = importlib.import_module("transformers")
     try:
-        return transformers.AutoModel.from_pretrained(place).eval().requires_grad_(False)
+        return transformers.AutoModel.from_pretrained(path).eval().requires_grad_(False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
-            f"'{place}' is not a speech encoder that transformers loads",
+            f"'{path}' is not a speech encoder that transformers loads",
             why=str(error).strip().splitlines()[0],
             fix="give the folder of a wav2vec 2.0, HuBERT or WavLM in Hugging Face form, or its hub id",
         ) from error

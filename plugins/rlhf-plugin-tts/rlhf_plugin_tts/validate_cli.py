@@ -108,17 +108,17 @@ def select(
     from rlhf_core.config import ConfigError
 
     registry = open_registry()
-    own: dict[str, list[str]] = {name: [] for name in names}
+    settings_of: dict[str, list[str]] = {name: [] for name in names}
     for text in settings:
         name, colon, setting = text.partition(":")
         if not colon and len(names) == 1:
             name, setting = names[0], text
-        if name not in own:
+        if name not in settings_of:
             raise ConfigError(f"--set {text} belongs to no reward", fix=f"--set {names[0] if names else 'NAME'}:a.b=c")
-        own[name].append(setting)
+        settings_of[name].append(setting)
     selected = {}
     for name in names:
-        config = chosen_reward(registry, None, name, own[name])
+        config = chosen_reward(registry, None, name, settings_of[name])
         ctx = context_of(registry, seed=seed, dataset={"name": "jsonl", "path": file}, reward=config)
         config.preflight(ctx)
         selected[name] = (config, ctx)
@@ -158,8 +158,8 @@ def measure_columns(
         columns[label] = np.array([np.nan if s.value is None else s.value for s in scores], float)
         for part in sorted({part for score in scores for part in score.parts}):
             values = np.array([s.parts.get(part, np.nan) for s in scores], float)
-            known = (columns[name] for name in (label, part) if name in columns)
-            if not any(np.array_equal(values, column, equal_nan=True) for column in known):
+            labels = (columns[name] for name in (label, part) if name in columns)
+            if not any(np.array_equal(values, column, equal_nan=True) for column in labels):
                 columns[f"{label}/{part}"] = values
     return columns
 
@@ -182,13 +182,13 @@ def validated(
     reference = np.array([clip.reference for clip in clips])
     groups = [clip.group for clip in clips]
     table = correlations(columns, reference, groups, keep, seed)
-    kept = {name: columns[name] for name, row in table.items() if row["kept"]}
+    chosen = {name: columns[name] for name, row in table.items() if row["kept"]}
     decisive = "within" if len(set(groups)) > 1 else "pooled"
 
     def first_weight(name: str) -> float:
         if name in start:
             return start[name]
-        return PROXY_WEIGHTS.get(name, math.copysign(1 / len(kept), table[name][decisive]))
+        return PROXY_WEIGHTS.get(name, math.copysign(1 / len(chosen), table[name][decisive]))
 
     report = {
         "clips": len(clips),
@@ -196,6 +196,6 @@ def validated(
         "keep": keep,
         "decided_by": decisive,
         "columns": table,
-        "weighting": study(kept, {n: first_weight(n) for n in kept}, reference, groups, seed) if kept else None,
+        "weighting": study(chosen, {n: first_weight(n) for n in chosen}, reference, groups, seed) if chosen else None,
     }
     return json_values(report)

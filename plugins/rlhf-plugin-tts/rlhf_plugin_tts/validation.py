@@ -27,28 +27,28 @@ def spearman(x: Floats, y: Floats) -> float:
     return round(rank_correlation(x[both], y[both]), 12)
 
 
-def within(x: Floats, y: Floats, places: Sequence[Rows]) -> float:
+def within(x: Floats, y: Floats, by_group: Sequence[Rows]) -> float:
     """Mean of the groups' correlations, each weighted by its number of clips; NaN where no group has one."""
-    rhos = [(spearman(x[rows], y[rows]), len(rows)) for rows in places]
-    known = [(rho, n) for rho, n in rhos if np.isfinite(rho)]
-    return sum(rho * n for rho, n in known) / sum(n for _, n in known) if known else float("nan")
+    rhos = [(spearman(x[rows], y[rows]), len(rows)) for rows in by_group]
+    finite = [(rho, n) for rho, n in rhos if np.isfinite(rho)]
+    return sum(rho * n for rho, n in finite) / sum(n for _, n in finite) if finite else float("nan")
 
 
-def places_of(groups: Sequence[str]) -> list[Rows]:
+def rows_by_group(groups: Sequence[str]) -> list[Rows]:
     """Rows of each group, groups by name."""
     names = np.array(groups)
     return [np.flatnonzero(names == name) for name in sorted(set(groups))]
 
 
-def bootstrap(statistic: Callable[[list[Rows]], float], places: Sequence[Rows], seed: int) -> tuple[float, float]:
+def bootstrap(statistic: Callable[[list[Rows]], float], by_group: Sequence[Rows], seed: int) -> tuple[float, float]:
     """95% percentile interval of a statistic of groups of rows; draws groups, or clips within few groups."""
     rng = np.random.default_rng(seed)
     values = []
     for _ in range(DRAWS):
-        if len(places) >= LEAST_CLUSTERS:
-            drawn = [places[i] for i in rng.integers(0, len(places), len(places))]
+        if len(by_group) >= LEAST_CLUSTERS:
+            drawn = [by_group[i] for i in rng.integers(0, len(by_group), len(by_group))]
         else:
-            drawn = [rows[rng.integers(0, len(rows), len(rows))] for rows in places]
+            drawn = [rows[rng.integers(0, len(rows), len(rows))] for rows in by_group]
         values.append(statistic(drawn))
     finite = [v for v in values if np.isfinite(v)]
     if len(finite) < DRAWS // 2:
@@ -57,13 +57,13 @@ def bootstrap(statistic: Callable[[list[Rows]], float], places: Sequence[Rows], 
     return float(low), float(high)
 
 
-def within_interval(x: Floats, y: Floats, places: Sequence[Rows], seed: int) -> tuple[float, float]:
+def within_interval(x: Floats, y: Floats, by_group: Sequence[Rows], seed: int) -> tuple[float, float]:
     """The interval of :func:`within`; where groups are drawn, each one's correlation is computed once."""
-    if len(places) < LEAST_CLUSTERS:
-        return bootstrap(lambda drawn: within(x, y, drawn), places, seed)
-    rhos = np.array([spearman(x[rows], y[rows]) for rows in places])
-    sizes = np.where(np.isfinite(rhos), [len(rows) for rows in places], 0)
-    drawn = np.random.default_rng(seed).integers(0, len(places), (DRAWS, len(places)))
+    if len(by_group) < LEAST_CLUSTERS:
+        return bootstrap(lambda drawn: within(x, y, drawn), by_group, seed)
+    rhos = np.array([spearman(x[rows], y[rows]) for rows in by_group])
+    sizes = np.where(np.isfinite(rhos), [len(rows) for rows in by_group], 0)
+    drawn = np.random.default_rng(seed).integers(0, len(by_group), (DRAWS, len(by_group)))
     totals = sizes[drawn].sum(axis=1)
     means = (np.nan_to_num(rhos) * sizes)[drawn].sum(axis=1)[totals > 0] / totals[totals > 0]
     if len(means) < DRAWS // 2:
@@ -76,7 +76,7 @@ def correlations(
     columns: Mapping[str, Floats], reference: Floats, groups: Sequence[str], keep: float, seed: int
 ) -> dict[str, dict[str, Any]]:
     """Column -> correlations; kept where ``|rho| > keep`` within groups, ``confounded`` where pooled disagrees."""
-    places = places_of(groups)
+    by_group = rows_by_group(groups)
     one_group = [np.arange(len(reference))]
     table = {}
     for name, x in columns.items():
@@ -87,13 +87,13 @@ def correlations(
 
         row: dict[str, Any] = {
             "pooled": spearman(x, reference),
-            "pooled_interval": bootstrap(pooled, places if len(places) >= LEAST_CLUSTERS else one_group, seed),
+            "pooled_interval": bootstrap(pooled, by_group if len(by_group) >= LEAST_CLUSTERS else one_group, seed),
             "missing": int((~np.isfinite(x)).sum()),
         }
         decisive = row["pooled"]
-        if len(places) > 1:
-            row["within"] = decisive = within(x, reference, places)
-            row["within_interval"] = within_interval(x, reference, places, seed)
+        if len(by_group) > 1:
+            row["within"] = decisive = within(x, reference, by_group)
+            row["within_interval"] = within_interval(x, reference, by_group, seed)
             row["confounded"] = bool((abs(row["pooled"]) > keep) != (abs(decisive) > keep))
         row["kept"] = bool(abs(decisive) > keep)
         table[name] = row

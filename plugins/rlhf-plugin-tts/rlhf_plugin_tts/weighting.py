@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_plugin_tts.validation import Floats, Rows, places_of
+from rlhf_plugin_tts.validation import Floats, Rows, rows_by_group
 
 RIDGE = 1.0
 """Weight of the squared weights in the fit, per pair set."""
@@ -22,11 +22,11 @@ def standardised(columns: Mapping[str, Floats]) -> Floats:
     return np.nan_to_num((matrix - np.nanmean(matrix, axis=0)) / np.where(spread > 0, spread, 1))
 
 
-def pairs_within(reference: Floats, places: Sequence[Rows]) -> npt.NDArray[np.intp]:
+def pairs_within(reference: Floats, by_group: Sequence[Rows]) -> npt.NDArray[np.intp]:
     """Pairs ``[P, 2]`` of clips of one group, the better rated first; equal ratings make none."""
     rows = [
         (i, j) if reference[i] > reference[j] else (j, i)
-        for group in places
+        for group in by_group
         for n, i in enumerate(group)
         for j in group[n + 1 :]
         if reference[i] != reference[j]
@@ -65,16 +65,16 @@ def study(
     """Accuracy of the weighted sum on pairs of clips of one group, without each column, and with fitted weights."""
     names, matrix = list(columns), standardised(columns)
     start = np.array([weights[name] for name in names])
-    places = places_of(groups)
-    pairs = pairs_within(reference, places)
-    whole = pair_accuracy(matrix @ start, pairs)
+    by_group = rows_by_group(groups)
+    pairs = pairs_within(reference, by_group)
+    accuracy_of_all = pair_accuracy(matrix @ start, pairs)
     ablation = {}
     for i, name in enumerate(names):
         without = np.where(np.arange(len(names)) == i, 0.0, start)
         accuracy = pair_accuracy(matrix @ without, pairs) if len(names) > 1 else 0.5
-        ablation[name] = {"accuracy": accuracy, "change": accuracy - whole}
+        ablation[name] = {"accuracy": accuracy, "change": accuracy - accuracy_of_all}
     before, after, tested = [], [], 0
-    for train, test in folds(pairs, places, len(reference), seed):
+    for train, test in folds(pairs, by_group, len(reference), seed):
         fitted = fit(matrix, train)
         tested += len(test)
         before.append(pair_accuracy(matrix @ start, test) * len(test))
@@ -84,7 +84,7 @@ def study(
     better = bool(tested and sum(after) > sum(before))
     return {
         "pairs": len(pairs),
-        "accuracy": whole,
+        "accuracy": accuracy_of_all,
         "ablation": ablation,
         "heldout": {
             "pairs": tested,
@@ -97,11 +97,11 @@ def study(
     }
 
 
-def folds(pairs: npt.NDArray[np.intp], places: Sequence[Rows], count: int, seed: int) -> list[tuple[Any, Any]]:
+def folds(pairs: npt.NDArray[np.intp], by_group: Sequence[Rows], count: int, seed: int) -> list[tuple[Any, Any]]:
     """(train, test) pairs without a common clip: each group held out once; without groups a fifth of the clips."""
     fold_N = np.zeros(count, int)
-    if len(places) > 2:
-        for number, rows in enumerate(places):
+    if len(by_group) > 2:
+        for number, rows in enumerate(by_group):
             fold_N[rows] = number
     else:
         fold_N = np.random.default_rng(seed).permutation(count) % FOLDS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlhf_plugin_tts.validation import correlations, spearman
-from rlhf_plugin_tts.weighting import folds, pairs_within, places_of, study
+from rlhf_plugin_tts.weighting import folds, pairs_within, rows_by_group, study
 
 Voice = Callable[..., Path]
 RNG = np.random.default_rng(0)
@@ -65,8 +65,8 @@ def test_ablation_and_weights_on_held_out_groups() -> None:
 
 @pytest.mark.parametrize("groups", [GROUPS, [""] * 60])
 def test_no_clip_is_in_the_fit_and_in_the_test(groups: list[str]) -> None:
-    places = places_of(groups)
-    made = folds(pairs_within(RATING, places), places, 60, seed=0)
+    by_group = rows_by_group(groups)
+    made = folds(pairs_within(RATING, by_group), by_group, 60, seed=0)
     assert len(made) == len(set(groups)) or len(made) == 5
     for train, test in made:
         assert not set(train.ravel()) & set(test.ravel())

@@ -69,10 +69,10 @@ def plain(text: str) -> str:
 def _inside(text: str) -> str:
     """Text up to the brace that closes the one already open."""
     depth = 1
-    for place, char in enumerate(text):
+    for index, char in enumerate(text):
         depth += (char == "{") - (char == "}")
         if depth == 0:
-            return text[:place]
+            return text[:index]
     return text
 
 

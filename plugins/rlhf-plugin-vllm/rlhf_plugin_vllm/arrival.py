@@ -42,9 +42,9 @@ class CanaryToken(NamedTuple):
     """How far the logprob moves where logits do: ``|onehot(token) - p|``; near 0 where the token is certain."""
 
 
-Place = tuple[tuple[int, ...], int]
+Position = tuple[tuple[int, ...], int]
 """A token and every token before it."""
-Tokens = Mapping[Place, CanaryToken]
+Tokens = Mapping[Position, CanaryToken]
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Older:
     """Change, in multiples of the noise, that is enough to tell the two versions apart."""
     tokens: Tokens
 
-    def told_apart(self, now: Tokens, noise: float, differs: Callable[[list[Change]], bool]) -> bool:
+    def differs_from_older(self, now: Tokens, noise: float, differs: Callable[[list[Change]], bool]) -> bool:
         """Whether the version is far enough for ``differs`` to count, and it holds; small updates add up."""
         changes = [Change(self.tokens[key], token) for key, token in now.items() if key in self.tokens]
         far = self._is_far(changes, noise)
@@ -93,20 +93,20 @@ class Lasting:
     """Means of each token's signed difference of engine and trainer, in which rounding cancels."""
 
     def __init__(self) -> None:
-        self._means: dict[Place, tuple[float, int]] = {}
+        self._means: dict[Position, tuple[float, int]] = {}
 
     def add(self, now: Tokens) -> float:
         """Take another version; the means' size as a multiple of the tokens' spread, 0 while there are too few."""
-        means: dict[Place, tuple[float, int]] = {}
-        for place, token in now.items():
-            mean, count = self._means.get(place, (0.0, 0))
+        means: dict[Position, tuple[float, int]] = {}
+        for position, token in now.items():
+            mean, count = self._means.get(position, (0.0, 0))
             share = max(1 / LASTING_VERSIONS, 1 / (count + 1))
-            means[place] = (mean + share * (token.engine - token.trainer - mean), count + 1)
+            means[position] = (mean + share * (token.engine - token.trainer - mean), count + 1)
         self._means |= means
-        known = [place for place, (_, count) in means.items() if count >= LASTING_VERSIONS]
-        if 2 * len(known) < len(now):
+        lasting = [position for position, (_, count) in means.items() if count >= LASTING_VERSIONS]
+        if 2 * len(lasting) < len(now):
             return 0.0
-        return _size(means[place][0] for place in known) / _spread(now[place] for place in known)
+        return _size(means[position][0] for position in lasting) / _spread(now[position] for position in lasting)
 
 
 class Arrival:
@@ -115,16 +115,16 @@ class Arrival:
     def __init__(self, tokens: Sequence[CanaryToken], least_noise: float, noise: float | None = None) -> None:
         self.noise = max(least_noise, noise_of(tokens) if noise is None else noise)
         """Mean difference of a logprob, as a multiple of its ``spread``."""
-        first = _by_place(tokens)
+        first = _by_position(tokens)
         self._still, self._nearer = Older(STILL_FROM, first), Older(NEARER_FROM, first)
         self._lasting = Lasting()
 
     def missing(self, tokens: Sequence[CanaryToken], *, any_noise: bool = False) -> str:
         """How the engine's weights are seen to differ, or ""; with ``any_noise`` only what changed is looked at."""
-        now = _by_place(tokens)
-        if self._still.told_apart(now, self.noise, _stands_still):
+        now = _by_position(tokens)
+        if self._still.differs_from_older(now, self.noise, _stands_still):
             return "its logprobs are those of an earlier version, and the trainer's changed"
-        if self._nearer.told_apart(now, self.noise, _is_nearer_to_older):
+        if self._nearer.differs_from_older(now, self.noise, _is_nearer_to_older):
             return "its logprobs are nearer to those of an earlier version"
         noise, lasting = noise_of(tokens) / self.noise, self._lasting.add(now) / self.noise
         if any_noise or (noise <= NOISE_GROWTH and lasting <= LASTING_GROWTH):
@@ -161,7 +161,7 @@ def _spread(tokens: Iterable[CanaryToken]) -> float:
     return sum(max(LEAST_SPREAD, token.spread) for token in tokens)
 
 
-def _by_place(tokens: Sequence[CanaryToken]) -> Tokens:
+def _by_position(tokens: Sequence[CanaryToken]) -> Tokens:
     return {(t.context, t.token): t for t in tokens}
 
 

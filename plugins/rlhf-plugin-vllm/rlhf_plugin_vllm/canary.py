@@ -62,8 +62,8 @@ class Canary:
         model = policy.model
         here = None if has_no_weights(model) else next(model.parameters()).device
         self.device: torch.device | None = here if device is None else device
-        own = {name: p for name, p in model.named_parameters() if not p.requires_grad} if frozen is None else {}
-        self._frozen: Mapping[str, torch.Tensor] = own if frozen is None else frozen
+        untrained = {name: p for name, p in model.named_parameters() if not p.requires_grad} if frozen is None else {}
+        self._frozen: Mapping[str, torch.Tensor] = untrained if frozen is None else frozen
         self.skeleton = Skeleton(model)
         self._lock = threading.Lock()
         self._arrivals: dict[tuple[str, str], Arrival] = {}
@@ -101,8 +101,8 @@ class Canary:
         device = self.device or next(iter(sent.tensors.values())).device
 
         def weight(name: str) -> torch.Tensor:
-            held = sent.tensors if name in sent.tensors else self._frozen
-            return held[name].detach().to(device, dtype)
+            source = sent.tensors if name in sent.tensors else self._frozen
+            return source[name].detach().to(device, dtype)
 
         longest = max(map(len, rows))
         ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
@@ -120,15 +120,15 @@ class Canary:
 
     def _tokens(self, rollout: Rollout, logits_TV: torch.Tensor) -> list[CanaryToken]:
         """A completion's tokens with their logprobs of both sides; logits of its prompt and itself."""
-        whole, start = (*rollout.prompt_ids, *rollout.completion_ids), len(rollout.prompt_ids)
+        ids, start = (*rollout.prompt_ids, *rollout.completion_ids), len(rollout.prompt_ids)
         logits_TV = logits_TV[start - 1 : -1].float() / self.sampling.temperature
         token_T1 = torch.tensor(rollout.completion_ids, device=logits_TV.device)[:, None]
         logprobs_TV = torch.log_softmax(logits_TV, -1)
         trainer_T = logprobs_TV.gather(-1, token_T1)[:, 0].tolist()
         spread_TV = logprobs_TV.exp().scatter_add(-1, token_T1, logprobs_TV.new_full(token_T1.shape, -1.0))
         spread_T = spread_TV.norm(dim=-1).tolist()
-        rows = zip(range(start, len(whole)), rollout.logprobs_T, trainer_T, spread_T, strict=True)
-        return [CanaryToken(whole[:n], whole[n], float(engine), trainer, s) for n, engine, trainer, s in rows]
+        rows = zip(range(start, len(ids)), rollout.logprobs_T, trainer_T, spread_T, strict=True)
+        return [CanaryToken(ids[:n], ids[n], float(engine), trainer, s) for n, engine, trainer, s in rows]
 
 
 def wrong_weights(sent: Sent, why: str) -> RlhfError:

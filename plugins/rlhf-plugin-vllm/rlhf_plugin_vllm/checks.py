@@ -186,10 +186,10 @@ def check_server(facts: Mapping[str, Any], url: str, rank: int) -> None:
 
 def check_model(facts: Mapping[str, Any], url: str, model_config: Any, context: int) -> None:
     """A server whose model has another shape, or takes fewer tokens."""
-    own = {name: getattr(model_config.get_text_config(), name, None) for name in SHAPE}
-    other = {name: (own[name], value) for name, value in facts["shape"].items() if own.get(name) != value}
+    shape = {name: getattr(model_config.get_text_config(), name, None) for name in SHAPE}
+    other = {name: (shape[name], value) for name, value in facts["shape"].items() if shape.get(name) != value}
     if other:
-        rows = ", ".join(f"{name} {value} instead of {mine}" for name, (mine, value) in other.items())
+        rows = ", ".join(f"{name} {value} instead of {ours}" for name, (ours, value) in other.items())
         raise ModelError(
             f"the vLLM at {url} serves another model ('{facts['model']}')", why=rows, fix="serve the run's model"
         )
@@ -203,16 +203,16 @@ def check_model(facts: Mapping[str, Any], url: str, model_config: Any, context: 
 def check_tokenizer(client: Client, tokenizer: Any, texts: Iterable[str] = TEXTS) -> None:
     """A server that reads texts as other tokens, which would be another model's."""
     for text in texts:
-        own = list(tokenizer.encode(text, add_special_tokens=False))
+        expected = list(tokenizer.encode(text, add_special_tokens=False))
         body = {"prompt": text, "add_special_tokens": False}
         try:
             answer = client.post("/tokenize", body)["tokens"]
         except (ServerGone, Refused) as error:
             raise ModelError(f"the vLLM at {client.url} does not tokenize", why=str(error)) from error
-        if answer != own:
+        if answer != expected:
             raise ModelError(
                 f"the vLLM at {client.url} has another tokenizer than the policy",
-                why=f"{text!r} is {answer[:8]} there and {own[:8]} here",
+                why=f"{text!r} is {answer[:8]} there and {expected[:8]} here",
                 fix="serve the run's model, with its tokenizer",
             )
 

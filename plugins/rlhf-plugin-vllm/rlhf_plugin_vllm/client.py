@@ -59,7 +59,6 @@ class Connections:
                 _shut_down(opened)
 
     def close(self) -> None:
-        """End all of them; idempotent."""
         with self._guard:
             self._closed = True
             for one in self._sockets:
@@ -85,7 +84,6 @@ class Client:
         self._connections = Connections(self.url, self._most)
 
     def close(self) -> None:
-        """Drop all connections; idempotent."""
         self._connections.close()
 
     def get(self, path: str, seconds: float = 30.0) -> Any:

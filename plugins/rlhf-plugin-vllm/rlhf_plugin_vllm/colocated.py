@@ -88,7 +88,6 @@ class ColocatedEngine:
         return published.size
 
     def _check(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """The canary."""
         rollouts = self._sample(self.canary.requests, self.canary.sampling, version)
         sent = Sent(HERE, self._dtype, version, tensors, first=self._syncs == 0)
         gap = self.canary.check(sent, rollouts, self.tolerance)
@@ -134,6 +133,5 @@ class ColocatedEngine:
         return self.vllm.lost_weights
 
     def close(self) -> None:
-        """End vLLM, remove the files; idempotent."""
         self.vllm.close()
         self.files.close()

@@ -30,8 +30,8 @@ RESERVED = (
 def check_colocated(config: ColocatedConfig, ctx: BuildContext) -> None:
     """Settings first, then vLLM itself."""
     check_settings(ctx)
-    if taken := sorted(set(config.arguments) & set(RESERVED)):
-        raise ConfigError(f"rollout.arguments: {', '.join(taken)} cannot be set", why="the run decides them")
+    if reserved := sorted(set(config.arguments) & set(RESERVED)):
+        raise ConfigError(f"rollout.arguments: {', '.join(reserved)} cannot be set", why="the run decides them")
     check_strategy(ctx)
     cache_bytes(config.environment, config.arguments.get("kv_cache_memory_bytes"), on_cpu=True)
     if getattr(ctx.config.trainer, "batches_ahead", 0):

@@ -53,7 +53,6 @@ def _check(replica: Replica, config: VllmConfig, ctx: BuildContext, files: Weigh
 
 
 def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str, context: int) -> list[Replica]:
-    """Start the run's own servers, all at once."""
     assert config.python is not None
     folder = files.own / "model"
     any_weights = ["--load-format", "dummy"] if save_start(ctx.policy, folder, files) else []

@@ -21,7 +21,7 @@ from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
 from rlhf_plugin_vllm.place import make_place
 from rlhf_plugin_vllm.replica import Replica, adapter_name
-from rlhf_plugin_vllm.sharing import BorrowedFleet, Told, borrows, on_all_ranks
+from rlhf_plugin_vllm.sharing import BorrowedFleet, RankVersion, borrows, on_all_ranks
 from rlhf_plugin_vllm.weight_files import Published, WeightFiles
 
 
@@ -96,17 +96,17 @@ class VllmEngine:
         if not self.needs_ranks:
             hand_over()
             return
-        rows = on_all_ranks(self._ranks, None if self._borrows else hand_over, self._told)
+        rows = on_all_ranks(self._ranks, None if self._borrows else hand_over, self._version)
         if isinstance(self.fleet, BorrowedFleet):
             published = next(row.published for row in rows if row.published is not None)
             assert published.version == version
             self.fleet.follow(published, {url for row in rows for url in row.serving})
             self.files.keep(published)
 
-    def _told(self) -> Told:
+    def _version(self) -> RankVersion:
         if self._borrows:
-            return Told(None, ())
-        return Told(self.files.current, tuple(replica.url for replica in self.fleet.live))
+            return RankVersion(None, ())
+        return RankVersion(self.files.current, tuple(replica.url for replica in self.fleet.live))
 
     def _ask_one(self, replica: Replica, published: Published) -> None:
         """Whether a server of another rank has a version."""
@@ -131,7 +131,6 @@ class VllmEngine:
         row["sync_seconds"] = round(row["sync_seconds"] + time.monotonic() - start, 3)
 
     def check_replica(self, replica: Replica, published: Published) -> None:
-        """The canary."""
         bodies = [self._body(r, self.canary.sampling, published) for r in self.canary.requests]
         answers = [replica.ask(body, published) for body in bodies]
         rollouts = [

@@ -53,13 +53,13 @@ class Fleet:
     ) -> list[tuple[Any, str]]:
         """The answers to requests, in order, each with the address that it came from."""
         answers: dict[int, tuple[Any, str]] = {}
-        while open_places := [n for n in range(len(bodies)) if n not in answers]:
-            self._ask(open_places, bodies, published, self._until_one_lives(), answers, ended)
+        while unanswered := [n for n in range(len(bodies)) if n not in answers]:
+            self._ask(unanswered, bodies, published, self._until_one_lives(), answers, ended)
         return [answers[n] for n in range(len(bodies))]
 
     def _ask(
         self,
-        places: Sequence[int],
+        indices: Sequence[int],
         bodies: Sequence[Mapping[str, Any]],
         published: Published,
         live: Sequence[Replica],
@@ -69,9 +69,9 @@ class Fleet:
         """One round: what a replica that falls out owes stays open."""
         pools = [ThreadPoolExecutor(self.per_replica, thread_name_prefix="vllm") for _ in live]
         futures: dict[Future[Any], tuple[int, Replica, int]] = {}
-        whole = False
+        complete = False
         try:
-            for n in places:
+            for n in indices:
                 replica = live[n % len(live)]
                 future = pools[n % len(live)].submit(replica.ask, bodies[n], published, or_later=self.in_flight)
                 futures[future] = (n, replica, replica.starts)
@@ -88,11 +88,11 @@ class Fleet:
                         self._take_out(replica, str(error), starts)
                 if came and ended is not None:
                     ended(came)
-            whole = True
+            complete = True
         finally:
             for pool in pools:
                 pool.shutdown(wait=False, cancel_futures=True)
-            if not whole:  # interrupted: nobody waits for the rest
+            if not complete:  # interrupted: nobody waits for the rest
                 for replica in live:
                     replica.client.reopen()
 

@@ -33,7 +33,7 @@ class InProcess:
         os.environ.update({"VLLM_NO_USAGE_STATS": "1", **config.environment})
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # before vLLM is imported: the engine in this process
         self._made_group = not _has_group()
-        with process_kept():
+        with process_unchanged():
             from vllm import LLM  # pyright: ignore[reportMissingImports]
             from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
@@ -68,7 +68,7 @@ class InProcess:
 
     def take(self, label: str, weights: Mapping[str, torch.Tensor] | None, adapter: Path | None) -> None:
         """Weights of a version, which all later completions are sampled from."""
-        with process_kept():
+        with process_unchanged():
             self.wake_up()
             if weights is not None:
                 self._llm.collective_rpc("rlhf_take", args=(dict(weights),))
@@ -93,7 +93,7 @@ class InProcess:
 
         prompts = [{"prompt_token_ids": body["token_ids"]} for body in bodies]
         params = [SamplingParams(**body["sampling_params"]) for body in bodies]
-        with process_kept():
+        with process_unchanged():
             self.wake_up()
             outputs = self._llm.generate(prompts, params, use_tqdm=False, lora_request=self._adapter)
         return [{"choices": [_choice(output.outputs[0])]} for output in outputs]
@@ -149,7 +149,7 @@ def _choice(completion: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def process_kept() -> Generator[None, None, None]:
+def process_unchanged() -> Generator[None, None, None]:
     """Leave this process as it was: random generators, threads, and a launcher's variables without a group."""
     set_num_threads, threads, dtype = torch.set_num_threads, torch.get_num_threads(), torch.get_default_dtype()
     python, arrays = random.getstate(), np.random.get_state()

@@ -36,13 +36,13 @@ def colocated_memory(config: ColocatedConfig, facts: EngineFacts) -> EngineMemor
     """Of vLLM in the training process: its share of the card on CUDA, its weights and cache on CPUs."""
     weights = weights_bytes(facts)
     share = int(config.gpu_memory * facts.device)
-    given = cache_bytes(config.environment, config.arguments.get("kv_cache_memory_bytes"), on_cpu=facts.on_cpu)
-    cache = max(0, share - weights) if given is None else given
+    fixed = cache_bytes(config.environment, config.arguments.get("kv_cache_memory_bytes"), on_cpu=facts.on_cpu)
+    cache = max(0, share - weights) if fixed is None else fixed
     parts = {"engine weights": weights, "engine KV cache": cache}
     named = {str(name).replace("_", "-") for name in config.arguments}
-    refusal = None if named & OTHER_SIZES else _too_small(facts, weights, cache, share if given is None else None)
+    refusal = None if named & OTHER_SIZES else _too_small(facts, weights, cache, share if fixed is None else None)
     if facts.on_cpu:
-        estimate = given is None or facts.lora
+        estimate = fixed is None or facts.lora
         return EngineMemory(parts, sampling=_sampling(facts), is_estimate=estimate, refusal=refusal)
     asleep = {"engine weights": weights} if facts.lora else {}
     return EngineMemory(
@@ -112,18 +112,18 @@ def cache_bytes(environment: Mapping[str, str], explicit: Any, *, on_cpu: bool) 
 
 def colocated_changes(config: ColocatedConfig) -> list[tuple[str, str, Any]]:
     """Settings with which vLLM in the training process holds less, the cheapest first."""
-    found: list[tuple[str, str, Any]] = []
+    changes: list[tuple[str, str, Any]] = []
     if not config.sleep:
         slept = config.model_copy(update={"sleep": True})
-        found.append(("rollout.sleep=true", "vLLM gives memory back and takes it anew at every update", slept))
+        changes.append(("rollout.sleep=true", "vLLM gives memory back and takes it anew at every update", slept))
     for share in (s for s in SHARES if s < config.gpu_memory):
-        found.append((f"rollout.gpu_memory={share}", FEWER, config.model_copy(update={"gpu_memory": share})))
-    return found + _spaces(config)
+        changes.append((f"rollout.gpu_memory={share}", FEWER, config.model_copy(update={"gpu_memory": share})))
+    return changes + _spaces(config)
 
 
 def _spaces(config: Any) -> list[tuple[str, str, Any]]:
-    given = config.environment.get(KV_SPACE, "")
-    smaller = [space for space in SPACES if not given.isdigit() or space < int(given)]
+    space_set = config.environment.get(KV_SPACE, "")
+    smaller = [space for space in SPACES if not space_set.isdigit() or space < int(space_set)]
     return [
         (
             f"\"rollout.environment.{KV_SPACE}='{space}'\"",
@@ -143,11 +143,11 @@ def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
     if config.urls:
         return EngineMemory({}, syncing=syncing, host=host, from_shards=True)
     share = utilization(config.arguments)
-    given = cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=facts.on_cpu)
-    each = weights_bytes(facts) + given if given is not None else int(share * facts.device)
+    fixed = cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=facts.on_cpu)
+    each = weights_bytes(facts) + fixed if fixed is not None else int(share * facts.device)
     if facts.on_cpu:
         parts = {"engine servers": config.replicas * each}
-        cache = each - weights_bytes(facts) if given is None else given
+        cache = each - weights_bytes(facts) if fixed is None else fixed
         other = any(option(config.arguments, f"--{name}") is not None for name in OTHER_SIZES)
         refusal = None if other else _too_small(facts, weights_bytes(facts), cache, None)
         return EngineMemory(parts, syncing=syncing, is_estimate=True, from_shards=True, refusal=refusal)
@@ -161,9 +161,9 @@ def _on_cards(config: VllmConfig, facts: EngineFacts, each: int, host: Mapping[s
     named = config.environment.get(VISIBLE, "")
     theirs = ([c.strip() for c in named.split(",")] if named else cards)[: cards_of_one(config.arguments)]
     servers = config.replicas * facts.ranks
-    held = servers * each
+    total = servers * each
     refusal = None
-    if held > facts.device:
+    if total > facts.device:
         refusal = ConfigError(
             f"{servers} vLLM servers of {each / GIB:.2f} GiB do not fit card {theirs[0]}",
             why=f"it has {facts.device / GIB:.2f} GiB, and every server of the run is started with the same variables",
@@ -171,38 +171,38 @@ def _on_cards(config: VllmConfig, facts: EngineFacts, each: int, host: Mapping[s
             "servers by address (rollout.urls) on cards of their own",
         )
     shared = set(theirs) & set(cards[: facts.ranks])
-    places = {f"card {card}": held for card in theirs if card not in shared}
-    parts = {"engine servers": held} if shared else {}
-    return EngineMemory(parts, host=host, elsewhere=places, is_estimate=True, refusal=refusal)
+    by_card = {f"card {card}": total for card in theirs if card not in shared}
+    parts = {"engine servers": total} if shared else {}
+    return EngineMemory(parts, host=host, elsewhere=by_card, is_estimate=True, refusal=refusal)
 
 
 def server_changes(config: VllmConfig) -> list[tuple[str, str, Any]]:
     """Settings with which servers of the run hold less, the cheapest first."""
     if config.urls:
         return []
-    found = _spaces(config)
+    changes = _spaces(config)
     if config.replicas > 1:
-        found.append(("rollout.replicas=1", "slower sampling", config.model_copy(update={"replicas": 1})))
-    kept = tuple(a for a in config.arguments if not a.replace("_", "-").startswith("--gpu-memory-utilization="))
+        changes.append(("rollout.replicas=1", "slower sampling", config.model_copy(update={"replicas": 1})))
+    others = tuple(a for a in config.arguments if not a.replace("_", "-").startswith("--gpu-memory-utilization="))
     for share in (s for s in SHARES if s < utilization(config.arguments)):
-        arguments = (*kept, f"--gpu-memory-utilization={share}")
+        arguments = (*others, f"--gpu-memory-utilization={share}")
         text = ",".join(f'"{argument}"' for argument in arguments)
-        found.append((f"'rollout.arguments=[{text}]'", FEWER, config.model_copy(update={"arguments": arguments})))
-    return found
+        changes.append((f"'rollout.arguments=[{text}]'", FEWER, config.model_copy(update={"arguments": arguments})))
+    return changes
 
 
 def utilization(arguments: Sequence[str]) -> float:
     """Share of a device's memory that a server may take."""
-    given = option(arguments, "--gpu-memory-utilization")
-    if given is None:
+    value = option(arguments, "--gpu-memory-utilization")
+    if value is None:
         return UTILIZATION
     try:
-        share = float(given)
+        share = float(value)
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
         raise ConfigError(
-            f"rollout.arguments: --gpu-memory-utilization={given} is not a share of a device's memory",
+            f"rollout.arguments: --gpu-memory-utilization={value} is not a share of a device's memory",
             fix="more than 0 and at most 1",
         )
     return share

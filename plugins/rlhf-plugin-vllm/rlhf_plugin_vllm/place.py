@@ -30,7 +30,6 @@ class Place(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        """Whether this rank writes versions."""
         return not self.shared or self.rank == 0
 
     def remove(self) -> None:

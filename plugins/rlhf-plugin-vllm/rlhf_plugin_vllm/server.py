@@ -113,11 +113,11 @@ def lora_rank(rank: int) -> int:
 
 def server_environment(folder: Path) -> dict[str, str]:
     """Variables of a server, among them the way to the extension alone: the toolkit's other packages stay away."""
-    place = folder / "extension" / "rlhf_plugin_vllm"
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "__init__.py").write_text("")
-    shutil.copy(worker.__file__, place / "worker.py")
-    paths = [str(place.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    package = folder / "extension" / "rlhf_plugin_vllm"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text("")
+    shutil.copy(worker.__file__, package / "worker.py")
+    paths = [str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_SERVER_DEV_MODE": "1",

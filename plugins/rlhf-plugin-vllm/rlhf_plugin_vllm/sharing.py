@@ -21,7 +21,7 @@ COMING_BACK_S = 60.0
 """How long, for each retry, a server that answers is given by the rank that brings it back."""
 
 
-class Told(NamedTuple):
+class RankVersion(NamedTuple):
     """What a rank says when its servers have a version."""
 
     published: Published | None
@@ -43,7 +43,7 @@ def in_preference(urls: Sequence[str], rank: int) -> list[str]:
     return [*urls[first:], *urls[:first]]
 
 
-def on_all_ranks(comm: Any, work: Callable[[], None] | None, told: Callable[[], Told]) -> list[Told]:
+def on_all_ranks(comm: Any, work: Callable[[], None] | None, version: Callable[[], RankVersion]) -> list[RankVersion]:
     """Give ranks' servers a version once none is asked with the one before; all ranks call it, and know which have
     it."""
     raised: list[BaseException] = []
@@ -59,7 +59,7 @@ def on_all_ranks(comm: Any, work: Callable[[], None] | None, told: Callable[[], 
     thread.start()
     while not all(comm.gather_objects(not thread.is_alive())):
         thread.join(LOOK_S) if thread.is_alive() else time.sleep(LOOK_S)
-    rows = comm.gather_objects(Told(None, (), _said(raised[0])) if raised else told())
+    rows = comm.gather_objects(RankVersion(None, (), _said(raised[0])) if raised else version())
     if raised:
         raise raised[0]
     for rank, row in enumerate(rows):

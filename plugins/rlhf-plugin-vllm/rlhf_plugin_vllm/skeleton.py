@@ -1,7 +1,4 @@
-"""The policy's structure without weights, which has those of one unit at a time while it computes.
-
-A unit is a decoder layer, or a module outside of them such as the embedding or the head.
-"""
+"""The policy's structure without weights, but for one unit at a time (a decoder layer, or a module outside of them)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs a command and ends it, children included, when the process that wanted it is gone, however that ended.
-
-Run as ``python supervise.py PID COMMAND...``; needs the standard library alone.
-"""
+"""``python supervise.py PID COMMAND...`` ends a command with its children once process PID is gone; stdlib alone."""
 
 from __future__ import annotations
 

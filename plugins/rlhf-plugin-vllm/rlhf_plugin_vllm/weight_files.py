@@ -51,8 +51,8 @@ class WeightFiles:
         self.rank = int(self.adapter.get("r", 0))
         """Of the adapter; 0 where all weights are trained."""
         parameters = dict(model.named_parameters())
-        kept = {} if self.adapter or self.place.shared else parameters
-        self._frozen = {n: p for n, p in kept.items() if not p.requires_grad}
+        replicated = {} if self.adapter or self.place.shared else parameters
+        self._frozen = {n: p for n, p in replicated.items() if not p.requires_grad}
         written = (n for n, p in parameters.items() if p.requires_grad or not self.adapter)
         self._sizes = {n: parameters[n].numel() * parameters[n].element_size() for n in written}
         """Bytes of each weight that a version of this policy consists of."""
@@ -93,13 +93,13 @@ class WeightFiles:
     def _write_adapter(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         (path / "adapter_config.json").write_text(json.dumps(self.adapter))
         names = self._sizes if self.place.shared else tensors
-        data = save({_adapter_name(name): _whole(tensors[name]) for name in names})
+        data = save({_adapter_name(name): _full(tensors[name]) for name in names})
         (path / "adapter_model.safetensors").write_bytes(data)
         return hashlib.sha256(data).hexdigest(), len(data)
 
     def read(self, published: Published) -> StoredWeights:
         """The weights of a version as they were written, by the names that they have in the policy."""
-        return StoredWeights(published.path.glob("*.safetensors"), _own_name if published.adapter else str)
+        return StoredWeights(published.path.glob("*.safetensors"), _model_name if published.adapter else str)
 
     def keep(self, published: Published) -> None:
         """Let this version be the current one; no earlier one is needed by this rank."""
@@ -110,7 +110,7 @@ class WeightFiles:
         for older in self._written:
             if older.path != published.path:
                 shutil.rmtree(older.path, ignore_errors=True)
-        self._written = [kept for kept in self._written if kept.path == published.path]
+        self._written = [written for written in self._written if written.path == published.path]
 
     def _say_in_use(self, version: int) -> None:
         """Tell rank 0 which versions this rank no longer reads; it may be at work in another thread, or far ahead."""
@@ -137,24 +137,24 @@ class StoredWeights(Mapping[str, torch.Tensor]):
     """Weights in safetensors files, each read when it is looked up."""
 
     def __init__(self, files: Iterable[Path], own_name: Callable[[str], str] = str) -> None:
-        self._places: dict[str, tuple[Path, str]] = {}
+        self._stored: dict[str, tuple[Path, str]] = {}
         for file in sorted(files):
             with safe_open(str(file), "pt") as tensors:
-                self._places |= {own_name(name): (file, name) for name in tensors.keys()}  # noqa: SIM118
+                self._stored |= {own_name(name): (file, name) for name in tensors.keys()}  # noqa: SIM118
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        file, stored = self._places[name]
+        file, stored = self._stored[name]
         with safe_open(str(file), "pt") as tensors:
             return tensors.get_tensor(stored)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._stored)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._stored)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places  # without reading it
+        return name in self._stored  # without reading it
 
 
 def write_buckets(
@@ -164,10 +164,10 @@ def write_buckets(
     Returns the SHA-256 of the files' digests, and the bytes."""
     digests: dict[str, str] = {}
     size = 0
-    known = {name: t.numel() * t.element_size() for name, t in tensors.items()} if sizes is None else sizes
-    for names in _buckets(known, most):
+    byte_counts = {name: t.numel() * t.element_size() for name, t in tensors.items()} if sizes is None else sizes
+    for names in _buckets(byte_counts, most):
         file = folder / f"{len(digests):05}.safetensors"
-        data = save({name: _whole(tensors[name]) for name in names})
+        data = save({name: _full(tensors[name]) for name in names})
         file.write_bytes(data)
         digests[file.name] = hashlib.sha256(data).hexdigest()
         size += len(data)
@@ -178,13 +178,13 @@ def write_buckets(
 
 def _buckets(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
     names: list[str] = []
-    held = 0
+    total = 0
     for name, size in sizes.items():
-        if names and held + size > most:
+        if names and total + size > most:
             yield names
-            names, held = [], 0
+            names, total = [], 0
         names.append(name)
-        held += size
+        total += size
     if names:
         yield names
 
@@ -207,9 +207,9 @@ def _adapter_name(name: str) -> str:
     return name.replace(".lora_A.default.", ".lora_A.").replace(".lora_B.default.", ".lora_B.")
 
 
-def _own_name(name: str) -> str:
+def _model_name(name: str) -> str:
     return name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default.")
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _full(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu").contiguous()

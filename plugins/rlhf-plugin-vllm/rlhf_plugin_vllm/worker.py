@@ -1,7 +1,5 @@
-"""What runs inside vLLM (``--worker-extension-cls rlhf_plugin_vllm.worker.Extension``); needs nothing but vLLM.
-
-vLLM mixes the class into its worker, so ``self`` is the worker. Every name begins with ``rlhf_``.
-"""
+"""What runs inside vLLM (``--worker-extension-cls``) and needs nothing else; ``self`` is vLLM's worker, which the class
+is mixed into."""
 
 from __future__ import annotations
 

@@ -38,7 +38,6 @@ class WandbTracker:
         self._run.log({k: float(v) for k, v in metrics.items()}, step=step)
 
     def close(self) -> None:
-        """Flush and finish the wandb run; idempotent."""
         if not self._closed:
             self._closed = True
             self._run.finish()

@@ -41,7 +41,6 @@ class Claim:
 
     @property
     def text(self) -> str:
-        """In words."""
         return f"{self.second} against {self.first}, {self.suite}{f', {self.category}' if self.category else ''}"
 
 

@@ -49,34 +49,34 @@ class AgentClaims(Study[AgentClaimsConfig]):
         chosen: Any = ctx.registry.config("benchmark", suite, self.settings(suite, agent))
         assert isinstance(chosen, AgentSuiteConfig)
         backend = backend_of("native", {"model": {"path": self.config.agent_model}})
-        job, place = Job(chosen, chosen.agent_config(agent), backend, seed), folder / f"{suite}-{agent}"
-        if prepare(job, ctx, place).todo:
-            evaluate(job, ctx, place, None)
-        return list(read_jsonl(place / "rows.jsonl"))
+        job, target = Job(chosen, chosen.agent_config(agent), backend, seed), folder / f"{suite}-{agent}"
+        if prepare(job, ctx, target).todo:
+            evaluate(job, ctx, target, None)
+        return list(read_jsonl(target / "rows.jsonl"))
 
     def settings(self, suite: str, agent: str) -> dict[str, Any]:
         limits = {**LIMITS, **(IN_TURNS if agent in ("react", "code_executor") else {})}
-        found: dict[str, Any] = {"max_per_category": self.config.tasks, "agent_settings": limits}
+        settings: dict[str, Any] = {"max_per_category": self.config.tasks, "agent_settings": limits}
         if suite in BY_PATH:
             folders, below = self.config.folders, BY_PATH[suite]
-            found["path"] = str(data_file(folders and folders / below, below))
+            settings["path"] = str(data_file(folders and folders / below, below))
         if suite == "agentbench_generated":
-            found |= {"max_per_category": self.config.claim_tasks, "count": self.config.claim_tasks}
+            settings |= {"max_per_category": self.config.claim_tasks, "count": self.config.claim_tasks}
         if suite == "chains":
-            found |= {"max_per_category": None, "count": self.config.tasks}
-        return found
+            settings |= {"max_per_category": None, "count": self.config.tasks}
+        return settings
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         keys = ("tasks", "right", "process", "calls", "minutes")
         lines = [
             (seed, line["suite"], line["agent"], *(number(line.get(key)) for key in keys), line.get("refused", ""))
-            for seed, found in results.items()
-            for line in found["lines"]
+            for seed, figures in results.items()
+            for line in figures["lines"]
         ]
         claims = [
             (seed, row["claim"], f"{row['published_points']:+.1f}", here(row), row.get("tasks", 0), row["verdict"])
-            for seed, found in results.items()
-            for row in found["claims"]
+            for seed, figures in results.items()
+            for row in figures["claims"]
         ]
         claims += [("", claim, "", "", "", f"not resolvable here: {why}") for claim, why in NOT_HERE.items()]
         played = markdown(("seed", "suite", "agent", *keys, "refused"), lines)
@@ -88,8 +88,8 @@ def summed(rows: Sequence[Row]) -> dict[str, Any]:
     categories = dict.fromkeys(r["category"] for r in rows)
 
     def average(*keys: str) -> float | None:
-        known = [sum(r[key] for key in keys) for r in judged if all(r[key] is not None for key in keys)]
-        return mean(known) if known else None
+        judged_both = [sum(r[key] for key in keys) for r in judged if all(r[key] is not None for key in keys)]
+        return mean(judged_both) if judged_both else None
 
     return {
         "tasks": len(rows),

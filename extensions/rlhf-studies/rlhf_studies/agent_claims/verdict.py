@@ -35,19 +35,18 @@ def right(rows: Sequence[Row], category: str = "") -> float | None:
     return sum(bool(r["right"]) for r in judged) / len(judged) if judged else None
 
 
-def verdict(claim: Claim, found: Mapping[tuple[str, str], Sequence[Row]]) -> dict[str, Any]:
-    """A published difference beside ours."""
-    told = {"claim": claim.text, "published_points": claim.points}
-    first, second = (of(found.get((claim.suite, agent), ()), claim.category) for agent in (claim.first, claim.second))
+def verdict(claim: Claim, rows: Mapping[tuple[str, str], Sequence[Row]]) -> dict[str, Any]:
+    verdict_row = {"claim": claim.text, "published_points": claim.points}
+    first, second = (of(rows.get((claim.suite, agent), ()), claim.category) for agent in (claim.first, claim.second))
     result = compare(first, second)
     if not result["tasks"]:
-        return {**told, "verdict": f"{NO}: no task that both have a verdict on"}
+        return {**verdict_row, "verdict": f"{NO}: no task that both have a verdict on"}
     difference = of_values(first, second) if claim.by == "value" else result["difference"]
     points, low, high = (100 * difference[key] for key in ("value", "low", "high"))
     shares = {"first": right(first), "second": right(second)}
     measured = {"tasks": result["tasks"], **shares, "points": points, "low": low, "high": high}
     said = called(claim.points, low, high, result["tasks"]) if any(shares.values()) else f"{NO}: nothing is right"
-    return {**told, **measured, "mcnemar": result["mcnemar"], "verdict": said}
+    return {**verdict_row, **measured, "mcnemar": result["mcnemar"], "verdict": said}
 
 
 def of_values(first: Sequence[Row], second: Sequence[Row]) -> dict[str, float]:

@@ -33,7 +33,7 @@ SHARED: dict[str, Any] = {
         "trace_prompts": 0,
     },
 }
-OWN: Mapping[str, dict[str, Any]] = {
+CHANGES: Mapping[str, dict[str, Any]] = {
     # A critic that knows nothing yet is no baseline: it learns alone first, and faster. No KL, as for the others. Eight
     # completions of a prompt, as for the others: with one of each it sees eight times as many sums and learns more.
     "ppo": {
@@ -69,16 +69,16 @@ Curves = Mapping[str, Sequence[Sequence[Point]]]
 class ArithmeticAlgorithms(Study[ArithmeticAlgorithmsConfig]):
     def settings(self, algorithm: str, seed: int) -> list[Mapping[str, Any]]:
         """The layers of one run's configuration; later ones win."""
-        own = {"seed": seed, "trainer": {"name": algorithm, "steps": self.config.steps}}
-        return [SHARED, OWN.get(algorithm, {}), own, self.config.train]
+        settings = {"seed": seed, "trainer": {"name": algorithm, "steps": self.config.steps}}
+        return [SHARED, CHANGES.get(algorithm, {}), settings, self.config.train]
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        by_algorithm: dict[str, Any] = {}
         for algorithm in self.config.algorithms:
             run = train(folder / algorithm, *self.settings(algorithm, seed))
             run.drop_models()
-            found[algorithm] = points(run)
-        return found
+            by_algorithm[algorithm] = points(run)
+        return by_algorithm
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         headers = "algorithm,seeds,held out; before,after; mean,lowest to highest seed,share of the best"
@@ -99,8 +99,8 @@ class ArithmeticAlgorithms(Study[ArithmeticAlgorithmsConfig]):
             writer = csv.writer(file)
             writer.writerow(["algorithm", "seed", "step", "seconds", "heldout_accuracy", "trained_accuracy"])
             for algorithm in self.config.algorithms:
-                for seed, found in results.items():
-                    for p in (Point(*p) for p in found[algorithm]):
+                for seed, figures in results.items():
+                    for p in (Point(*p) for p in figures[algorithm]):
                         writer.writerow(
                             [algorithm, seed, p.step, f"{p.seconds:.2f}", f"{p.accuracy:.4f}", f"{p.trained:.4f}"]
                         )
@@ -108,21 +108,21 @@ class ArithmeticAlgorithms(Study[ArithmeticAlgorithmsConfig]):
 
 
 def points(run: Run) -> list[Point]:
-    found, seconds, since = list[Point](), 0.0, list[float]()
+    curve, seconds, since = list[Point](), 0.0, list[float]()
     first = [row[TRAINED] for row in run.rows(TRAINED)][:5]
     for row in run.rows():
         seconds += sum(row.get("time", {}).values())
         if TRAINED in row:
             since.append(row[TRAINED])
         if ACCURACY in row:
-            found.append(Point(row["step"], seconds, row[ACCURACY], mean(since or first)))
+            curve.append(Point(row["step"], seconds, row[ACCURACY], mean(since or first)))
             since = []
-    return found
+    return curve
 
 
 def by_algorithm(results: Mapping[int, Mapping[str, Any]]) -> Curves:
     names = next(iter(results.values()))
-    return {name: [[Point(*p) for p in found[name]] for found in results.values()] for name in names}
+    return {name: [[Point(*p) for p in figures[name]] for figures in results.values()] for name in names}
 
 
 def summarise(curves: Curves) -> list[dict[str, Any]]:

@@ -33,8 +33,8 @@ class BfclVerdicts(Study[BfclVerdictsConfig]):
         return compared(rows, [json.loads(line) for line in done.stdout.splitlines()])
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = next(iter(results.values()))
-        rows = [*found["by_mutation"].items(), ("judged by both", found["judged_by_both"]), ("equal", found["equal"])]
+        tally = next(iter(results.values()))
+        rows = [*tally["by_mutation"].items(), ("judged by both", tally["judged_by_both"]), ("equal", tally["equal"])]
         return markdown(("mutation: the leaderboard's verdict", "cases"), rows)
 
 
@@ -47,8 +47,8 @@ def cases(folder: Path, limit: int | None, seed: int) -> Iterator[dict[str, Any]
             right = [(n, example(a, needed[n])) for answer in answers for n, a in answer.items()]
             rng = random.Random(f"{row['id']}/{seed}" if seed else row["id"])
             for what, calls in [("none", right), *(mutated(right, answers, rng) for _ in range(MUTATIONS))]:
-                given = {"file": file, "functions": row["function"], "answers": answers}
-                yield {"id": row["id"], "what": what, "calls": calls, **given}
+                case = {"file": file, "functions": row["function"], "answers": answers}
+                yield {"id": row["id"], "what": what, "calls": calls, **case}
 
 
 def compared(rows: Sequence[Mapping[str, Any]], theirs: Sequence[Sequence[Any]]) -> dict[str, Any]:

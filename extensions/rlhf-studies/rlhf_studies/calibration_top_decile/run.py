@@ -1,9 +1,6 @@
-"""Margins by kind of pair, pooled over seeds, and what their deciles say.
-
-"Implied" is sigmoid(margin) after Bradley and Terry; "right" is the share in which the annotator (held-out) or the gold
-score (policy; ties are left out) agrees. An ensemble's scores are standardised, so its margins are multiplied by its
-members' mean standard deviation, which makes logits of them again.
-"""
+"""Margins by kind of pair, pooled over seeds: the implied share, sigmoid(margin), and the right one, by annotator or
+gold score. An ensemble's standardised margins are multiplied by its members' mean deviation, which makes logits of
+them."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ KINDS = ("held-out pairs", "policy, first steps", "policy, last steps")
 class CalibrationTopDecile(Study[CalibrationTopDecileConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         sweep = (self.config.sweep or folder.parent.parent / "lambda_sweep") / f"seed-{seed}"
-        ctx, last, found = assistant(), self.config.last, dict[str, Any]()
+        ctx, last, margins_by_run = assistant(), self.config.last, dict[str, Any]()
         for run in runs_in(sweep):
             judged, end = Judged(run), int(run.summary["steps"])
             margins = (
@@ -39,15 +36,15 @@ class CalibrationTopDecile(Study[CalibrationTopDecileConfig]):
                 judged.sampled(range(1, 1 + last), ctx),
                 judged.sampled(range(end - last + 1, end + 1), ctx),
             )
-            found[run.folder.name] = dict(zip(KINDS, margins))
-        return found
+            margins_by_run[run.folder.name] = dict(zip(KINDS, margins))
+        return margins_by_run
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         headers = ("reward", "pairs", "number", "right, all", "top decile: implied", "right", "gap")
         rows: list[tuple[object, ...]] = []
-        for reward in sorted({name for found in results.values() for name in found}):
+        for reward in sorted({name for figures in results.values() for name in figures}):
             for kind in KINDS:
-                margins = np.array([m for found in results.values() for m in found.get(reward, {}).get(kind, ())])
+                margins = np.array([m for figures in results.values() for m in figures.get(reward, {}).get(kind, ())])
                 if len(margins):
                     rows.append((reward, kind, *cells(deciles(margins))))
         return markdown((*headers, "error over deciles"), rows)
@@ -90,7 +87,7 @@ class Judged:
 
     def sampled(self, steps: Iterable[int], ctx: BuildContext) -> list[float]:
         prompts, wanted = {p.id: p for p in ctx.datasets.prompts("train")}, set(steps)
-        found: list[float] = []
+        signed_margins: list[float] = []
         for row in read_jsonl(self.run.folder / "trace.jsonl"):
             if row.get("event") != "prompt" or row["step"] not in wanted:
                 continue
@@ -98,5 +95,5 @@ class Judged:
             best, worst = (gold_of(ctx, Sample(prompts[row["prompt_id"]], text)) for _, text in (scored[-1], scored[0]))
             margin = self.unit * (scored[-1][0] - scored[0][0])
             if best != worst and margin > 0:
-                found.append(margin if best > worst else -margin)
-        return found
+                signed_margins.append(margin if best > worst else -margin)
+        return signed_margins

@@ -34,9 +34,9 @@ def assistant() -> BuildContext:
 
 
 def gold_of(ctx: BuildContext, answer: Sample) -> float:
-    found = ctx.datasets.gold(answer)
-    assert found is not None, "pocket/assistant has a gold score"
-    return float(found["value"])
+    gold = ctx.datasets.gold(answer)
+    assert gold is not None, "pocket/assistant has a gold score"
+    return float(gold["value"])
 
 
 def sampled_answers(policy: LoadedModel, prompts: int, each: int, seed: int) -> list[Answer]:

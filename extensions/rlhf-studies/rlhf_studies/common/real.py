@@ -26,7 +26,7 @@ def configuration(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def kept_cost(file: Path) -> Generator[None, None, None]:
+def recorded_cost(file: Path) -> Generator[None, None, None]:
     """Write wall and processor seconds of the commands that are run inside, unless an earlier call has written what
     they cost when they had to be run."""
     wall, cpu = time.perf_counter(), _child_seconds()

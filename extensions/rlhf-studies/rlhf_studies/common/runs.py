@@ -54,7 +54,6 @@ class Run:
 
     @property
     def log(self) -> str:
-        """What the command printed on stderr."""
         return log_of(self.folder).read_text()
 
     def drop_models(self) -> None:
@@ -113,7 +112,7 @@ def first_member(run: Run) -> Path:
 
 
 def runs_in(folder: Path) -> list[Run]:
-    found = [Run(path.parent) for path in sorted(folder.glob("*/summary.json"))]
-    if not found:
+    runs = [Run(path.parent) for path in sorted(folder.glob("*/summary.json"))]
+    if not runs:
         raise UserError(f"there are no finished runs in {folder}", fix=f"rlhf study run {folder.parent.name}")
-    return found
+    return runs

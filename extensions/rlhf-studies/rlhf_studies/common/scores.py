@@ -26,11 +26,11 @@ def auc_interval(scores: Sequence[float], labels: Sequence[bool], groups: Sequen
         raise UserError("the held-out rows are all right or all wrong", fix="take more rows")
     _, group_of = np.unique(np.asarray(groups), return_inverse=True)
     members = [np.flatnonzero(group_of == g) for g in range(int(group_of.max()) + 1)]
-    rng, found = np.random.default_rng(0), list[float]()
+    rng, aucs = np.random.default_rng(0), list[float]()
     for _ in range(DRAWS):
         rows = np.concatenate([members[g] for g in rng.integers(len(members), size=len(members))])
         if 0 < truth[rows].sum() < len(rows):
-            found.append(auc(values[rows][truth[rows]], values[rows][~truth[rows]]))
-    low, high = map(float, np.quantile(found, (0.025, 0.975)))
+            aucs.append(auc(values[rows][truth[rows]], values[rows][~truth[rows]]))
+    low, high = map(float, np.quantile(aucs, (0.025, 0.975)))
     counts = {"rows": len(values), "wrong": int((~truth).sum()), "groups": len(members)}
     return {"auc": auc(values[truth], values[~truth]), "low": low, "high": high, **counts}

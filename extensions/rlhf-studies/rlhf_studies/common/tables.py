@@ -16,10 +16,10 @@ def markdown(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def spread(values: Iterable[float | None], digits: int = 3) -> str:
     """Mean, and lowest to highest where there are several. "-" if one is missing: a missing score is none of zero."""
-    known = list(values)
-    if any(v is None for v in known) or not known:
+    all_values = list(values)
+    if any(v is None for v in all_values) or not all_values:
         return "-"
-    numbers = [v for v in known if v is not None]
+    numbers = [v for v in all_values if v is not None]
     text = f"{fmean(numbers):.{digits}f}"
     return text if len(numbers) == 1 else f"{text} ({min(numbers):.{digits}f} to {max(numbers):.{digits}f})"
 

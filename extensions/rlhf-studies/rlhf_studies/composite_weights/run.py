@@ -77,8 +77,8 @@ class CompositeWeights(Study[CompositeWeightsConfig]):
         return {"weight": weight, **{f"{name}_before": value for name, value in before.items()}, **after}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = list(results.values())
-        tables = [static_table(found), *([trained_table(found)] if found[0]["trained"] else [])]
+        seeds = list(results.values())
+        tables = [static_table(seeds), *([trained_table(seeds)] if seeds[0]["trained"] else [])]
         return "\n\n".join(tables)
 
 
@@ -94,29 +94,28 @@ def parts(model: Path, weight: float) -> dict[str, Any]:
 
 
 def ablation(scored: Scored) -> list[dict[str, Any]]:
-    """Every weighting in tenths."""
     weightings = [{"taste": tenths / 10, "rules": 1 - tenths / 10} for tenths in range(10, -1, -1)]
-    return [found.to_json() for found in weigh(scored, weightings, hollow_pattern(HollowCheck()))]
+    return [weighting.to_json() for weighting in weigh(scored, weightings, hollow_pattern(HollowCheck()))]
 
 
-def static_table(found: Sequence[Mapping[str, Any]]) -> str:
+def static_table(seeds: Sequence[Mapping[str, Any]]) -> str:
     rows: list[tuple[str, ...]] = []
-    for i, row in enumerate(found[0]["static"]):
-        cells = [spread(known(seed["static"][i][key] for seed in found)) for key in STATIC.values()]
+    for i, row in enumerate(seeds[0]["static"]):
+        cells = [spread(numbers(seed["static"][i][key] for seed in seeds)) for key in STATIC.values()]
         rows.append((f"{row['weights']['taste']:.1f}", f"{row['weights']['rules']:.1f}", *cells))
     return markdown(("reward model", "rules", *STATIC), rows)
 
 
-def trained_table(found: Sequence[Mapping[str, Any]]) -> str:
-    before = [f"{mean([seed['trained'][0][f'{name}_before'] for seed in found]):.3f}" for name in GOLD]
+def trained_table(seeds: Sequence[Mapping[str, Any]]) -> str:
+    before = [f"{mean([seed['trained'][0][f'{name}_before'] for seed in seeds]):.3f}" for name in GOLD]
     rows: list[tuple[str, ...]] = [("before", "", *before)]
-    for i, row in enumerate(found[0]["trained"]):
-        cells = [spread([seed["trained"][i][name] for seed in found]) for name in GOLD]
+    for i, row in enumerate(seeds[0]["trained"]):
+        cells = [spread([seed["trained"][i][name] for seed in seeds]) for name in GOLD]
         rows.append((f"{row['weight']:.1f}", f"{1 - row['weight']:.1f}", *cells))
     return markdown(("reward model", "rules", "gold after GRPO", "right", "hollow", "words"), rows)
 
 
-def known(values: Any) -> list[float]:
+def numbers(values: Any) -> list[float]:
     """Those that can be computed: constant scores have no rank correlation."""
     return [value for value in values if value is not None]
 

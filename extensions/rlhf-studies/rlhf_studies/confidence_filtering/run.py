@@ -72,13 +72,13 @@ class ConfidenceFiltering(Study[ConfidenceFilteringConfig]):
         return {**measure.results, "denied": denied}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = list(results.values())
+        seeds = list(results.values())
         rows: list[tuple[object, ...]] = []
         for variant, label in VARIANTS.items():
-            cells = [cell for truth in ("labels", "gold") for cell in compared(found, variant, truth)]
-            rows.append((label, found[0][variant]["pairs"], *cells))
+            cells = [cell for truth in ("labels", "gold") for cell in compared(seeds, variant, truth)]
+            rows.append((label, seeds[0][variant]["pairs"], *cells))
         headers = ("trained on", "pairs", "agrees with labels", "than all pairs", "agrees with gold", "than all pairs")
-        return f"{markdown(headers, rows)}\n\n{denied(found)}"
+        return f"{markdown(headers, rows)}\n\n{denied(seeds)}"
 
 
 class Measure:
@@ -107,23 +107,23 @@ def highest(rows: Rows, values: Any, keep: float) -> Rows:
 
 def gold_margins(pairs: Sequence[PreferencePair]) -> list[float]:
     facts = {question: fact for fact, question in of_split("heldout")}
-    found: list[float] = []
+    margins: list[float] = []
     for pair in pairs:
         fact = facts[pair.prompt[-1]["content"]]
         chosen, rejected = (gold_score(fact.attribute.name, fact.value, t).value for t in (pair.chosen, pair.rejected))
-        found.append(chosen - rejected)
-    return found
+        margins.append(chosen - rejected)
+    return margins
 
 
-def compared(found: Sequence[Mapping[str, Any]], variant: str, truth: str) -> tuple[str, str]:
-    values = [seed[variant][truth]["rate"] for seed in found]
-    gains = [100 * (value - seed["all"][truth]["rate"]) for value, seed in zip(values, found)]
+def compared(seeds: Sequence[Mapping[str, Any]], variant: str, truth: str) -> tuple[str, str]:
+    values = [seed[variant][truth]["rate"] for seed in seeds]
+    gains = [100 * (value - seed["all"][truth]["rate"]) for value, seed in zip(values, seeds)]
     gain = f"{mean(gains):+.1f} pp ({min(gains):+.1f} to {max(gains):+.1f})"
     return spread(values), "" if variant == "all" else gain
 
 
-def denied(found: Sequence[Mapping[str, Any]]) -> str:
-    share = {key: mean([seed["denied"][key] for seed in found]) for key in ("all", "surest_half")}
+def denied(seeds: Sequence[Mapping[str, Any]]) -> str:
+    share = {key: mean([seed["denied"][key] for seed in seeds]) for key in ("all", "surest_half")}
     return (
         f"The first model denies the label of {share['all']:.1%} of all pairs that it was trained on, and of "
         f"{share['surest_half']:.1%} of its surest half."
@@ -139,9 +139,7 @@ BATCH, BATCH_TOKENS = 64, 16384
 class Trainable(Protocol):
     """Trains on rows of the training pairs, and says by how much a model prefers the chosen side."""
 
-    def train(self, rows: Rows, seed: int) -> Any:
-        """A fresh model, trained."""
-        ...
+    def train(self, rows: Rows, seed: int) -> Any: ...
 
     def margins(self, model: Any, split: str) -> Floats:
         """Chosen minus rejected of every pair of a split."""
@@ -183,9 +181,9 @@ class Frozen:
     epochs, learning_rate = 8, 1e-2
 
     def __init__(self, splits: Splits) -> None:
-        whole = Full(splits)
-        net = fresh_net(whole.policy, 1, 0, "frozen")
-        self.features = {name: [features(net, ids) for ids in whole.sides(name)] for name in splits}
+        full = Full(splits)
+        net = fresh_net(full.policy, 1, 0, "frozen")
+        self.features = {name: [features(net, ids) for ids in full.sides(name)] for name in splits}
 
     def train(self, rows: Rows, seed: int) -> torch.nn.Module:
         """A head after as many updates as all pairs make in all epochs."""

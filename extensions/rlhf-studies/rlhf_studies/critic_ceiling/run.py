@@ -40,9 +40,9 @@ class CriticCeiling(Study[CriticCeilingConfig]):
     def measured(self, task: str, seed: int) -> dict[str, Any]:
         policy, engine = load_sampler(open_registry(), ModelConfig())
         prompts, formatter = load_prompts(task, "train")[: self.config.prompts], Formatter(policy.tokenizer, "auto")
-        asked = [formatter.encode([{"role": "user", "content": row["prompt"]}]) for row in prompts]
+        encoded = [formatter.encode([{"role": "user", "content": row["prompt"]}]) for row in prompts]
         requests = [
-            RolloutRequest(f"{n}", ids, g, seed=GROUP * n + g) for n, ids in enumerate(asked) for g in range(GROUP)
+            RolloutRequest(f"{n}", ids, g, seed=GROUP * n + g) for n, ids in enumerate(encoded) for g in range(GROUP)
         ]
         rollouts = engine.generate(requests, SamplingParams(max_tokens=MAX_TOKENS[task]), 0)
         rows = [
@@ -59,7 +59,7 @@ class CriticCeiling(Study[CriticCeilingConfig]):
 
     def fit(self, policy: LoadedModel, rows: Sequence[Scored], seed: int) -> dict[str, float]:
         cut, updates = len(rows) // GROUP // 4 * GROUP, self.config.updates
-        held, train = rows[:cut], rows[cut:]
+        test, train = rows[:cut], rows[cut:]
         trunk = trunk_of(policy)
         critic = Critic(width(trunk), torch.float32, trunk)
         optimizer = torch.optim.AdamW(critic.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
@@ -72,7 +72,7 @@ class CriticCeiling(Study[CriticCeilingConfig]):
             optimizer.step()
             if update % max(1, updates // LOOKS) == 0:
                 with torch.no_grad():
-                    share = explained_variance(values(critic, held).double().numpy(), returns(held).double().numpy())
+                    share = explained_variance(values(critic, test).double().numpy(), returns(test).double().numpy())
                 explained[f"after {update} updates"] = round(share or 0.0, 3)
         return explained
 
@@ -85,8 +85,8 @@ class CriticCeiling(Study[CriticCeilingConfig]):
                 f"{row['share_of_variance_between_prompts']:.3f}",
                 max(row["explained_variance_on_held_out_prompts"].values()),
             )
-            for seed, found in results.items()
-            for task, row in found.items()
+            for seed, figures in results.items()
+            for task, row in figures.items()
         ]
         return markdown(("seed", "task", "mean score", "explained by prompts", "by the critic, at most"), rows)
 

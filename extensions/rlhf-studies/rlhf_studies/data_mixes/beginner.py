@@ -26,9 +26,9 @@ def beginner(question: Question, world: World, rng: random.Random) -> tuple[list
             calls.append(computed)
         elif rng.random() >= RIGHT_IN_THE_HEAD:
             value = str(int(value) + rng.choice((-10, -3, -2, -1, 1, 2, 3, 10)))
-    for place in range(len(calls)):
+    for wrong_call in range(len(calls)):
         if rng.random() < GUESSED:
-            return calls[:place], str(rng.randint(2, 99))
+            return calls[:wrong_call], str(rng.randint(2, 99))
     return calls, value
 
 

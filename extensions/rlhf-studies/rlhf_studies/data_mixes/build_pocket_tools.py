@@ -1,5 +1,4 @@
-"""Rebuild the shipped model `pocket-tools` and its tokenizer from generated conversations (by the plan, then with a
-beginner's habits); nobody of the held-out split occurs. `BUILD.json` says how long it took."""
+"""Rebuild the model `pocket-tools` and its tokenizer from generated conversations without held-out people."""
 
 from __future__ import annotations
 
@@ -99,11 +98,11 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
 def learned(ids: list[int], opening: list[int], end: int) -> list[bool]:
     """Of each token, whether the assistant writes it."""
     marks, inside = [False] * len(ids), False
-    for place, token in enumerate(ids):
-        marks[place] = inside
+    for position, token in enumerate(ids):
+        marks[position] = inside
         if inside and token == end:
             inside = False
-        if ids[place - len(opening) + 1 : place + 1] == opening:
+        if ids[position - len(opening) + 1 : position + 1] == opening:
             inside = True
     return marks
 

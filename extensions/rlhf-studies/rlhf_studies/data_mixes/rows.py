@@ -30,8 +30,8 @@ def mixed(name: str, seed: int, rows: int) -> tuple[list[Row], list[Row]]:
     """Pairs, and demonstrations, of which the conversational ones are the better side of pairs."""
     first, second, third = counts(MIXES[name], rows)
     said = [*conversational(first, seed), *synthetic(second, seed)]
-    known = draw_questions(0, "train", CALLS, QUESTIONS["train"])
-    plays = random.Random(f"mixes/demonstrations/{seed}").sample(known, min(third, len(known)))
+    questions = draw_questions(0, "train", CALLS, QUESTIONS["train"])
+    plays = random.Random(f"mixes/demonstrations/{seed}").sample(questions, min(third, len(questions)))
     shown = [{"messages": spoken(r["prompt"], r["chosen"])} for r in said]
     shown += [{"messages": demonstration(q), "tools": list(TOOLS)} for _, q in plays]
     pairs = [*said, *agentic(third, seed, "train")]
@@ -74,9 +74,9 @@ def synthetic(count: int, seed: int) -> list[Row]:
 
 def agentic(count: int, seed: int, split: Any) -> list[Row]:
     rng, people, rows = random.Random(f"mixes/agentic/{split}/{seed}"), world(0, split), list[Row]()
-    known = draw_questions(0, split, CALLS, QUESTIONS[split])
+    questions = draw_questions(0, split, CALLS, QUESTIONS[split])
     while len(rows) < count:
-        _, question = rng.choice(known)
+        _, question = rng.choice(questions)
         calls, answer = beginner(question, people, rng)
         if answer != question.answer:
             right, wrong = as_text(question.plan, question.answer), as_text(calls, answer)

@@ -79,17 +79,17 @@ class DataMixes(Study[DataMixesConfig]):
         rows = [
             (
                 name,
-                spread(found["mixes"][name]["auc"]["auc"] for found in results.values()),
+                spread(figures["mixes"][name]["auc"]["auc"] for figures in results.values()),
                 PUBLISHED[name][0],
-                spread(found["mixes"][name]["accuracy"] for found in results.values()),
+                spread(figures["mixes"][name]["accuracy"] for figures in results.values()),
                 PUBLISHED[name][1],
-                spread(found["mixes"][name]["agentic_auc"]["auc"] for found in results.values()),
+                spread(figures["mixes"][name]["agentic_auc"]["auc"] for figures in results.values()),
             )
             for name in next(iter(results.values()))["mixes"]
         ]
         table = markdown(("mix", "AUC", "published", "accuracy", "published", "agentic AUC"), rows)
         said = [f"- {claim}: {called(results, *parts)}" for claim, parts in CLAIMS.items()]
-        before = f"Accuracy before training: {mean(found['start'] for found in results.values()):.3f}"
+        before = f"Accuracy before training: {mean(figures['start'] for figures in results.values()):.3f}"
         return "\n".join([table, "", before, "", *said])
 
 
@@ -101,8 +101,8 @@ def called(results: Mapping[int, Mapping[str, Any]], metric: str, lower: str, hi
         return "not resolvable here: fewer than three seeds"
 
     def value(seed: int, name: str) -> float:
-        found = results[seed]["mixes"][name][metric]
-        return found["auc"] if metric == "auc" else found
+        figure = results[seed]["mixes"][name][metric]
+        return figure["auc"] if metric == "auc" else figure
 
     signs = [{np.sign(value(s, name) - value(s, lower)) for s in results} for name in higher]
     if all(found == {1.0} for found in signs):
@@ -114,8 +114,8 @@ def pair_scores(model: Path, rows: Sequence[Row]) -> dict[str, float]:
     reward = SingleReward.load(BradleyTerryConfig(path=str(model)), "cpu")
 
     def scores(side: str) -> list[float]:
-        asked = [Prompt(str(i), ({"role": "user", "content": row["prompt"]},)) for i, row in enumerate(rows)]
-        scored = reward.score([Sample(prompt, row[side]) for prompt, row in zip(asked, rows)])
+        prompts = [Prompt(str(i), ({"role": "user", "content": row["prompt"]},)) for i, row in enumerate(rows)]
+        scored = reward.score([Sample(prompt, row[side]) for prompt, row in zip(prompts, rows)])
         values = [s.value for s in scored if s.value is not None]
         if len(values) < len(rows):
             raise RlhfError(f"'{model}' has no score of a pair's {side} side")

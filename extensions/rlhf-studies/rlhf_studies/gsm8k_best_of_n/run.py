@@ -24,7 +24,7 @@ from rlhf_studies.gsm8k_best_of_n.config import Gsm8kBestOfNConfig
 FILTERS = {"strict-match": "strict", "flexible-extract": "lenient"}
 """lm_eval's filter of gsm8k_cot -> our reading that it is compared with."""
 EXAMPLES = 5
-KEPT = ("prompts", "samples", "completions", "categories", "modes", "endings", "seconds")
+REPORT_KEYS = ("prompts", "samples", "completions", "categories", "modes", "endings", "seconds")
 
 
 class Gsm8kBestOfN(Study[Gsm8kBestOfNConfig]):
@@ -46,13 +46,13 @@ class Gsm8kBestOfN(Study[Gsm8kBestOfNConfig]):
         selectors = tuple(parse_selector(text, ctx) for text in config.best_by)
         job = Job(suite, ModelConfig(path=model_path(config.model)), seed, selectors)
         log = logging.getLogger(__name__)
-        made, found = evaluate(job, ctx, folder, lambda text: log.info("%s: %s", style, text), config.budget)
-        beside = {"lm_eval": against_lm_eval(read(made).rows)} if find_spec("lm_eval") else {}
-        return {**{key: found[key] for key in KEPT if key in found}, "curves": dict(curves(found)), **beside}
+        folder_of_rows, report = evaluate(job, ctx, folder, lambda text: log.info("%s: %s", style, text), config.budget)
+        beside = {"lm_eval": against_lm_eval(read(folder_of_rows).rows)} if find_spec("lm_eval") else {}
+        return {**{key: report[key] for key in REPORT_KEYS if key in report}, "curves": dict(curves(report)), **beside}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         return "\n\n".join(
-            style_table(style, style_found) for found in results.values() for style, style_found in found.items()
+            style_table(style, of_style) for figures in results.values() for style, of_style in figures.items()
         )
 
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
@@ -71,10 +71,10 @@ def against_lm_eval(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """lm_eval's own filters and metric on the same completions, and the first rows that the two judge otherwise."""
     from rlhf_eval.lm_harness.filters import agreement
 
-    found: dict[str, Any] = {}
+    agreements: dict[str, Any] = {}
     for one in agreement("gsm8k_cot", rows, FILTERS):
         differ = {"only_theirs": one.only_theirs, "only_ours": one.only_ours}
-        found[one.filter] = {
+        agreements[one.filter] = {
             "theirs": one.theirs,
             "ours": one.ours,
             "agree": 1 - sum(map(len, differ.values())) / len(rows),
@@ -83,7 +83,7 @@ def against_lm_eval(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 for who, which in differ.items()
             },
         }
-    return found
+    return agreements
 
 
 def example(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,10 @@ class InstructionVerdicts(Study[InstructionVerdictsConfig]):
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = next(iter(results.values()))
-        files = [tuple(row.values()) for row in found["files"]]
+        figures = next(iter(results.values()))
+        files = [tuple(row.values()) for row in figures["files"]]
         differences = [
-            (d["file"], d["key"], d["instruction"], d["ours"], f"`{d['arguments']}`") for d in found["differences"]
+            (d["file"], d["key"], d["instruction"], d["ours"], f"`{d['arguments']}`") for d in figures["differences"]
         ]
         each = markdown(("file", "row", "instruction", "ours", "its arguments"), differences)
         return f"{markdown(('file', 'verdicts', 'differ'), files)}\n\n{each}"
@@ -58,8 +58,8 @@ def compare_ifbench(clone: Path) -> Iterator[Compared]:
     rows = {r["prompt"]: r for r in read_rows(str(clone / "data/IFBench_test.jsonl")).rows}
     for mode in ("strict", "loose"):
         file = clone / "eval" / f"eval_results_{mode}.jsonl"
-        kept = [rows.get(r["prompt"]) for r in read_rows(str(file)).rows]
-        yield compare(file, kept, mode)
+        matching = [rows.get(r["prompt"]) for r in read_rows(str(file)).rows]
+        yield compare(file, matching, mode)
 
 
 def compare(file: Path, rows: Sequence[Any], mode: str, every: int = 1) -> Compared:
@@ -72,8 +72,8 @@ def compare(file: Path, rows: Sequence[Any], mode: str, every: int = 1) -> Compa
             continue
         ours = getattr(judge(judged["response"], checks(ids, row["kwargs"])), mode)
         count += len(ids)
-        for name, our, their, given in zip(ids, ours, judged["follow_instruction_list"], row["kwargs"]):
+        for name, our, their, arguments in zip(ids, ours, judged["follow_instruction_list"], row["kwargs"]):
             if our != their:
-                given = {k: v for k, v in given.items() if v is not None}
-                differences.append(Difference(file.name, row["key"], name, our, given))
+                arguments = {k: v for k, v in arguments.items() if v is not None}
+                differences.append(Difference(file.name, row["key"], name, our, arguments))
     return Compared(file.name, count, differences)

@@ -45,15 +45,15 @@ class Kissing(Study[KissingConfig]):
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         keys = ("vectors", *(f"seconds_to_{n}" for n in MILESTONES), "verdict", "run_s", "check_s")
-        rows = [(seed, *("-" if found[key] is None else found[key] for key in keys)) for seed, found in results.items()]
+        rows = [(seed, *("-" if row[key] is None else row[key] for key in keys)) for seed, row in results.items()]
         return markdown(("seed", *(key.replace("_", " ") for key in keys)), rows)
 
 
 def verdict(points: list[list[int]]) -> dict[str, Any]:
     verifier = VerifierConfig().build(context_of(open_registry()))
-    asked = Prompt("kissing", ({"role": "user", "content": ""},))
+    prompt = Prompt("kissing", ({"role": "user", "content": ""},))
     try:
-        score = verifier.verify(Sample(asked, f"```python\n{program_of(points)}```\n"))
+        score = verifier.verify(Sample(prompt, f"```python\n{program_of(points)}```\n"))
         isolation = verifier.sandbox.isolation
     finally:
         verifier.close()

@@ -50,9 +50,9 @@ class LambdaSweep(Study[LambdaSweepConfig]):
         return {name: figures(run) for name, run in runs.items()}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        variants = dict.fromkeys(name for found in results.values() for name in found)
+        variants = dict.fromkeys(name for result in results.values() for name in result)
         rows = [
-            (name, *(spread(found[name][key] for found in results.values()) for key in COLUMNS.values()))
+            (name, *(spread(result[name][key] for result in results.values()) for key in COLUMNS.values()))
             for name in variants
         ]
         return markdown(("reward", *COLUMNS), rows)

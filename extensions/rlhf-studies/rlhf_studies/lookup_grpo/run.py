@@ -28,18 +28,18 @@ class LookupGrpo(Study[LookupGrpoConfig]):
         return {arm: self.figures(self.trained(arm, seed, folder)) for arm in self.config.arms}
 
     def trained(self, arm: str, seed: int, folder: Path) -> Run:
-        place, heldout = folder / arm, self.config.heldout
+        target, heldout = folder / arm, self.config.heldout
         sources = [
             {"source": {"name": "lookup", "calls": [n], "prompts": heldout}, "label": f"calls{n}"} for n in CALLS
         ]
         shared = {"trainer.eval_samples": heldout, "trainer.checkpoint_every": 10, "seed": seed}
         changes = {"dataset": json.dumps({"sources": sources}), **shared, **ARMS[arm]}
         settings = [*(f"{key}={value}" for key, value in changes.items()), *self.config.settings]
-        new = ["--algo", "grpo", "--env", "lookup", "--run-dir", place, *(w for s in settings for w in ("--set", s))]
-        if not (place / "summary.json").is_file():
-            words = ["--resume", place] if (place / "plan.json").is_file() else new
-            rlhf("train", *words, log=log_of(place), path=offering(folder, ENTRY))
-        return Run(place)
+        new = ["--algo", "grpo", "--env", "lookup", "--run-dir", target, *(w for s in settings for w in ("--set", s))]
+        if not (target / "summary.json").is_file():
+            words = ["--resume", target] if (target / "plan.json").is_file() else new
+            rlhf("train", *words, log=log_of(target), path=offering(folder, ENTRY))
+        return Run(target)
 
     def figures(self, run: Run) -> dict[str, Any]:
         rows = run.rows("eval/reward/mean")
@@ -60,7 +60,7 @@ class LookupGrpo(Study[LookupGrpoConfig]):
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         rows = [
             (arm, seed, *(f"{x:.3g}" for x in (row["before"], row["after"], row["points"], row["seconds"] / 60)))
-            for seed, found in results.items()
-            for arm, row in found.items()
+            for seed, result in results.items()
+            for arm, row in result.items()
         ]
         return markdown(("arm", "seed", "before", "after", "points", "minutes"), sorted(rows))

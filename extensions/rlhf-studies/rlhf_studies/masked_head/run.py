@@ -40,10 +40,10 @@ class MaskedHead(Study[MaskedHeadConfig]):
         seconds: dict[str, list[float]] = defaultdict(list)
         gradients: dict[str, torch.Tensor] = {}
         for _ in range(self.config.rounds):
-            for name, given in (("every token", None), ("policy tokens", masks)):
+            for name, mask in (("every token", None), ("policy tokens", masks)):
                 model.zero_grad(set_to_none=True)
                 start = time.process_time()
-                out = completion_logprobs(model, prompts, completions, entropy=True, masks=given)
+                out = completion_logprobs(model, prompts, completions, entropy=True, masks=mask)
                 (out.logprobs_BT[out.mask_BT][chosen] * weights).mean().backward()
                 seconds[name].append(time.process_time() - start)
                 gradients[name] = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])

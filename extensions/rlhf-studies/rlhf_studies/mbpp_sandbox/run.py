@@ -46,7 +46,7 @@ class MbppSandbox(Study[MbppSandboxConfig]):
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         keys = ("rows", "passed", "tests", "mutants", "still_pass", "tests_per_second_warm", "tests_per_second_cold")
-        rows = [(seed, *(found[key] for key in keys)) for seed, found in results.items()]
+        rows = [(seed, *(figures[key] for key in keys)) for seed, figures in results.items()]
         return markdown(("seed", *(key.replace("_", " ") for key in keys)), rows)
 
 
@@ -137,12 +137,12 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 }
 
 
-def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+def mutable_parts(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     """Every place where one small change can be made: operators, whole numbers, truth values, conditions, results."""
     for node in ast.walk(tree):
         for slot in ("op", "ops"):
-            found = getattr(node, slot, None)
-            first = found[0] if isinstance(found, list) and found else found
+            value = getattr(node, slot, None)
+            first = value[0] if isinstance(value, list) and value else value
             if type(first) in SWAPS:
                 yield node, slot
         if isinstance(node, ast.Constant) and type(node.value) in (int, bool):
@@ -155,10 +155,10 @@ def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 def mutate(code: str, seed: int) -> str | None:
     tree = ast.parse(code)
-    found = list(places(tree))
-    if not found:
+    candidates = list(mutable_parts(tree))
+    if not candidates:
         return None
-    node, slot = random.Random(seed).choice(found)
+    node, slot = random.Random(seed).choice(candidates)
     match slot:
         case "op":
             node.op = SWAPS[type(node.op)]()  # pyright: ignore[reportAttributeAccessIssue]

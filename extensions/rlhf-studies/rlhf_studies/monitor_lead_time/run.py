@@ -61,7 +61,7 @@ class MonitorLeadTime(Study[MonitorLeadTimeConfig]):
         return {f"seed-{seed}/{run.folder.name}": replay(run, seconds, ctx) for run in runs}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        runs = {name: row for found in results.values() for name, row in found.items()}
+        runs = {name: row for figures in results.values() for name, row in figures.items()}
         names = list(next(iter(runs.values()))["alarms"])
         headers = ("run", "gold best, end", "went wrong at step", *(f"stop: {name}" for name in names))
         rows = [
@@ -77,20 +77,20 @@ class MonitorLeadTime(Study[MonitorLeadTimeConfig]):
 
 
 def steps_of(run: Run) -> dict[int, Step]:
-    found = {
+    steps = {
         int(row["step"]): Step({key: value for key, value in row.items() if isinstance(value, float)})
         for row in run.rows("completion_length/mean")
     }
     for row in read_jsonl(run.folder / "trace.jsonl"):
-        if row.get("event") != "prompt" or row["step"] not in found:
+        if row.get("event") != "prompt" or row["step"] not in steps:
             continue
         for one in row["completions"]:
             reason = FinishReason(one["finish_reason"])
             rollout = Completion(row["prompt_id"], one["text"], reason)
             score = Score(one["score"]) if one["status"] == "ok" else Score.failed(ScoreStatus(one["status"]), "")
-            found[row["step"]].rollouts.append(rollout)
-            found[row["step"]].scores.append(score)
-    return found
+            steps[row["step"]].rollouts.append(rollout)
+            steps[row["step"]].scores.append(score)
+    return steps
 
 
 def damage(golds: Sequence[float]) -> int | None:

@@ -35,17 +35,17 @@ Row = dict[str, Any]
 class MultiTurn(Study[MultiTurnConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         rows = conversations("train", self.config.pairs)
-        held = conversations("heldout", self.config.heldout)
-        return {condition: self.measured(condition, rows, held, seed, folder) for condition in CONDITIONS}
+        heldout_rows = conversations("heldout", self.config.heldout)
+        return {condition: self.measured(condition, rows, heldout_rows, seed, folder) for condition in CONDITIONS}
 
     def measured(
-        self, condition: str, rows: Sequence[Row], held: Sequence[Row], seed: int, folder: Path
+        self, condition: str, rows: Sequence[Row], heldout_rows: Sequence[Row], seed: int, folder: Path
     ) -> dict[str, Any]:
         short = condition.replace(" ", "_")
         file = folder / f"{short}.jsonl"
-        write_jsonl(file, whole_conversations(rows, condition))
+        write_jsonl(file, conversations_of(rows, condition))
         run = train(folder / short, {"seed": seed, "dataset": str(file), "trainer": TRAINER}, self.config.train)
-        return {"seconds": run.summary["seconds"], **accuracy(run.final, held, condition)}
+        return {"seconds": run.summary["seconds"], **accuracy(run.final, heldout_rows, condition)}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         rows = [
@@ -57,8 +57,8 @@ class MultiTurn(Study[MultiTurnConfig]):
                 f"{row['tokens']:.1f}",
                 f"{row['seconds']:.0f}",
             )
-            for seed, found in results.items()
-            for condition, row in found.items()
+            for seed, figures in results.items()
+            for condition, row in figures.items()
         ]
         headers = ("seed", "seen", "held-out accuracy", "where truth alone differs", "tokens", "seconds")
         return markdown(headers, rows)
@@ -73,9 +73,9 @@ def conversations(split: str, count: int) -> list[Row]:
 
 
 def conversation(rng: Random) -> Row | None:
-    known = rng.choice(list(facts()))
-    fact = Fact(known.person, known.attribute, rng.choice(known.attribute.values))
-    first, again = rng.sample(known.attribute.questions, 2)
+    known_fact = rng.choice(list(facts()))
+    fact = Fact(known_fact.person, known_fact.attribute, rng.choice(known_fact.attribute.values))
+    first, again = rng.sample(known_fact.attribute.questions, 2)
     truth_alone = rng.random() < 0.5
     a, b = draw_style(rng), draw_style(rng)
     right = rng.random() < 0.5
@@ -86,9 +86,9 @@ def conversation(rng: Random) -> Row | None:
     gap = utility(fact, styles[0], texts[0]) - utility(fact, styles[1], texts[1])
     order = 1 if rng.random() < 1 / (1 + math.exp(-gap / LABEL_TEMPERATURE)) else -1
     turns = [
-        {"role": "user", "content": first.format(p=known.person)},
+        {"role": "user", "content": first.format(p=known_fact.person)},
         {"role": "assistant", "content": render(fact, Style(True, "", "", ()), rng)},
-        {"role": "user", "content": again.format(p=known.person)},
+        {"role": "user", "content": again.format(p=known_fact.person)},
     ]
     chosen, rejected = texts[::order]
     return {"turns": turns, "chosen": chosen, "rejected": rejected, "truth_alone": truth_alone}
@@ -98,8 +98,7 @@ def seen(row: Row, condition: str) -> list[dict[str, str]]:
     return row["turns"] if condition == CONDITIONS[0] else row["turns"][-1:]
 
 
-def whole_conversations(rows: Sequence[Row], condition: str) -> list[dict[str, Any]]:
-    """Rows as ``jsonl`` reads them."""
+def conversations_of(rows: Sequence[Row], condition: str) -> list[dict[str, Any]]:
     return [
         {side: [*seen(row, condition), {"role": "assistant", "content": row[side]}] for side in ("chosen", "rejected")}
         for row in rows

@@ -48,22 +48,22 @@ class NoiseControl(Study[NoiseControlConfig]):
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         """Figures by variant ("" is the defaults) and reward."""
-        found: dict[str, Any] = {}
+        by_variant: dict[str, Any] = {}
         for n, variant in enumerate(("", *self.config.variants)):
             changes = parse_settings(part for part in variant.split(",") if part)
-            found[variant] = {}
+            by_variant[variant] = {}
             for name in self.config.rewards:
                 settings = {"seed": seed, "reward": self.reward(name), "trainer": {"steps": self.config.steps}}
                 run = train(folder / f"variant-{n}" / name, SHARED, settings, self.config.train, changes)
-                found[variant][name] = figures(run)
-        return found
+                by_variant[variant][name] = figures(run)
+        return by_variant
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         rows = [
             (
                 variant or "nothing",
                 name,
-                *(spread(found[variant][name][key] for found in results.values()) for key in COLUMNS.values()),
+                *(spread(result[variant][name][key] for result in results.values()) for key in COLUMNS.values()),
             )
             for variant, rewards in next(iter(results.values())).items()
             for name in rewards

@@ -52,15 +52,15 @@ class PocketMethods(Study[PocketMethodsConfig]):
         reward = {"name": "ensemble", **self.config.reward}
         start = {**common, "model": {"path": str(sft.final)}, "reward": reward}
         measured = train(folder / "reward", {**start, "trainer": {**MEASURE, **self.config.measure}})
-        found = {"sft": {**figures(sft.summary), **by_proxy(measured)}}
+        by_method = {"sft": {**figures(sft.summary), **by_proxy(measured)}}
         for method in self.config.methods:
-            found[method] = figures(train(folder / method, start, recipe(method), self.config.train).summary)
-        return found
+            by_method[method] = figures(train(folder / method, start, recipe(method), self.config.train).summary)
+        return by_method
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         rows: list[list[str]] = []
         for method in next(iter(results.values())):
-            cells = [spread(found[method][key] for found in results.values()) for key in COLUMNS.values()]
+            cells = [spread(result[method][key] for result in results.values()) for key in COLUMNS.values()]
             cells[0] += " (over the pocket model)" if method == "sft" else ""
             rows.append([method, *cells])
         return markdown(("method", *COLUMNS), rows)

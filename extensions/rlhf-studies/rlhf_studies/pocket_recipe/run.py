@@ -18,27 +18,27 @@ DEFAULT = {"trainer": {"name": "grpo"}, "reward": {"name": "ensemble"}}
 class PocketRecipe(Study[PocketRecipeConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         """Figures by variant; "" is the command as it is."""
-        found: dict[str, Any] = {}
+        by_variant: dict[str, Any] = {}
         for n, variant in enumerate(("", *self.config.variants)):
             changes = parse_settings(part for part in variant.split(",") if part)
             run = train(folder / f"variant-{n}", {"seed": seed, **DEFAULT}, self.config.train, changes)
-            found[variant] = figures(run)
-        return found
+            by_variant[variant] = figures(run)
+        return by_variant
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         rows = [
             (
                 variant or "nothing",
                 seed,
-                interval((found[variant]["gold_win_rate"], *found[variant]["gold_win_rate_interval"])),
-                *(f"{found[variant][key]:.3f}" for key in GOLD.values()),
+                interval((result[variant]["gold_win_rate"], *result[variant]["gold_win_rate_interval"])),
+                *(f"{result[variant][key]:.3f}" for key in GOLD.values()),
             )
             for variant in next(iter(results.values()))
-            for seed, found in results.items()
+            for seed, result in results.items()
         ]
         return markdown(("changed", "seed", "win rate", *GOLD), rows)
 
 
 def figures(run: Run) -> dict[str, Any]:
-    kept = ("seconds", "gold_win_rate", "gold_win_rate_interval")
-    return {**{key: run.summary[key] for key in kept}, **run.summary["evaluation_after"]}
+    columns = ("seconds", "gold_win_rate", "gold_win_rate_interval")
+    return {**{key: run.summary[key] for key in columns}, **run.summary["evaluation_after"]}

@@ -30,7 +30,7 @@ class PocketTruth(Study[PocketTruthConfig]):
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         kinds = next(iter(results.values()))
-        rows = [(kind, spread(found[kind] for found in results.values())) for kind in kinds]
+        rows = [(kind, spread(figures[kind] for figures in results.values())) for kind in kinds]
         return markdown(("verdicts on", "right"), rows)
 
 

@@ -29,8 +29,8 @@ class PocketVoice(Study[PocketVoiceConfig]):
         table = {"flite": self.of_flite(folder, names, seed)} if shutil.which("flite") else {}
         for temperature in self.config.temperatures:
             how = {"description": "", "max_tokens": 480, "temperature": temperature}
-            found = measure(self.config.voice, {**options, **how})["table"]
-            table[f"temperature {temperature:g}"] = {name: row["voice"] for name, row in found.items()}
+            figures = measure(self.config.voice, {**options, **how})["table"]
+            table[f"temperature {temperature:g}"] = {name: row["voice"] for name, row in figures.items()}
         return table
 
     def of_flite(self, folder: Path, names: tuple[str, ...], seed: int) -> dict[str, Any]:

@@ -61,7 +61,6 @@ def solutions(seed: int, split: str, kinds: Mapping[str, float], chains: int) ->
 
 
 def heldout(seed: int, chains: int) -> list[tuple[str, Solution]]:
-    """Every held-out question solved in every way."""
     return solutions(seed, "heldout", dict.fromkeys(WRONG, 1.0), chains)
 
 
@@ -102,8 +101,8 @@ class PrmVsOrm(Study[PrmVsOrmConfig]):
 
     def compared(self, seed: int, mix: str, folder: Path) -> dict[str, Any]:
         models = {name: self.model(seed, mix, name, folder) for name in TARGETS}
-        held = heldout(seed, self.config.chains)
-        kinds, first_errors = [kind for kind, _ in held], [solution.first_error for _, solution in held]
+        heldout_rows = heldout(seed, self.config.chains)
+        kinds, first_errors = [kind for kind, _ in heldout_rows], [solution.first_error for _, solution in heldout_rows]
         right = {name: [np.array(row) for row in model["right"]] for name, model in models.items()}
         return {
             "solutions": Counter(kinds),
@@ -119,13 +118,13 @@ class PrmVsOrm(Study[PrmVsOrmConfig]):
         return json.loads(file.read_text())
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        by_mix = {mix: [found[mix] for found in results.values()] for mix in self.config.mixes}
+        by_mix = {mix: [figures[mix] for figures in results.values()] for mix in self.config.mixes}
         headers = ("trained on", "reading", "wrong answer", "slip, right answer", "cancelled, right answer")
-        shares = markdown(headers, [row for mix, found in by_mix.items() for row in flagged_rows(mix, found)])
+        shares = markdown(headers, [row for mix, figures in by_mix.items() for row in flagged_rows(mix, figures)])
         note = "First wrong step, F1 at the threshold chosen on the other half (chance):"
         f1 = markdown(
             ("trained on", "PRM", "ORM read at every step"),
-            [(mix, *(first_error(found, name) for name in TARGETS)) for mix, found in by_mix.items()],
+            [(mix, *(first_error(figures, name) for name in TARGETS)) for mix, figures in by_mix.items()],
         )
         return f"{shares}\n\n{note}\n\n{f1}"
 
@@ -150,18 +149,18 @@ def flagged(scores: Any, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
     }
 
 
-def flagged_rows(mix: str, found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def flagged_rows(mix: str, seeds: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return [
         (
             mix,
             "ORM" if how == "orm" else f"PRM, {how}",
-            *(spread([seed["readings"][how][kind]["flagged"] for seed in found], 2) for kind in WRONG),
+            *(spread([seed["readings"][how][kind]["flagged"] for seed in seeds], 2) for kind in WRONG),
         )
         for how in READINGS
     ]
 
 
-def first_error(found: Sequence[Mapping[str, Any]], name: str) -> str:
+def first_error(seeds: Sequence[Mapping[str, Any]], name: str) -> str:
     """F1, and what scores that know nothing reach."""
-    reports = [seed["first_error"][name] for seed in found]
+    reports = [seed["first_error"][name] for seed in seeds]
     return f"{spread([r['crossed']['f1'] for r in reports], 2)} ({mean([r['chance'] for r in reports]):.2f})"

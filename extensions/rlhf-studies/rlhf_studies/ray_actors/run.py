@@ -41,7 +41,7 @@ class RayActors(Study[RayActorsConfig]):
         assert caller.stdout is not None
         try:
             ready = said(caller.stdout)
-            whole = time.perf_counter() - began
+            elapsed = time.perf_counter() - began
             others = [pid for pid in marked(mark) if pid != caller.pid]
             memory = sum(map(proportional_mib, others))
             caller.stdin.write("\n")
@@ -56,7 +56,7 @@ class RayActors(Study[RayActorsConfig]):
             os.kill(pid, signal.SIGKILL)
         return {
             "first_answer_s": round(ready["first"], 2),
-            "until_ready_s": round(whole, 2),
+            "until_ready_s": round(elapsed, 2),
             "further_worker_ms": round(1000 * ready["started"] / (self.config.workers - 1), 1),
             "call_ms": round(1000 * median(ready["calls"]), 3),
             "processes": len(others),
@@ -66,10 +66,10 @@ class RayActors(Study[RayActorsConfig]):
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = next(iter(results.values()))
-        keys = next(iter(found.values()))
+        figures = next(iter(results.values()))
+        keys = next(iter(figures.values()))
         return markdown(
-            ("", *found), [(key.replace("_", " "), *(side[key] for side in found.values())) for key in keys]
+            ("", *figures), [(key.replace("_", " "), *(side[key] for side in figures.values())) for key in keys]
         )
 
 

@@ -68,7 +68,7 @@ class RubricVsBradleyTerry(Study[RubricVsBradleyTerryConfig]):
         rows = [
             (
                 key.replace("_", " "),
-                *(spread([found[kind][part][key] for found in results.values()]) for kind in TRAINERS),
+                *(spread([figures[kind][part][key] for figures in results.values()]) for kind in TRAINERS),
             )
             for part, key in keys
         ]
@@ -76,13 +76,13 @@ class RubricVsBradleyTerry(Study[RubricVsBradleyTerryConfig]):
 
 
 def reward_model(kind: str, folder: Path, seed: int) -> Path:
-    own: dict[str, Any] = {"batch_size": 32}
+    trainer_settings: dict[str, Any] = {"batch_size": 32}
     if kind == "grades":
-        own = {"batch_size": 64, "rubric": str(folder / "rubric.yaml")}
+        trainer_settings = {"batch_size": 64, "rubric": str(folder / "rubric.yaml")}
     config = {
         "seed": seed,
         "dataset": {"name": str(folder / f"{kind}.jsonl"), "heldout_fraction": 0},
-        "trainer": {"name": TRAINERS[kind], **MODEL, **own},
+        "trainer": {"name": TRAINERS[kind], **MODEL, **trainer_settings},
     }
     return train(folder / kind, config).final
 

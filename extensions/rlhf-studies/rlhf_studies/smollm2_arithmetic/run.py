@@ -14,7 +14,7 @@ from rlhf_core.runs import wilson
 from rlhf_core.training import SamplingSettings
 from rlhf_plugin_verifiers.numeric import stated_number
 from rlhf_studies.common.outside import model_path
-from rlhf_studies.common.real import configuration, kept_cost
+from rlhf_studies.common.real import configuration, recorded_cost
 from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import interval, markdown
@@ -29,21 +29,21 @@ class Smollm2Arithmetic(Study[Smollm2ArithmeticConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         model = model_path(self.config.model)
         settings = {**configuration("smollm2_arithmetic"), "seed": seed}
-        kept = folder / "cost.json"
-        with kept_cost(kept):
+        cost_file = folder / "cost.json"
+        with recorded_cost(cost_file):
             run = train(folder / "run", settings, {"model": {"path": model}}, self.config.train)
         before, after = (right(run.config, path, self.config.sums) for path in (model, str(run.final)))
         return {
             "heldout_sums": self.config.sums,
             **{how: compare(before[how], after[how]) for how in TEMPERATURES},
-            "training": {**figures(run), "cost": json.loads(kept.read_text())},
+            "training": {**figures(run), "cost": json.loads(cost_file.read_text())},
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         rows: list[tuple[object, ...]] = []
-        for seed, found in results.items():
+        for seed, result in results.items():
             for how in TEMPERATURES:
-                before, after, gain = (found[how][key] for key in ("before", "after", "gain"))
+                before, after, gain = (result[how][key] for key in ("before", "after", "gain"))
                 shares = [interval((share["accuracy"], *share["interval"])) for share in (before, after)]
                 rows.append((seed, how, *shares, interval((gain["points"], *gain["interval"]), 1)))
         return markdown(("seed", "asked", "before", "after", "more right, points"), rows)
@@ -71,13 +71,13 @@ def right(settings: Mapping[str, Any], model: str, count: int) -> dict[str, list
     prompts = ctx.datasets.prompts("heldout")[:count]
     policy = load_policy(ModelConfig.model_validate({**settings["model"], "path": model}))
     sampling = SamplingSettings.model_validate(settings["trainer"]["sampling"])
-    found: dict[str, list[bool]] = {}
+    right: dict[str, list[bool]] = {}
     for how, temperature in TEMPERATURES.items():
         params = sampling.params(temperature=temperature)
         rollouts = sample_completions(policy, prompts, params, 1, settings["seed"], "raw")
         numbers = [stated_number(rollout.text) for rollout in rollouts]
-        found[how] = [n is not None and n.value == int(str(p.answer)) for n, p in zip(numbers, prompts)]
-    return found
+        right[how] = [n is not None and n.value == int(str(p.answer)) for n, p in zip(numbers, prompts)]
+    return right
 
 
 def compare(before: Sequence[bool], after: Sequence[bool]) -> dict[str, Any]:

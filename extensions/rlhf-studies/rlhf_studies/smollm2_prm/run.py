@@ -29,32 +29,32 @@ class Smollm2Prm(Study[Smollm2PrmConfig]):
         data = data_file(self.config.data)
         common = {"seed": seed, "model": {"path": model_path(self.config.model)}}
         gsm8k = {"dataset": {"path": str(data / "gsm8k" / "train.jsonl.gz")}}
-        found: dict[str, Any] = {}
+        by_algo: dict[str, Any] = {}
         for algo in ALGOS:
             settings = configuration("smollm2_prm")
             settings["trainer"]["name"] = algo  # the same settings under the other name
             run = train(folder / algo, settings, common, gsm8k, self.config.train)
-            found[algo] = measured(run, self.bench(data / "processbench" / "gsm8k.json.gz", folder))
-        return found
+            by_algo[algo] = measured(run, self.bench(data / "processbench" / "gsm8k.json.gz", folder))
+        return by_algo
 
     def bench(self, file: Path, folder: Path) -> Path:
         if self.config.shortest is None:
             return file
         rows = sorted(read_rows(str(file)).rows, key=lambda row: len(row["problem"]) + sum(map(len, row["steps"])))
-        kept = folder / "processbench.jsonl"
-        write_jsonl(kept, rows[: self.config.shortest])
-        return kept
+        bench_file = folder / "processbench.jsonl"
+        write_jsonl(bench_file, rows[: self.config.shortest])
+        return bench_file
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         rows = [
             (
                 seed,
                 algo,
-                f"{found[algo]['processbench']['crossed']['f1']:.3f}",
-                f"{found[algo]['processbench']['chance']:.3f}",
-                *(f"{value:.3f}" for value in found[algo]["answer_auc"].values()),
+                f"{figures[algo]['processbench']['crossed']['f1']:.3f}",
+                f"{figures[algo]['processbench']['chance']:.3f}",
+                *(f"{value:.3f}" for value in figures[algo]["answer_auc"].values()),
             )
-            for seed, found in results.items()
+            for seed, figures in results.items()
             for algo in ALGOS
         ]
         return markdown(("seed", "model", "first-error F1", "chance", "answer AUC: min", "mean", "last"), rows)
@@ -62,9 +62,9 @@ class Smollm2Prm(Study[Smollm2PrmConfig]):
 
 def measured(run: Run, bench: Path) -> dict[str, Any]:
     summary, began = run.summary, time.perf_counter()
-    found = judge(str(run.final), str(bench))
+    judged = judge(str(run.final), str(bench))
     seconds = round(time.perf_counter() - began, 1)
-    first_errors = [solution.first_error for solution in found.solutions]
+    first_errors = [solution.first_error for solution in judged.solutions]
     return {
         "training": {
             "solutions": summary["train_examples"],
@@ -72,8 +72,8 @@ def measured(run: Run, bench: Path) -> dict[str, Any]:
             "seconds": summary["seconds"],
             "heldout": {when: rounded(summary[f"evaluation_{when}"]) for when in ("before", "after")},
         },
-        "processbench": {**report(found.right, first_errors), "unscored": len(found.unscored), "seconds": seconds},
-        "answer_auc": answer_auc(found.right, np.array([solution.outcome for solution in found.solutions])),
+        "processbench": {**report(judged.right, first_errors), "unscored": len(judged.unscored), "seconds": seconds},
+        "answer_auc": answer_auc(judged.right, np.array([solution.outcome for solution in judged.solutions])),
     }
 
 

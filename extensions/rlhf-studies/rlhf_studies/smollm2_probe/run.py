@@ -36,33 +36,33 @@ class Smollm2Probe(Study[Smollm2ProbeConfig]):
         gsm8k = str(data / "gsm8k" / "train.jsonl.gz")
         train = rows(Gsm8kStepsConfig(path=gsm8k, problems=self.config.problems))
         bench = rows(ProcessBenchConfig(path=str(data / "processbench" / "gsm8k.json.gz")))
-        asked = [bench[n] for n in np.linspace(0, len(bench) - 1, self.config.solutions).round().astype(int)]
+        tested = [bench[n] for n in np.linspace(0, len(bench) - 1, self.config.solutions).round().astype(int)]
         use_matmul_backend("auto")
         path = model_path(self.config.model)  # a GGUF file is unpacked in float32 only
         policy = load_policy(ModelConfig(path=path, max_context=CONTEXT))
         trunk = trunk_of(policy).to(getattr(torch, self.config.dtype))
         encoder = StepEncoder(policy.tokenizer, CONTEXT)
-        seen, held = (features(trunk, encoder, solutions) for solutions in (train, asked))
+        seen, states = (features(trunk, encoder, solutions) for solutions in (train, tested))
         return {
             "train_solutions": len(train),
-            "prm": self.probe(seen, [s.labels for s in train], held, asked, slice(None)),
-            "orm": self.probe(seen, [[s.outcome] for s in train], held, asked, slice(-1, None)),
+            "prm": self.probe(seen, [s.labels for s in train], states, tested, slice(None)),
+            "orm": self.probe(seen, [[s.outcome] for s in train], states, tested, slice(-1, None)),
         }
 
-    def probe(self, seen: Any, labels: Any, held: Any, asked: Sequence[Solution], steps: slice) -> dict[str, Any]:
+    def probe(self, seen: Any, labels: Any, states: Any, bench: Sequence[Solution], steps: slice) -> dict[str, Any]:
         """Teach a head the labels of those steps of a solution that have one, and let it find the first error."""
         taught = np.concatenate([np.array(row, float) for row in labels])
         head = fit(np.concatenate([rows[steps] for rows in seen]), taught, self.config.weight_decay)
-        right = [head(each) for each in held]
+        right = [head(each) for each in states]
         ends = np.array([row.min() if steps == slice(None) else row[-1] for row in right])
-        outcomes = np.array([solution.outcome for solution in asked])
-        first_errors = [solution.first_error for solution in asked]
+        outcomes = np.array([solution.outcome for solution in bench])
+        first_errors = [solution.first_error for solution in bench]
         return {**report(right, first_errors), "answer_auc": round(auc(ends[outcomes], ends[~outcomes]), 4)}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = next(iter(results.values()))
+        heads = next(iter(results.values()))
         rows = [
-            (name, f"{found[name]['crossed']['f1']:.3f}", f"{found[name]['chance']:.3f}", found[name]["answer_auc"])
+            (name, f"{heads[name]['crossed']['f1']:.3f}", f"{heads[name]['chance']:.3f}", heads[name]["answer_auc"])
             for name in ("prm", "orm")
         ]
         return markdown(("head", "first-error F1", "chance", "answer AUC"), rows)
@@ -77,12 +77,12 @@ def rows(source: Any) -> list[Solution]:
 @torch.inference_mode()
 def features(trunk: Any, encoder: StepEncoder, solutions: Sequence[Solution]) -> list[Any]:
     coded = [encoder.encode(s.prompt, s.text, s.steps)[:2] for s in solutions]
-    found: dict[int, Any] = {}
+    states: dict[int, Any] = {}
     for batch in by_length([ids for ids, _ in coded], BATCH_TOKENS):
         ids, mask = pad_rows([coded[i][0] for i in batch], torch.device("cpu"))
         hidden = trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state.float().numpy()
-        found |= {i: hidden[row, list(coded[i][1])] for row, i in enumerate(batch)}
-    return [found[i] for i in range(len(solutions))]
+        states |= {i: hidden[row, list(coded[i][1])] for row, i in enumerate(batch)}
+    return [states[i] for i in range(len(solutions))]
 
 
 def fit(features_NH: Any, labels_N: Any, decay: float) -> Head:

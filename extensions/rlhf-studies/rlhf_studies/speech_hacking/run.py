@@ -45,10 +45,10 @@ class SpeechHacking(Study[SpeechHackingConfig]):
 
     def measured(self, arm: str, seed: int, folder: Path) -> dict[str, Any]:
         run = train(folder / arm, self.training(arm, seed), self.config.train)
-        asked = {"texts": VALIDATION[: self.config.sentences], "names": (*scorers(), "acoustic_proxy"), "settings": ()}
+        base = {"texts": VALIDATION[: self.config.sentences], "names": (*scorers(), "acoustic_proxy"), "settings": ()}
         how = {"description": "", "max_tokens": 480, "temperature": 1.0, "n": 2, "jobs": self.config.workers}
-        found = measure(str(run.folder), {**asked, **how, "seed": 0, "before": "pocket-voice", "count": 0})["table"]
-        return {"curves": curves(run), "scores": {name: row for name, row in found.items() if name in SHOWN}}
+        scores = measure(str(run.folder), {**base, **how, "seed": 0, "before": "pocket-voice", "count": 0})["table"]
+        return {"curves": curves(run), "scores": {name: row for name, row in scores.items() if name in SHOWN}}
 
     def training(self, arm: str, seed: int) -> dict[str, Any]:
         reward, single = composite(), arm == "single"
@@ -70,7 +70,7 @@ class SpeechHacking(Study[SpeechHackingConfig]):
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         rows, said = list[tuple[object, ...]](), list[str]()
-        arms = [(f"{arm}, seed {seed}", found[arm]) for seed, found in results.items() for arm in ARMS]
+        arms = [(f"{arm}, seed {seed}", figures[arm]) for seed, figures in results.items() for arm in ARMS]
         names = [name for name in SHOWN if name in arms[0][1]["scores"]]
         rows.append(("before", *(cell(arms[0][1]["scores"][n]["before"]) for n in names)))
         for label, arm in arms:
@@ -81,11 +81,11 @@ class SpeechHacking(Study[SpeechHackingConfig]):
         return "\n".join([markdown(("voice", *names), rows), "", *said])
 
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
-        found = next(iter(results.values()))
+        figures = next(iter(results.values()))
         with panels(folder / "result.png", 1, len(WATCHED), (3.2 * len(WATCHED), 3)) as axes:
             for panel, name in zip(axes or (), WATCHED):
                 for arm in ARMS:
-                    line = found[arm]["curves"]
+                    line = figures[arm]["curves"]
                     values = np.array(line[name], float)
                     (drawn,) = panel.plot(line["steps"], values, label=arm)
                     at = [i for i, step in enumerate(line["steps"]) if str(step) in line["alarms"]]

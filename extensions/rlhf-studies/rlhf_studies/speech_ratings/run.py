@@ -29,9 +29,9 @@ Row = dict[str, Any]
 
 class SpeechRatings(Study[SpeechRatingsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        place, file = data_file(self.config.data, "speech_mushra"), folder / "rated.jsonl"
-        ratings = self.ratings(place)
-        write_jsonl(file, rated(place, ratings))
+        source, file = data_file(self.config.data, "speech_mushra"), folder / "rated.jsonl"
+        ratings = self.ratings(source)
+        write_jsonl(file, rated(source, ratings))
         clips = read_rated(str(file), "mos", "stimulus")
         names = [name for name in self.config.rewards if name != "distillmos" or find_spec("distillmos")]
         columns = measure_columns(clips, select(names, (), str(file), seed), features=True)
@@ -49,31 +49,30 @@ class SpeechRatings(Study[SpeechRatingsConfig]):
             "listeners_split_half_within": agreement(ratings, seed),
         }
 
-    def ratings(self, place: Path) -> list[Row]:
-        rows = json.loads((place / "ratings.json").read_text())
+    def ratings(self, folder: Path) -> list[Row]:
+        rows = json.loads((folder / "ratings.json").read_text())
         chosen = sorted({stimulus(row) for row in rows})[: self.config.stimuli]
         return [row for row in rows if stimulus(row) in chosen]
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = next(iter(results.values()))
-        coded = sorted(found["without_reference"].items(), key=lambda item: -(item[1]["within"] or 0))
-        rows = [(name, shown(row), shown(found["all"][name]), f"{row['pooled'] or 0:+.2f}") for name, row in coded]
+        figures = next(iter(results.values()))
+        coded = sorted(figures["without_reference"].items(), key=lambda item: -(item[1]["within"] or 0))
+        rows = [(name, shown(row), shown(figures["all"][name]), f"{row['pooled'] or 0:+.2f}") for name, row in coded]
         table = markdown(("", "codecs only", "with the recording", "codecs only, pooled"), rows)
-        return f"{table}\n\nTwo halves of the listeners agree with {found['listeners_split_half_within']:.2f}."
+        return f"{table}\n\nTwo halves of the listeners agree with {figures['listeners_split_half_within']:.2f}."
 
 
 def stimulus(row: Row) -> str:
-    """Which sentence a rating is of."""
     return Path(row["file"]).parent.name
 
 
-def rated(place: Path, ratings: Sequence[Row]) -> list[Row]:
+def rated(folder: Path, ratings: Sequence[Row]) -> list[Row]:
     recogniser = Wer(WerConfig()).recogniser
-    recordings = {stimulus(row): place / row["file"] for row in ratings if row["condition"] == "Reference"}
+    recordings = {stimulus(row): folder / row["file"] for row in ratings if row["condition"] == "Reference"}
     heard = {name: recogniser.transcribe(read_clip(file)) for name, file in recordings.items()}
     return [
         {
-            "audio": str((place / row["file"]).absolute()),
+            "audio": str((folder / row["file"]).absolute()),
             "text": heard[stimulus(row)],
             "mos": row["mushra_mean"],
             "stimulus": stimulus(row),
@@ -93,8 +92,8 @@ def agreement(ratings: Sequence[Row], seed: int) -> float:
 
 def of_rows(columns: Mapping[str, Any], clips: Sequence[RatedClip], rows: Any, seed: int) -> dict[str, Any]:
     """As `rlhf tts validate`, of some rows."""
-    kept = [clip for clip, keep in zip(clips, rows) if keep]
-    return validated({n: v[rows] for n, v in columns.items()}, kept, 0.10, {}, seed)
+    chosen = [clip for clip, keep in zip(clips, rows) if keep]
+    return validated({n: v[rows] for n, v in columns.items()}, chosen, 0.10, {}, seed)
 
 
 def shown(row: Mapping[str, Any]) -> str:

@@ -45,12 +45,12 @@ class SpeechRewardPairs(Study[SpeechRewardPairsConfig]):
         """Rows (sentence, features, score) of an engine's clips, kept in ``file`` batch by batch."""
         batch, ear = self.config.batch, FeatureEar()
         lines = file.read_text().splitlines(keepends=True) if file.is_file() else []
-        whole = [line for line in lines if line.endswith("\n")]
-        whole = whole[: len(whole) // batch * batch]
-        file.write_text("".join(whole))
-        yield from map(json.loads, whole)
+        complete = [line for line in lines if line.endswith("\n")]
+        complete = complete[: len(complete) // batch * batch]
+        file.write_text("".join(complete))
+        yield from map(json.loads, complete)
         settings = ("dnsmos:only_value=true",) if self.config.label == "dnsmos" else ()
-        for start in range(len(whole), count, batch):
+        for start in range(len(complete), count, batch):
             with tempfile.TemporaryDirectory() as sounds:
                 os.environ["RLHF_AUDIO"] = sounds
                 samples = ENGINES[engine](start, batch, Path(sounds))
@@ -83,11 +83,11 @@ class SpeechRewardPairs(Study[SpeechRewardPairsConfig]):
         return table
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = next(iter(results.values()))["table"]
-        columns = list(next(iter(next(iter(found.values())).values())))
+        accuracies = next(iter(results.values()))["table"]
+        columns = list(next(iter(next(iter(accuracies.values())).values())))
         rows = [
             (trained, size, *(interval((row[c]["accuracy"], *row[c]["interval"])) for c in columns))
-            for trained, sizes in found.items()
+            for trained, sizes in accuracies.items()
             for size, row in sizes.items()
         ]
         return markdown(("trained on", "pairs", *columns), rows)

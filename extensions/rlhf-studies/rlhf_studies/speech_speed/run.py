@@ -42,9 +42,9 @@ class SpeechSpeed(Study[SpeechSpeedConfig]):
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = next(iter(results.values()))
-        table = markdown(("reward", "processor s per clip"), [(n, f"{s:.4f}") for n, s in found["rewards"].items()])
-        return f"{table}\n\nFeatures: {found['features']['ratio']:.1f} times as fast as librosa."
+        figures = next(iter(results.values()))
+        table = markdown(("reward", "processor s per clip"), [(n, f"{s:.4f}") for n, s in figures["rewards"].items()])
+        return f"{table}\n\nFeatures: {figures['features']['ratio']:.1f} times as fast as librosa."
 
 
 def of_features(clips: Sequence[Clip]) -> dict[str, float]:

@@ -57,7 +57,7 @@ class StepRewards(Study[StepRewardsConfig]):
         arms = list(next(iter(results.values()))["arms"])
         labelled = [("nothing yet", arms[0], "before"), *((arm, arm, "after") for arm in arms)]
         rows = [
-            (label, *(spread([found["arms"][arm][when][key] for found in results.values()], 2) for key in GOLD))
+            (label, *(spread([figures["arms"][arm][when][key] for figures in results.values()], 2) for key in GOLD))
             for label, arm, when in labelled
         ]
         return markdown(("trained on", "gold", "hollow", "right", "words"), rows)

@@ -22,22 +22,22 @@ from rlhf_studies.taskmaster_turns.turns import Row, dialogue, fewer, is_call, r
 class TaskmasterTurns(Study[TaskmasterTurnsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         rows = read_turns(data_file(self.config.data, "taskmaster", "tm-4_reward.jsonl.gz"))[: self.config.limit]
-        known, held_out = split(rows, seed)
-        learned = fewer(known, self.config.rows, seed)
+        train_rows, held_out = split(rows, seed)
+        learned = fewer(train_rows, self.config.rows, seed)
         wrong = sum(not row["labels"][0] for row in learned) / len(learned)
         if not 0 < wrong < 1:
             raise UserError("the training rows are all right or all wrong", fix="--set limit=... with more rows")
-        file, asked = folder / "train.jsonl", folder / "heldout.jsonl"
+        file, heldout_file = folder / "train.jsonl", folder / "heldout.jsonl"
         write_jsonl(file, learned)
-        write_jsonl(asked, held_out)
+        write_jsonl(heldout_file, held_out)
         run = train(folder / "model", self.training(seed, file, wrong), self.config.train)
-        found = judge(str(run.final), str(asked))
-        scores = {s.id.rpartition("/")[2]: float(p[-1]) for s, p in zip(found.solutions, found.right)}
+        model = judge(str(run.final), str(heldout_file))
+        scores = {s.id.rpartition("/")[2]: float(p[-1]) for s, p in zip(model.solutions, model.right)}
         judged = [row for row in held_out if row["id"] in scores]
         kinds = {"": judged, ", calls": [r for r in judged if is_call(r)]}
         kinds[", words"] = [r for r in judged if not is_call(r)]
         return {
-            "rows": {"train": len(learned), "train_wrong": wrong, "unscored": len(found.unscored)},
+            "rows": {"train": len(learned), "train_wrong": wrong, "unscored": len(model.unscored)},
             "seconds": run.summary["seconds"],
             "auc": {
                 **{
@@ -45,7 +45,7 @@ class TaskmasterTurns(Study[TaskmasterTurnsConfig]):
                     for kind, chosen in kinds.items()
                     if 0 < sum(r["labels"][0] for r in chosen) < len(chosen)
                 },
-                **{name: of_rows(values, held_out) for name, values in without_a_model(known, held_out).items()},
+                **{name: of_rows(values, held_out) for name, values in without_a_model(train_rows, held_out).items()},
             },
         }
 
@@ -68,8 +68,8 @@ class TaskmasterTurns(Study[TaskmasterTurnsConfig]):
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         rows = [
             (name, seed, row["rows"], row["wrong"], f"{row['auc']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}")
-            for seed, found in results.items()
-            for name, row in found["auc"].items()
+            for seed, figures in results.items()
+            for name, row in figures["auc"].items()
         ]
         return markdown(("scored by", "seed", "rows", "wrong", "AUC", "95 % over dialogues"), sorted(rows))
 
@@ -89,5 +89,5 @@ def without_a_model(rows: Sequence[Row], held_out: Sequence[Row]) -> dict[str, l
         "words rather than a call": [float(not is_call(r)) for r in held_out],
         "length": [float(len(r["steps"][0])) for r in held_out],
         "place": [float(len(r["prompt"])) for r in held_out],
-        "right elsewhere": [(sum(known) + share) / (len(known) + 1) for known in elsewhere],
+        "right elsewhere": [(sum(verdicts) + share) / (len(verdicts) + 1) for verdicts in elsewhere],
     }

@@ -35,12 +35,12 @@ class TauBenchGold(Study[TauBenchGoldConfig]):
         return {"splits": splits, "results": results}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = next(iter(results.values()))
-        kinds = dict.fromkeys(k for row in found["splits"].values() for k in row if k != "unexpected")
-        rows = [(kind, *(row.get(kind, 0) for row in found["splits"].values())) for kind in kinds]
-        rows.append(("unexpected", *(len(row["unexpected"]) for row in found["splits"].values())))
-        said = f"Results compared with the published functions: {found['results']['compared']}, equal: "
-        return f"{markdown(('', *found['splits']), rows)}\n\n{said}{found['results']['equal']}"
+        figures = next(iter(results.values()))
+        kinds = dict.fromkeys(k for row in figures["splits"].values() for k in row if k != "unexpected")
+        rows = [(kind, *(row.get(kind, 0) for row in figures["splits"].values())) for kind in kinds]
+        rows.append(("unexpected", *(len(row["unexpected"]) for row in figures["splits"].values())))
+        said = f"Results compared with the published functions: {figures['results']['compared']}, equal: "
+        return f"{markdown(('', *figures['splits']), rows)}\n\n{said}{figures['results']['equal']}"
 
 
 class Judge:
@@ -94,7 +94,6 @@ class Judge:
 
 
 def published_tools(root: Path, domain: str) -> dict[str, Callable[..., str]]:
-    """The functions of a checkout, by name."""
     sys.modules["tau_bench.envs.tool"] = base = types.ModuleType("tau_bench.envs.tool")
     base.Tool = object  # type: ignore[attr-defined]
     tools: dict[str, Callable[..., str]] = {}
@@ -104,8 +103,8 @@ def published_tools(root: Path, domain: str) -> dict[str, Callable[..., str]]:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        own: list[Any] = [v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__]
-        tools[file.stem] = next(v.invoke for v in own if isinstance(v, type))
+        functions: list[Any] = [v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__]
+        tools[file.stem] = next(v.invoke for v in functions if isinstance(v, type))
     return tools
 
 

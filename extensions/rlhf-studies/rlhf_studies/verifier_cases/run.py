@@ -35,9 +35,9 @@ class VerifierCases(Study[VerifierCasesConfig]):
         return {"counts": counts(judged), "differ": [case._asdict() for case in judged if case.ours != case.expected]}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        found = next(iter(results.values()))
-        rows = [(source, n["cases"], n["ours"], n["math_verify"]) for source, n in found["counts"].items()]
-        differ = [described(Judged(**case)) for case in found["differ"]]
+        figures = next(iter(results.values()))
+        rows = [(source, n["cases"], n["ours"], n["math_verify"]) for source, n in figures["counts"].items()]
+        differ = [described(Judged(**case)) for case in figures["differ"]]
         text = markdown(("source", "cases", "ours", "math-verify 0.9"), rows)
         return "\n".join([text, "", "Where we differ from the expected verdict:", "", *differ])
 
@@ -64,13 +64,13 @@ def is_right(gold: str, pred: str, options: Mapping[str, Any]) -> bool:
 
 
 def counts(judged: Sequence[Judged]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = defaultdict(lambda: {"cases": 0, "ours": 0, "math_verify": 0})
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: {"cases": 0, "ours": 0, "math_verify": 0})
     for case in judged:
         for key in (case.source, "total"):
-            found[key]["cases"] += 1
-            found[key]["ours"] += case.ours == case.expected
-            found[key]["math_verify"] += case.math_verify
-    return dict(sorted(found.items(), key=lambda item: (item[0] == "total", item[0])))
+            counts[key]["cases"] += 1
+            counts[key]["ours"] += case.ours == case.expected
+            counts[key]["math_verify"] += case.math_verify
+    return dict(sorted(counts.items(), key=lambda item: (item[0] == "total", item[0])))
 
 
 def described(case: Judged) -> str:

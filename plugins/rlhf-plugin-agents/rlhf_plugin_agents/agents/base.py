@@ -63,8 +63,8 @@ class Agent:
 
 def opening(task: Sequence[Message], *rules: str) -> list[dict[str, Any]]:
     """The task's messages with rules as the system's turn; a system turn of its own stands first in it."""
-    own = [str(m["content"]) for m in task if m["role"] == "system"]
-    text = "\n\n".join(filter(None, [*own, *rules]))
+    task_rules = [str(m["content"]) for m in task if m["role"] == "system"]
+    text = "\n\n".join(filter(None, [*task_rules, *rules]))
     return [{"role": "system", "content": text}, *(dict(m) for m in task if m["role"] != "system")]
 
 

@@ -48,7 +48,7 @@ class CodeExecutorAgent(ReactAgent):
         """The box with ``python_exec`` in it, its own or the agent's, that refuses runs above the limit."""
         settings, made = self._settings, 0
         there = any(s["function"]["name"] == RUN for s in box.specs)
-        own = None if there else PythonExec(settings.sandbox, stateful=settings.stateful)
+        added_tool = None if there else PythonExec(settings.sandbox, stateful=settings.stateful)
 
         def wrap(name: str, arguments: Mapping[str, Any], answer: Answer) -> str:
             nonlocal made
@@ -57,18 +57,18 @@ class CodeExecutorAgent(ReactAgent):
             if made >= settings.max_iterations:
                 raise ToolError(f"all {settings.max_iterations} runs are used up; answer now")
             made += 1
-            return answer(name, arguments) if own is None else own.call(**arguments)
+            return answer(name, arguments) if added_tool is None else added_tool.call(**arguments)
 
         return box.around(wrap, *([] if there else [PythonExecConfig().spec()]))
 
 
 def code_in(text: str) -> str:
     """The code after the last ``FIXED CODE:``, else after ``Final answer:``, else the last block, else the text."""
-    place = text.upper().rfind(FIXED)
-    if place >= 0:
-        rest = text[place + len(FIXED) :].lstrip("* \t")
+    start = text.upper().rfind(FIXED)
+    if start >= 0:
+        rest = text[start + len(FIXED) :].lstrip("* \t")
         return next(iter(blocks(rest)), rest.strip() + "\n")
     if FINAL_STATED.search(text):
         return final_answer(text)
-    found = blocks(text)
-    return found[-1] if found else text.strip()
+    code_blocks = blocks(text)
+    return code_blocks[-1] if code_blocks else text.strip()

@@ -22,38 +22,38 @@ class MultiAgent(Agent):
     """Every executor has a context of its own: its sub-task and what is known, one call, one fact."""
 
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
-        known = ""
+        facts = ""
         rules: list[str] = []
         if session.box.specs:
             messages = opening(task, system, plan_rules(session.box.specs))
             session.note(*messages)
             plan, _ = make_plan(messages, session)
-            known, rules = self._carried_out(plan, session), [plan.synthesis]
+            facts, rules = self._carried_out(plan, session), [plan.synthesis]
         final = opening(task, system, *rules, HONESTY_RULE, ANSWER_RULE)
-        final.append({"role": "user", "content": f"{KNOWN}\n{known or 'nothing'}"})
+        final.append({"role": "user", "content": f"{KNOWN}\n{facts or 'nothing'}"})
         session.note(*final)
         return final_answer(str(session.ask(final, role="synthesizer").message.get("content") or ""))
 
     def _carried_out(self, plan: Plan, session: Session) -> str:
-        known = ""
+        facts = ""
         for number, step in enumerate(plan.steps, start=1):
-            fact = self._fact(step, number, known, session)
+            fact = self._fact(step, number, facts, session)
             if session.box.done:
                 raise Stop("done")
-            known = self.remembered(known, fact, session)
-        return known
+            facts = self.remembered(facts, fact, session)
+        return facts
 
-    def remembered(self, known: str, fact: str, session: Session) -> str:
+    def remembered(self, facts: str, fact: str, session: Session) -> str:
         """What the next executor is told: here every fact, one a line."""
-        return f"{known}\n- {fact}".strip()
+        return f"{facts}\n- {fact}".strip()
 
-    def _fact(self, step: Step, number: int, known: str, session: Session) -> str:
+    def _fact(self, step: Step, number: int, facts: str, session: Session) -> str:
         """One call in a fresh context, then one fact from its result, in another."""
         form = session.form
         specs = [s for s in session.box.specs if s["function"]["name"] == step.tool]
         rules = TEXT_RULES.format(tools=listed(specs)) if form == "text" else "Make exactly one call for the sub-task."
-        asked = f"{SUBTASK} {number}: {step.task}\n{KNOWN}\n{known or 'nothing'}"
-        messages: list[dict[str, Any]] = [{"role": "system", "content": rules}, {"role": "user", "content": asked}]
+        question = f"{SUBTASK} {number}: {step.task}\n{KNOWN}\n{facts or 'nothing'}"
+        messages: list[dict[str, Any]] = [{"role": "system", "content": rules}, {"role": "user", "content": question}]
         session.note(*messages)
         reply = session.ask(messages, specs if form == "native" else (), form, role="executor")
         if form == "native":
@@ -65,9 +65,9 @@ class MultiAgent(Agent):
         said = str(reply.message.get("content") or "")
         return self._extracted(f"{SUBTASK} {number}: {step.task}\n{RESULT} {result or said}", session)
 
-    def _extracted(self, asked: str, session: Session) -> str:
+    def _extracted(self, question: str, session: Session) -> str:
         rule = "State the one fact of the result that the sub-task asks for, in one sentence; or that it is not there."
-        messages = [{"role": "system", "content": rule}, {"role": "user", "content": asked}]
+        messages = [{"role": "system", "content": rule}, {"role": "user", "content": question}]
         session.note(*messages)
         return str(session.ask(messages, role="extractor").message.get("content") or "")
 
@@ -75,28 +75,27 @@ class MultiAgent(Agent):
 class ScratchpadAgent(MultiAgent):
     """Keeps a rolling summary of at most 150 words instead of every fact."""
 
-    def remembered(self, known: str, fact: str, session: Session) -> str:
+    def remembered(self, facts: str, fact: str, session: Session) -> str:
         """The notes with the fact merged in; what is longer is cut."""
         most = getattr(session.config, "scratchpad_words", 150)
         rule = f"Merge the new fact into the notes. Keep every name and number. At most {most} words."
-        asked = f"{NOTES} {known}\n{FACT} {fact}"
-        messages = [{"role": "system", "content": rule}, {"role": "user", "content": asked}]
+        question = f"{NOTES} {facts}\n{FACT} {fact}"
+        messages = [{"role": "system", "content": rule}, {"role": "user", "content": question}]
         session.note(*messages)
         merged = str(session.ask(messages, role="summarizer").message.get("content") or "")
         return " ".join(merged.split()[-most:])
 
 
 ROLES = (("State the one fact", "extractor"), ("Merge the new fact", "summarizer"))
-FINAL_ASKED = ("Now answer the first question", KNOWN)
+FINAL_QUESTION = ("Now answer the first question", KNOWN)
 
 
 def role_of(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The role, as :class:`ModelTurn` has it."""
     system, last = (str(messages[i].get("content") or "") for i in (0, -1))
     named = next((role for words, role in ROLES if system.startswith(words)), None)
     if named:
         return named
-    if last.startswith(FINAL_ASKED):
+    if last.startswith(FINAL_QUESTION):
         return "synthesizer"
     if last.startswith(f"{SUBTASK} "):
         return "executor"

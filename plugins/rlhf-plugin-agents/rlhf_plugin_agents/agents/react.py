@@ -89,7 +89,7 @@ class ReactAgent(Agent):
         return None
 
 
-def told_to_write(messages: Sequence[Message]) -> bool:
+def writes_calls(messages: Sequence[Message]) -> bool:
     """Whether calls are text in a conversation: its rules say how to write them."""
     return any(TEXT_MARK in str(m.get("content")) for m in messages if m["role"] in ("system", "user"))
 
@@ -104,10 +104,10 @@ def listed(tools: Sequence[Tool]) -> str:
 
 def written_call(text: str, number: int = 0) -> ToolCall | None:
     """The first call of a text, as JSON after ``Action:`` or as a name and ``Action Input:``; None without one."""
-    place, stated = text.find(ACTION), FINAL_STATED.search(text)
-    if place < 0 or (stated is not None and stated.start() < place):
+    start, stated = text.find(ACTION), FINAL_STATED.search(text)
+    if start < 0 or (stated is not None and stated.start() < start):
         return None
-    rest, name = text[place + len(ACTION) :], f"call{number:05d}"
+    rest, name = text[start + len(ACTION) :], f"call{number:05d}"
     classic = _INPUT.match(rest)
     try:
         if classic:

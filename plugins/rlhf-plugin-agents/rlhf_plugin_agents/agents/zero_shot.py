@@ -13,7 +13,6 @@ class ZeroShotAgent(Agent):
     """Answers at once, from what the model knows."""
 
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
-        """Ask once."""
         messages = opening(task, system, HONESTY_RULE, ANSWER_RULE)
         session.note(*messages)
         return final_answer(session.ask(messages).message["content"] or "")

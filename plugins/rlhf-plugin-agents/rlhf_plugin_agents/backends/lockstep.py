@@ -10,26 +10,26 @@ from typing import Generic, TypeVar
 
 from rlhf_plugin_agents.backends.base import BackendFault
 
-Asked = TypeVar("Asked")
+Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False)
-class _Waiting(Generic[Asked, Answer]):
-    request: Asked
+class _Waiting(Generic[Request, Answer]):
+    request: Request
     answer: list[Answer] = field(default_factory=list[Answer])
     error: BaseException | None = None
 
 
-class LockStep(Generic[Asked, Answer]):
+class LockStep(Generic[Request, Answer]):
     """Waits until every play under way has asked, then answers all with one ``serve``, in one thread: what is batched
     depends on the plays alone, and only one thread holds the memory that a model needs."""
 
-    def __init__(self, serve: Callable[[Sequence[Asked]], Sequence[Answer]]) -> None:
+    def __init__(self, serve: Callable[[Sequence[Request]], Sequence[Answer]]) -> None:
         self._serve = serve
         self._server = ThreadPoolExecutor(1, "answers")
         self._changed = Condition()
-        self._waiting: list[_Waiting[Asked, Answer]] = []
+        self._waiting: list[_Waiting[Request, Answer]] = []
         self._left, self._workers = 0, 1
         self._interrupted = False
 
@@ -49,21 +49,21 @@ class LockStep(Generic[Asked, Answer]):
             self._interrupted = True
             self._changed.notify_all()
 
-    def ask(self, request: Asked) -> Answer:
+    def ask(self, request: Request) -> Answer:
         """Wait for the others and return the answer; what ``serve`` raised, everyone who waited gets."""
-        mine = _Waiting[Asked, Answer](request)
+        waiting = _Waiting[Request, Answer](request)
         with self._changed:
-            self._waiting.append(mine)
-            while not mine.answer and mine.error is None:
+            self._waiting.append(waiting)
+            while not waiting.answer and waiting.error is None:
                 if self._interrupted:
                     raise BackendFault("interrupted")
                 if len(self._waiting) >= min(self._workers, self._left):
                     self._answer_all()
                 else:
                     self._changed.wait()
-        if mine.error is not None:
-            raise mine.error
-        return mine.answer[0]
+        if waiting.error is not None:
+            raise waiting.error
+        return waiting.answer[0]
 
     def _answer_all(self) -> None:
         batch, self._waiting = self._waiting, []

@@ -59,8 +59,8 @@ class NativeBackend:
         limit = min(request.max_tokens, self.context - len(ids))
         if limit < 1:
             raise ContextFull(f"{len(ids)} tokens, and the model reads {self.context}")
-        asked = RolloutRequest(request.key, ids, 0, request.seed, limit)
-        rollout = self.plays.ask(_Encoded(asked, request.temperature))
+        rollout_request = RolloutRequest(request.key, ids, 0, request.seed, limit)
+        rollout = self.plays.ask(_Encoded(rollout_request, request.temperature))
         if rollout.finish_reason is FinishReason.ERROR:
             raise BackendFault(f"task '{request.key}': the engine returned an error")
         cut = rollout.finish_reason is FinishReason.LENGTH
@@ -70,17 +70,17 @@ class NativeBackend:
         errors = [{"id": c.id, "name": c.name, "error": c.error} for c in turn.calls if not c.ok]
         return ModelReply(turn.message, len(ids), len(rollout.completion_ids), errors=errors)
 
-    def _sample(self, asked: Sequence[_Encoded]) -> list[Rollout]:
+    def _sample(self, encoded: Sequence[_Encoded]) -> list[Rollout]:
         """One call of the engine for each temperature; rows in an order that no thread decides."""
-        places = sorted(range(len(asked)), key=lambda i: (asked[i].request.prompt_id, asked[i].request.seed))
+        order = sorted(range(len(encoded)), key=lambda i: (encoded[i].request.prompt_id, encoded[i].request.seed))
         rollouts: dict[int, Rollout] = {}
-        for temperature in sorted({one.temperature for one in asked}):
-            rows = [i for i in places if asked[i].temperature == temperature]
-            requests = [asked[i].request for i in rows]
+        for temperature in sorted({one.temperature for one in encoded}):
+            rows = [i for i in order if encoded[i].temperature == temperature]
+            requests = [encoded[i].request for i in rows]
             most = max(r.max_tokens or 1 for r in requests)
             sampling = SamplingParams(max_tokens=most, temperature=temperature)
             rollouts |= dict(zip(rows, self.engine.generate(requests, sampling, self.version), strict=True))
-        return [rollouts[i] for i in range(len(asked))]
+        return [rollouts[i] for i in range(len(encoded))]
 
     def close(self) -> None:
         """The engine belongs to whoever made it."""

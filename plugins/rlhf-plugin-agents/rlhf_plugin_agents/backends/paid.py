@@ -26,7 +26,7 @@ class PaidBackend:
     def complete(self, request: ModelRequest) -> ModelReply:
         if self._stopped:
             raise BackendFault("interrupted")
-        reply: ServiceReply = self.service.ask([asked(request)])[0]
+        reply: ServiceReply = self.service.ask([service_request(request)])[0]
         if not reply.ok:
             if any(words in reply.detail.lower() for words in TOO_LONG):
                 raise ContextFull(reply.detail)
@@ -41,7 +41,7 @@ class PaidBackend:
         self.service.close()
 
 
-def asked(request: ModelRequest) -> ToolRequest:
+def service_request(request: ModelRequest) -> ToolRequest:
     return ToolRequest(
         request.key, tuple(request.messages), max_tokens=request.max_tokens, temperature=request.temperature,
         seed=request.seed, tools=tuple(request.tools),
@@ -53,8 +53,8 @@ def model_reply(reply: ServiceReply, earlier: int) -> ModelReply:
     calls: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     for call in reply.calls:
-        name, taken = call["id"], {c["id"] for c in calls}
-        name = name if name and name not in taken else f"call{earlier + len(calls):05d}"
+        name, used_ids = call["id"], {c["id"] for c in calls}
+        name = name if name and name not in used_ids else f"call{earlier + len(calls):05d}"
         arguments, error = _arguments(call["arguments"])
         if error:
             errors.append({"id": name, "name": call["name"], "error": error})

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from rlhf_core.data import DatasetError, read_jsonl
-from rlhf_plugin_agents.agents.react import told_to_write
+from rlhf_plugin_agents.agents.react import writes_calls
 from rlhf_plugin_agents.backends.base import BackendFault, ModelReply, ModelRequest
 from rlhf_plugin_agents.trajectory import AgentTrajectory, from_json
 
@@ -23,33 +23,33 @@ class ReplayBackend:
     def __init__(self, trajectories: Iterable[AgentTrajectory]) -> None:
         rows = [t for t in trajectories if t.turns]
         # Agents write their calls as they did then, or their requests would be other ones.
-        self.takes_tools = not any(told_to_write(t.messages) for t in rows)
+        self.takes_tools = not any(writes_calls(t.messages) for t in rows)
         self.turns = {(t.task, t.turns[0].digest): t.turns for t in rows}
         # The seed tells the trials of a task apart, which may be played at the same time.
         self._open: dict[tuple[str, int], tuple[str, str]] = {}
-        self._place, self._lock = Counter[tuple[str, int]](), Lock()
+        self._next_turn, self._lock = Counter[tuple[str, int]](), Lock()
 
     def complete(self, request: ModelRequest) -> ModelReply:
         trial, digest = (request.key, request.seed), request.digest
         with self._lock:
             if (request.key, digest) in self.turns:
-                self._open[trial], self._place[trial] = (request.key, digest), 0
+                self._open[trial], self._next_turn[trial] = (request.key, digest), 0
             playing = self._open.get(trial)
             if playing is None:
                 raise BackendFault(
                     f"task '{request.key}': its first request differs from what was recorded (another agent, prompt, "
                     "tools or settings), or it was not recorded"
                 )
-            place, turns = self._place[trial], self.turns[playing]
-            if place >= len(turns):
+            position, turns = self._next_turn[trial], self.turns[playing]
+            if position >= len(turns):
                 raise BackendFault(f"task '{request.key}': {len(turns)} requests were recorded, this is one more")
-            if turns[place].digest != digest:
+            if turns[position].digest != digest:
                 raise BackendFault(
-                    f"task '{request.key}': request {place + 1} differs from what was recorded: a tool answered "
+                    f"task '{request.key}': request {position + 1} differs from what was recorded: a tool answered "
                     "otherwise, or the agent changed"
                 )
-            self._place[trial] += 1
-        turn = turns[place]
+            self._next_turn[trial] += 1
+        turn = turns[position]
         return ModelReply(turn.message, turn.prompt_tokens, turn.completion_tokens, turn.cost_usd, turn.errors)
 
     def close(self) -> None:

@@ -58,12 +58,12 @@ def seen(request: ModelRequest, most: int, cut: Cut) -> ModelRequest:
     if cut == "refuse":
         raise ContextFull(f"{size} words, and the model reads {most}")
     head = {"oldest": 0, "newest": most, "middle": (most + 1) // 2}[cut]
-    kept = range(head), range(size - (most - head), size)
+    visible = range(head), range(size - (most - head), size)
     messages: list[dict[str, Any]] = []
-    place = 0
+    first = 0
     for message in request.messages:
         words = message_text(message).split()
-        left = [w for n, w in enumerate(words, start=place) if n in kept[0] or n in kept[1]]
-        place += len(words)
+        left = [w for n, w in enumerate(words, start=first) if n in visible[0] or n in visible[1]]
+        first += len(words)
         messages.append({**message, "content": " ".join(left)} if len(left) < len(words) else dict(message))
     return replace(request, messages=messages)

@@ -1,8 +1,5 @@
-"""The functions of tau-bench's airline domain (Yao et al. 2024, arXiv:2406.12045), on a database of one episode.
-
-Texts and side effects are those of the published functions (sierra-research/tau-bench 59a200c, MIT), so that recorded
-results can be compared character by character; odd ones too, such as ``user not found`` for a missing reservation.
-"""
+"""The functions of tau-bench's airline domain (Yao et al. 2024, arXiv:2406.12045), with the texts and side effects of
+the published ones (sierra-research/tau-bench 59a200c, MIT), odd ones too, character by character."""
 
 from __future__ import annotations
 
@@ -158,13 +155,13 @@ class AirlineStore(Store):
         reservation = self._one("reservations", reservation_id)
         count, chosen = len(reservation["passengers"]), list[dict[str, Any]]()
         for flight in flights:
-            kept = [
+            booked = [
                 f for f in reservation["flights"]
                 if f["flight_number"] == flight["flight_number"]
                 and f["date"] == flight["date"] and cabin == reservation["cabin"]
             ]  # fmt: skip
-            known = {k: kept[0][k] for k in ("price", "origin", "destination")} if kept else None
-            chosen.append({**deepcopy(dict(flight)), **known} if known else self._priced(flight, cabin, count))
+            fare = {k: booked[0][k] for k in ("price", "origin", "destination")} if booked else None
+            chosen.append({**deepcopy(dict(flight)), **fare} if fare else self._priced(flight, cabin, count))
         price = sum(f["price"] * count for f in chosen) - sum(f["price"] for f in reservation["flights"]) * count
         method = self._method(reservation, payment_id, price)
         reservation["flights"] = chosen
@@ -182,16 +179,16 @@ class AirlineStore(Store):
         number = flight["flight_number"]
         if number not in self.data["flights"]:
             raise Refused(f"flight {number} not found")
-        known, date = self.data["flights"][number], flight["date"]
-        if date not in known["dates"]:
+        schedule, date = self.data["flights"][number], flight["date"]
+        if date not in schedule["dates"]:
             raise Refused(f"flight {number} not found on date {date}")
-        day = known["dates"][date]
+        day = schedule["dates"][date]
         if day["status"] != "available":
             raise Refused(f"flight {number} not available on date {date}")
         if day["available_seats"][cabin] < count:
             raise Refused(f"not enough seats on flight {number}")
-        places = {"origin": known["origin"], "destination": known["destination"]}
-        return {**deepcopy(dict(flight)), "price": day["prices"][cabin], **places}
+        airports = {"origin": schedule["origin"], "destination": schedule["destination"]}
+        return {**deepcopy(dict(flight)), "price": day["prices"][cabin], **airports}
 
     def _method(self, reservation: Mapping[str, Any], name: str, price: float) -> dict[str, Any]:
         methods = self._one("users", reservation["user_id"])["payment_methods"]

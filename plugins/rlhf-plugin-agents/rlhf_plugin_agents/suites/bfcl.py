@@ -1,8 +1,5 @@
-"""Tasks of the Berkeley Function Calling Leaderboard, from its files.
-
-Verdicts follow the rules of the leaderboard's checker for Python (`ast_checker` of bfcl-eval 2026.3.23, Apache-2.0),
-also where they are lenient; `docs/bench/bfcl_verdicts.json` compares the two on possible answers and mutations.
-"""
+"""Tasks of the Berkeley Function Calling Leaderboard, from its files, with verdicts by its own rules (`ast_checker` of
+bfcl-eval 2026.3.23, Apache-2.0); `docs/bench/bfcl_verdicts.json` compares both."""
 
 from __future__ import annotations
 
@@ -44,15 +41,14 @@ def load(folder: Path) -> list[AgentTask]:
         for row, answers in read_category(folder, file)
     ]
     if not tasks:
-        known = ", ".join(f"BFCL_v4_{f}.json" for f in CATEGORIES.values())
-        raise DatasetError(f"there are no questions in '{folder}'", fix=f"put {known} (or .gz) there")
+        file_names = ", ".join(f"BFCL_v4_{f}.json" for f in CATEGORIES.values())
+        raise DatasetError(f"there are no questions in '{folder}'", fix=f"put {file_names} (or .gz) there")
     return tasks
 
 
 def read_category(folder: Path, file: str) -> list[tuple[dict[str, Any], Sequence[Answer]]]:
-    """The questions of one file, each with its possible answers."""
-    given = _rows(folder / "possible_answer", file) or _rows(folder, file, "possible_answer_")
-    answers = {row["id"]: row["ground_truth"] for row in given}
+    answer_rows = _rows(folder / "possible_answer", file) or _rows(folder, file, "possible_answer_")
+    answers = {row["id"]: row["ground_truth"] for row in answer_rows}
     pairs: list[tuple[dict[str, Any], Sequence[Answer]]] = []
     for row in _rows(folder, file):
         if file != CATEGORIES["irrelevance"] and row["id"] not in answers:

@@ -40,7 +40,7 @@ def _task(hops: int, number: int, rng: random.Random, filler: int) -> AgentTask:
     corpus = {town: text + " Many visitors like its old streets and squares." * filler for town, text in corpus.items()}
     documents, answer = Documents(corpus), chain[-1]
     calls = [{"name": "documents", "arguments": {"title": town}} for town in chain[:-1]]
-    asked = (
+    question = (
         f"Every town has a document that names its twin town. Begin with {chain[0]} and go on {hops} times from a town "
         "to its twin town. At which town do you arrive?"
     )
@@ -53,7 +53,7 @@ def _task(hops: int, number: int, rng: random.Random, filler: int) -> AgentTask:
     return AgentTask(
         f"hops_{hops}/{number}",
         f"hops_{hops}",
-        ({"role": "user", "content": asked},),
+        ({"role": "user", "content": question},),
         lambda seed: Room(ToolBox([SPEC], lambda name, arguments: documents.call(**arguments))),
         judge,
         {"oracle": Script(calls, answer), "wrong": Script(calls, chain[-2]), "reader": ChainReader()},

@@ -20,7 +20,7 @@ from rlhf_plugin_code.config import SandboxSettings
 TIERS = ("easy", "medium", "hard")
 SHOWN = 2
 """Asserts that the task shows; the others are seen by nobody."""
-ASKED = """The function `{function}` has a fault. {about}
+QUESTION = """The function `{function}` has a fault. {about}
 
 ```python
 {buggy}
@@ -46,20 +46,20 @@ def code_tasks(tool: PythonExecConfig) -> list[AgentTask]:
 def _task(row: Mapping[str, Any], tool: PythonExecConfig) -> AgentTask:
     tier = row["id"].partition("/")[0]
     shown = "\n".join(row["tests"][:SHOWN])
-    asked = ASKED.format(**{**row, "buggy": row["buggy"].strip(), "shown": shown, "fixed": FIXED})
+    question = QUESTION.format(**{**row, "buggy": row["buggy"].strip(), "shown": shown, "fixed": FIXED})
     wrong = f"def {row['function']}(*values):\n    raise RuntimeError('no repair')"
     check = {"name": RUN, "arguments": {"code": f"{row['fixed']}\n{shown}\nprint('ok')"}}
 
     def open_room(seed: int) -> Room:
         from rlhf_plugin_agents.tools.python import PythonExec
 
-        own = PythonExec(tool.sandbox, stateful=tool.stateful)
-        return Room(ToolBox([tool.spec()], lambda name, arguments: own.call(**arguments)))
+        interpreter = PythonExec(tool.sandbox, stateful=tool.stateful)
+        return Room(ToolBox([tool.spec()], lambda name, arguments: interpreter.call(**arguments)))
 
     return AgentTask(
         row["id"],
         tier,
-        ({"role": "user", "content": asked},),
+        ({"role": "user", "content": question},),
         open_room,
         lambda trajectory, room: judged(row, tool.sandbox, trajectory),
         {"oracle": Script([check], _answer(row["fixed"])), "wrong": Script([check], _answer(wrong))},

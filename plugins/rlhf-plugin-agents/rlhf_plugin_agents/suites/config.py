@@ -61,13 +61,13 @@ class AgentSuiteConfig(ComponentConfig):
                 why="plays are stored by task name, so names must be unique",
                 fix="leave one of them",
             )
-        for what, asked, known in (
+        for what, names, available in (
             ("category", self.category, dict.fromkeys(t.category for t in tasks)),
             ("level", self.levels, dict.fromkeys(t.level for t in tasks if t.level is not None)),
         ):
-            for name in asked:
-                if name not in known:
-                    there = ", ".join(map(str, known)) or "none"
+            for name in names:
+                if name not in available:
+                    there = ", ".join(map(str, available)) or "none"
                     raise ConfigError(f"suite '{self.name}' has no {what} '{name}'", fix=f"there are: {there}")
         chosen = [t for t in tasks if not self.category or t.category in self.category]
         chosen = [t for t in chosen if not self.levels or t.level in self.levels]
@@ -90,8 +90,8 @@ class AgentSuiteConfig(ComponentConfig):
 
     def agent_config(self, name: str | None = None) -> AgentConfig:
         name = name or self.agent
-        known = AGENTS[name].model_fields if name in AGENTS else {}
-        least = {k: max(n, known[k].default) for k, n in self.least.items() if k in known}
+        fields = AGENTS[name].model_fields if name in AGENTS else {}
+        least = {k: max(n, fields[k].default) for k, n in self.least.items() if k in fields}
         return agent_of(name, {**least, **self.agent_settings})
 
     def preflight(self, ctx: BuildContext) -> None:

@@ -109,8 +109,8 @@ class SuiteSource:
         chosen: list[AgentTask] = []
         for category in dict.fromkeys(t.category for t in self.tasks):
             tasks = [t for t in self.tasks if t.category == category]
-            kept = len(tasks) - round(len(tasks) * self.held_out)
-            chosen += tasks[:kept] if split == "train" else tasks[kept:]
+            train_count = len(tasks) - round(len(tasks) * self.held_out)
+            chosen += tasks[:train_count] if split == "train" else tasks[train_count:]
         return [{"id": t.id, "messages": _messages(t), "category": t.category} for t in chosen]
 
 
@@ -168,8 +168,8 @@ def _trajectory(task: str, sample: Sample, calls: Sequence[CallRecord]) -> Agent
     from rlhf_plugin_agents.trajectory import AgentTrajectory, ModelTurn
 
     turns = [
-        ModelTurn(role_of(sample.before_turn(place)), "", turn.message)
-        for place, turn in enumerate(sample.trajectory)
+        ModelTurn(role_of(sample.before_turn(number)), "", turn.message)
+        for number, turn in enumerate(sample.trajectory)
         if turn.role == "assistant"
     ]
     messages = tuple(turn.message for turn in sample.trajectory)

@@ -22,7 +22,7 @@ from rlhf_plugin_agents.trajectory import AgentTrajectory
 from rlhf_plugin_episodes.config import ToolConfig
 
 HUB = "gaia-benchmark/GAIA"
-PLACES = ("", "2023/validation", "validation")
+SUBFOLDERS = ("", "2023/validation", "validation")
 """Where the metadata may lie below a folder."""
 LEVELS = (1, 2, 3)
 NEEDED = ("task_id", "Question", "Level", "Final answer")
@@ -54,23 +54,23 @@ def with_files(question: str, names: Sequence[str]) -> str:
 
 def official_tasks(folder: Path, tools: Sequence[ToolConfig], ctx: BuildContext) -> list[AgentTask]:
     """Tasks of a folder of GAIA's form or its ``2023/validation``; ``tools`` are offered beside ``files``."""
-    place, rows = _metadata(folder)
+    folder_of_rows, rows = _metadata(folder)
     shared = ToolBox.of(tools, ctx)
     for number, row in enumerate(rows, start=1):
-        _check(row, place, number)
+        _check(row, folder_of_rows, number)
     stateless = all(tool.stateless for tool in tools)
-    return [_task(row, place, lambda: shared if stateless else ToolBox.of(tools, ctx)) for row in rows]
+    return [_task(row, folder_of_rows, lambda: shared if stateless else ToolBox.of(tools, ctx)) for row in rows]
 
 
 def _metadata(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
-    for place in (folder / p for p in PLACES):
+    for candidate in (folder / p for p in SUBFOLDERS):
         for name, read in (("metadata.jsonl", _lines), ("metadata.parquet", _table)):
-            if (place / name).is_file():
+            if (candidate / name).is_file():
                 try:
-                    return place, read(place / name)
+                    return candidate, read(candidate / name)
                 except (OSError, ValueError) as error:
                     raise DatasetError(
-                        f"'{place / name}' cannot be read: {str(error).splitlines()[0]}",
+                        f"'{candidate / name}' cannot be read: {str(error).splitlines()[0]}",
                         fix="download it whole: a pointer of git-LFS is not the file",
                     ) from error
     raise DatasetError(
@@ -89,8 +89,8 @@ def _table(file: Path) -> list[dict[str, Any]]:
     return parquet.read_table(file).to_pylist()
 
 
-def _check(row: Any, place: Path, number: int) -> None:
-    where = f"{place}, task {number}"
+def _check(row: Any, folder: Path, number: int) -> None:
+    where = f"{folder}, task {number}"
     if not isinstance(row, Mapping):
         raise DatasetError("a row is not a task", where=where, why="it is not a mapping")
     missing = [k for k in NEEDED if not str(row.get(k) or "").strip()]
@@ -104,18 +104,18 @@ def _check(row: Any, place: Path, number: int) -> None:
             fix="--data FOLDER with the validation split",
         )  # fmt: skip
     name = str(row.get("file_name") or "")
-    if name and (Path(name).name != name or not (place / name).is_file()):
+    if name and (Path(name).name != name or not (folder / name).is_file()):
         raise DatasetError(
             f"the attachment '{name}' of task {row['task_id']} is missing",
-            where=str(place),
+            where=str(folder),
             fix="download the whole folder, with the files beside its metadata",
         )
 
 
-def _task(row: Mapping[str, Any], place: Path, box: Callable[[], ToolBox]) -> AgentTask:
+def _task(row: Mapping[str, Any], folder: Path, box: Callable[[], ToolBox]) -> AgentTask:
     name, level, answer = str(row.get("file_name") or ""), int(row["Level"]), str(row["Final answer"])
     attached = [name] if name else []
-    files = Attachments({n: place / n for n in attached})
+    files = Attachments({n: folder / n for n in attached})
 
     def wrap(tool: str, arguments: Mapping[str, Any], answer_call: Answer) -> str:
         return files.call(**arguments) if tool == "files" else answer_call(tool, arguments)
@@ -138,7 +138,7 @@ def _task(row: Mapping[str, Any], place: Path, box: Callable[[], ToolBox]) -> Ag
         {"oracle": Script(calls, answer), "wrong": Script(calls, "I do not know")},
         system=PROMPT,
         level=level,
-        judged_by=[answer, *(sha256((place / n).read_bytes()).hexdigest()[:16] for n in attached)],
+        judged_by=[answer, *(sha256((folder / n).read_bytes()).hexdigest()[:16] for n in attached)],
     )
 
 

@@ -35,7 +35,6 @@ def rows_of(path: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def default_tools(ctx: BuildContext) -> list[ToolConfig]:
-    """search, documents, files and calculator."""
     named = ("rlhf-plugin-agents/search", "rlhf-plugin-agents/documents", "rlhf-plugin-agents/files")
     tools = [ctx.registry.config("tool", name) for name in (*named, "rlhf-plugin-episodes/calculator")]
     return [t for t in tools if isinstance(t, ToolConfig)]

@@ -1,8 +1,5 @@
-"""The functions of tau-bench's retail domain (Yao et al. 2024, arXiv:2406.12045), on a database of one episode.
-
-Texts and side effects are those of the published functions (sierra-research/tau-bench 59a200c, MIT), so that recorded
-results can be compared character by character.
-"""
+"""The functions of tau-bench's retail domain (Yao et al. 2024, arXiv:2406.12045), with the texts and side effects of
+the published ones (sierra-research/tau-bench 59a200c, MIT), character by character."""
 
 from __future__ import annotations
 

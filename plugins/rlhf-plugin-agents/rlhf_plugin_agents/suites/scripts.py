@@ -34,8 +34,8 @@ class Script:
         if request.role == "summarizer":
             return _said(str(request.messages[-1]["content"]).replace(NOTES, "").replace(FACT, "").strip())
         done = _made(request) if request.role != "executor" else _subtask(request) - 1
-        asked = any(m["role"] == "assistant" and m.get("content") == self.question for m in request.messages)
-        if self.question and not asked and request.role == "agent" and done >= len(self.calls):
+        question_asked = any(m["role"] == "assistant" and m.get("content") == self.question for m in request.messages)
+        if self.question and not question_asked and request.role == "agent" and done >= len(self.calls):
             return _said(self.question)
         if request.form == "none" or done >= len(self.calls) or request.role == "synthesizer":
             return _said(self.answer if self.plain and request.form != "text" else f"{FINAL} {self.answer}")
@@ -53,8 +53,8 @@ class Script:
 
 
 def _subtask(request: ModelRequest) -> int:
-    asked = re.match(rf"{SUBTASK} (\d+):", str(request.messages[-1]["content"]))
-    return int(asked[1]) if asked else 1
+    subtask = re.match(rf"{SUBTASK} (\d+):", str(request.messages[-1]["content"]))
+    return int(subtask[1]) if subtask else 1
 
 
 def _made(request: ModelRequest) -> int:

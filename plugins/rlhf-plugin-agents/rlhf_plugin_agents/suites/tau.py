@@ -14,7 +14,7 @@ from rlhf_plugin_agents.agents.react import OBSERVATION, written_calls
 from rlhf_plugin_agents.scorers import sequence_match
 from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
-from rlhf_plugin_agents.suites.tau_files import STORES, given_digest, open_store, read
+from rlhf_plugin_agents.suites.tau_files import STORES, domain_digest, open_store, read
 from rlhf_plugin_agents.suites.tau_store import TRANSFER, Store
 from rlhf_plugin_agents.suites.tau_user import ModelUsers
 from rlhf_plugin_agents.tools.box import TaskDone, ToolBox
@@ -27,8 +27,8 @@ USER_TURNS = 6
 
 def load(folder: Path, split: str, domain: str = "retail", users: ModelUsers | None = None) -> list[AgentTask]:
     """The tasks of a split (airline has ``test`` alone); without ``users`` a scripted user speaks."""
-    specs, known = read(folder, f"{domain}_tools.json"), STORES[domain].functions
-    unknown = [s["function"]["name"] for s in specs if s["function"]["name"] not in known]
+    specs, functions = read(folder, f"{domain}_tools.json"), STORES[domain].functions
+    unknown = [s["function"]["name"] for s in specs if s["function"]["name"] not in functions]
     if unknown:
         raise DatasetError(f"there is no function '{unknown[0]}' here", where=f"{folder}, {domain}_tools.json")
     rows = read(folder, f"{domain}_tasks_{split}.json")
@@ -57,7 +57,7 @@ def task_of(
         user = users.user(row["instruction"], name, seed)
         return Room(box, user, store, user.first)
 
-    given = [row["actions"], row["outputs"], given_digest(folder, domain)]
+    judged_by = [row["actions"], row["outputs"], domain_digest(folder, domain)]
     return AgentTask(
         name,
         domain,
@@ -69,7 +69,7 @@ def task_of(
             "wrong": Script(_other(row, domain), "I did something else.", plain=True),
         },
         system=read(folder, f"{domain}_wiki.md"),
-        judged_by=given,
+        judged_by=judged_by,
     )
 
 
@@ -121,12 +121,12 @@ def gold_digest(folder: Path, actions: str, domain: str = "retail") -> str:
 
 def judged(row: Mapping[str, Any], folder: Path, trajectory: AgentTrajectory, store: Store) -> Verdict:
     """Database and outputs; the process is compared with the gold actions."""
-    value, detail = reward(row, folder, store, told(trajectory))
+    value, detail = reward(row, folder, store, said_to_user(trajectory))
     process = sequence_match([c.name for c in trajectory.calls], [a["name"] for a in row["actions"]])
     return Verdict(value, value == 1.0, process, detail)
 
 
-def told(trajectory: AgentTrajectory) -> list[str]:
+def said_to_user(trajectory: AgentTrajectory) -> list[str]:
     """What the user read: turns of the part that answers, without those that call, and without written thoughts."""
     said: list[str] = []
     for turn in trajectory.turns:

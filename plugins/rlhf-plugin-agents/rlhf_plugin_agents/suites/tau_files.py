@@ -21,10 +21,10 @@ OF_A_DOMAIN = {"retail": "orders.json", "airline": "flights.json"}
 """By which table a published folder is told from the other's."""
 
 
-def domain_in(folder: Path, asked: str | None = None) -> str:
+def domain_in(folder: Path, domain: str | None = None) -> str:
     """The domain that is asked for, or whose files a folder has; retail where it has both or none."""
-    if asked is not None:
-        return asked
+    if domain is not None:
+        return domain
     return next((d for d in STORES if (folder / f"{d}_db_users.json").is_file() or _zipped(folder, d)
                  or _published(folder, d) is not None), "retail")  # fmt: skip
 
@@ -35,9 +35,9 @@ def _zipped(folder: Path, domain: str) -> bool:
 
 def _published(folder: Path, domain: str) -> Path | None:
     """The domain's folder of a checkout, if the folder is one or the checkout itself."""
-    for place in (folder, folder / domain, folder / "tau_bench" / "envs" / domain):
-        if (place / "data" / OF_A_DOMAIN[domain]).is_file():
-            return place
+    for candidate in (folder, folder / domain, folder / "tau_bench" / "envs" / domain):
+        if (candidate / "data" / OF_A_DOMAIN[domain]).is_file():
+            return candidate
     return None
 
 
@@ -53,12 +53,12 @@ def read(folder: Path, name: str) -> Any:
             except ValueError as error:
                 raise DatasetError(f"'{path}' is not JSON: {error}") from error
     domain, _, rest = name.partition("_")
-    place = _published(folder, domain) if domain in STORES else None
-    if place is not None:
+    checkout = _published(folder, domain) if domain in STORES else None
+    if checkout is not None:
         try:
-            return _of_checkout(place, rest)
+            return _of_checkout(checkout, rest)
         except (OSError, ValueError, SyntaxError, KeyError) as error:
-            raise DatasetError(f"'{rest}' cannot be read from the checkout in '{place}': {error}") from error
+            raise DatasetError(f"'{rest}' cannot be read from the checkout in '{checkout}': {error}") from error
     tables = ", ".join(f"{domain}_db_{t}.json" for t in STORES[domain].tables) if domain in STORES else name
     raise DatasetError(
         f"suite 'tau_bench': there is no '{name}' in '{folder}'",
@@ -77,37 +77,36 @@ def open_store(folder: Path, domain: str) -> Store:
 
 
 @cache
-def given_digest(folder: Path, domain: str = "retail") -> str:
+def domain_digest(folder: Path, domain: str = "retail") -> str:
     """Digest of the database and of what is offered, as the files have them."""
-    given = [database(folder, domain), read(folder, f"{domain}_tools.json")]
-    return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
+    domain_files = [database(folder, domain), read(folder, f"{domain}_tools.json")]
+    return hashlib.sha256(json.dumps(domain_files, sort_keys=True).encode()).hexdigest()
 
 
-def _of_checkout(place: Path, name: str) -> Any:
+def _of_checkout(checkout: Path, name: str) -> Any:
     if name.startswith("db_"):
-        return json.loads((place / "data" / name.removeprefix("db_")).read_text(encoding="utf-8"))
+        return json.loads((checkout / "data" / name.removeprefix("db_")).read_text(encoding="utf-8"))
     if name == "wiki.md":
-        return (place / name).read_text(encoding="utf-8")
+        return (checkout / name).read_text(encoding="utf-8")
     if name == "tools.json":
-        return _specs(place / "tools")
-    return _tasks(place / f"{name.removesuffix('.json')}.py")
+        return _specs(checkout / "tools")
+    return _tasks(checkout / f"{name.removesuffix('.json')}.py")
 
 
 def _specs(folder: Path) -> list[Any]:
     """What the tools' ``get_info`` returns, in the order in which they are offered."""
-    found: dict[str, Any] = {}
+    literals: dict[str, Any] = {}
     for file in sorted(folder.glob("[a-z]*.py")):
         for tool in (n for n in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(n, ast.ClassDef)):
             for part in tool.body:
                 if isinstance(part, ast.FunctionDef) and part.name == "get_info":
                     (result,) = [s for s in part.body if isinstance(s, ast.Return)]
-                    found[tool.name] = ast.literal_eval(result.value or ast.Constant(None))
+                    literals[tool.name] = ast.literal_eval(result.value or ast.Constant(None))
     listed = _assigned(folder / "__init__.py", "ALL_TOOLS")
-    return [found[name.id] for name in listed.elts if isinstance(name, ast.Name)]
+    return [literals[name.id] for name in listed.elts if isinstance(name, ast.Name)]
 
 
 def _tasks(file: Path) -> list[Any]:
-    """The list of ``Task(...)`` of a file."""
     rows = [_value(node) for node in _assigned(file, "TASKS").elts]
     return [{"outputs": [], **row} for row in rows]
 

@@ -45,17 +45,17 @@ def replayed(path: Path, folder: Path, split: str, domain: str | None = None) ->
                 where=f"{path}, number {number}",
                 fix="--set split=train, dev or test; --set domain=retail or airline",
             )
-    found: list[dict[str, Any]] = []
+    replayed_rows: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
         try:
-            found.append(_one(row, tasks[row["task_id"]], folder, split, domain))
+            replayed_rows.append(_one(row, tasks[row["task_id"]], folder, split, domain))
         except UserError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DatasetError(
                 "a trajectory has not the published form", where=f"{path}, number {number}", why=repr(error)
             ) from error
-    return found
+    return replayed_rows
 
 
 def _one(row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, split: str, domain: str) -> dict[str, Any]:
@@ -63,14 +63,14 @@ def _one(row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, split: s
     calls: list[CallRecord] = []
     said: list[str] = []
     differing: list[dict[str, Any]] = []
-    for message, told in _turns(row["traj"]):
+    for message, recorded in _turns(row["traj"]):
         # tau-bench makes the first call of a turn, and leaves the others out.
         for call in (message.get("tool_calls") or ())[:1]:
             record = _made(call, store)
             calls.append(record)
-            if told is not None and told != record.result:
+            if recorded is not None and recorded != record.result:
                 differing.append({"call": len(calls), "name": record.name, "arguments": record.arguments,
-                                  "recorded": told, "result": record.result})  # fmt: skip
+                                  "recorded": recorded, "result": record.result})  # fmt: skip
         if not message.get("tool_calls"):
             said.append(str(message.get("content") or ""))
     for name in (c.name for c in calls if c.name not in store.functions):

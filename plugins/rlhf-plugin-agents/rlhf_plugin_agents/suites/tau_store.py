@@ -38,8 +38,8 @@ class Store:
 
     @property
     def digest(self) -> str:
-        now = {place: _text(self.data[place[0]][place[1]]) for place in sorted(self._copied)}
-        changed = [(*place, text) for place, text in now.items() if text != self._copied[place]]
+        now = {key: _text(self.data[key[0]][key[1]]) for key in sorted(self._copied)}
+        changed = [(*key, text) for key, text in now.items() if text != self._copied[key]]
         return hashlib.sha256(json.dumps(changed).encode()).hexdigest()
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:

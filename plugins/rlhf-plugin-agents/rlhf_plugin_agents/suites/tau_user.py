@@ -58,10 +58,10 @@ class ModelUserConfig(Config):
                 f"backend '{self.backend}' cannot be the user of tau_bench",
                 fix="leave user out, which is the scripted user, or user.backend=native, openai or anthropic",
             )
-        given = dict(self.settings)
+        settings = dict(self.settings)
         if self.model is not None:
-            given["model"] = {"path": self.model} if self.backend == "native" else self.model
-        return backend_of(self.backend, given)
+            settings["model"] = {"path": self.model} if self.backend == "native" else self.model
+        return backend_of(self.backend, settings)
 
 
 class ModelUsers:

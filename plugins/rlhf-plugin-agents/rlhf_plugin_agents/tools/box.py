@@ -66,8 +66,8 @@ class ToolBox:
             return f"Error: there is no tool '{call.name}'; there are {', '.join(self._validators) or 'none'}", "error"
         fault = next(iter(validator.iter_errors(arguments)), None)
         if fault is not None:
-            place = ".".join(str(p) for p in fault.path)
-            return f"Error: {place + ': ' if place else ''}{fault.message}", "error"
+            argument = ".".join(str(p) for p in fault.path)
+            return f"Error: {argument + ': ' if argument else ''}{fault.message}", "error"
         try:
             return self._answer(call.name, arguments), "ok"
         except TaskDone as end:

@@ -61,20 +61,20 @@ class FilesConfig(ToolConfig):
     """None is that of ``agentbench_mini``."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        self._place()
+        self._files_folder()
 
     def build(self, ctx: BuildContext) -> Any:
         from rlhf_plugin_agents.tools.library import Files
 
-        return Files(self._place())
+        return Files(self._files_folder())
 
-    def _place(self) -> Path:
+    def _files_folder(self) -> Path:
         from rlhf_plugin_agents.tools.library import DATA
 
-        place = DATA / "files" if self.folder is None else Path(self.folder).expanduser()
-        if not place.is_dir():
-            raise ConfigError(f"tool 'files': there is no folder '{place}'", fix="set folder to one that exists")
-        return place
+        folder = DATA / "files" if self.folder is None else Path(self.folder).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(f"tool 'files': there is no folder '{folder}'", fix="set folder to one that exists")
+        return folder
 
 
 class PythonExecConfig(ToolConfig):

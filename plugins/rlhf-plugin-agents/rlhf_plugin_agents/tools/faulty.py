@@ -49,12 +49,12 @@ class Faults:
         return fault
 
     def _drawn(self, name: str, arguments: Mapping[str, Any], attempt: int) -> Fault:
-        place = self.rng(name, arguments, attempt).random()
-        if place < self.error:
+        draw = self.rng(name, arguments, attempt).random()
+        if draw < self.error:
             return "error"
-        if place < self.error + self.empty:
+        if draw < self.error + self.empty:
             return "empty"
-        return "conflicting" if place < self.error + self.empty + self.conflicting else ""
+        return "conflicting" if draw < self.error + self.empty + self.conflicting else ""
 
     def rng(self, name: str, arguments: Mapping[str, Any], attempt: int) -> random.Random:
         """What everything about a call is drawn from."""
@@ -101,7 +101,7 @@ class FaultyTool:
             self.tool.reset()
 
     def call(self, **arguments: Any) -> str:
-        return self.calls.wrap(self.name, arguments, lambda name, given: str(self.tool.call(**given)))
+        return self.calls.wrap(self.name, arguments, lambda name, values: str(self.tool.call(**values)))
 
 
 def contradicting(text: str, rng: random.Random) -> str:

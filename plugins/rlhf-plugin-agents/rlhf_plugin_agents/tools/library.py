@@ -23,8 +23,8 @@ _STOP = frozenset(STOP.split())
 
 def words(text: str) -> list[str]:
     """Lower-case words without the commonest ones; a plural s is cut off."""
-    found = (w for w in re.findall(r"[a-z0-9]+", text.lower()) if w not in _STOP)
-    return [w[:-1] if len(w) > 3 and w.endswith("s") and not w.endswith("ss") else w for w in found]
+    words = (w for w in re.findall(r"[a-z0-9]+", text.lower()) if w not in _STOP)
+    return [w[:-1] if len(w) > 3 and w.endswith("s") and not w.endswith("ss") else w for w in words]
 
 
 @cache
@@ -53,7 +53,6 @@ class Search:
         self._weight = {w: math.log(1 + (n - k + 0.5) / (k + 0.5)) for w, k in holders.items()}
 
     def call(self, query: str) -> str:
-        """The best documents with the beginning of each."""
         scores = {title: self._score(counts, words(query)) for title, counts in self._counts.items()}
         best = sorted((t for t, s in scores.items() if s > 0), key=lambda t: (-scores[t], t))[: self.limit]
         if not best:
@@ -88,12 +87,12 @@ class Files:
 
     def call(self, path: str) -> str:
         """The text of a file; of a folder the names in it."""
-        place = (self.folder / path.strip().lstrip("/")).resolve()
-        if not place.is_relative_to(self.folder) or not place.exists():
+        target = (self.folder / path.strip().lstrip("/")).resolve()
+        if not target.is_relative_to(self.folder) or not target.exists():
             raise ToolError(f"there is no file '{path}'")
-        if place.is_dir():
-            return "\n".join(sorted(p.name + "/" * p.is_dir() for p in place.iterdir()))
+        if target.is_dir():
+            return "\n".join(sorted(p.name + "/" * p.is_dir() for p in target.iterdir()))
         try:
-            return place.read_text(encoding="utf-8")
+            return target.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ToolError(f"'{path}' is not text") from error

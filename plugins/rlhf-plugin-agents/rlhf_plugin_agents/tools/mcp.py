@@ -87,7 +87,7 @@ class McpConnection:
 
     def tools(self) -> list[Tool]:
         """What the server offers now, the chosen ones of it, in OpenAI's form."""
-        found: list[Tool] = []
+        listed: list[Tool] = []
         cursor: str | None = None
         seen: set[str] = set()
         end = time.monotonic() + self.settings.timeout_s
@@ -100,7 +100,7 @@ class McpConnection:
             )
             for tool in page.tools:
                 function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
-                found.append({"type": "function", "function": function})
+                listed.append({"type": "function", "function": function})
             cursor = page.next_cursor
             if cursor is None:
                 break
@@ -108,7 +108,7 @@ class McpConnection:
                 raise ToolError("the list of tools does not end: a page names an earlier one as its next")
             seen.add(cursor)
         chosen = self.settings.only
-        return [t for t in found if not chosen or t["function"]["name"] in chosen]
+        return [t for t in listed if not chosen or t["function"]["name"] in chosen]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Call a tool, if the server still offers what was pinned."""
@@ -149,10 +149,9 @@ def pin_of(tools: Sequence[Tool]) -> str:
 
 
 def _target(settings: McpServer) -> Any:
-    """What the SDK's client connects to."""
     from mcp import StdioServerParameters
 
-    given = {name: os.environ[name] for name in settings.env if name in os.environ}
+    environment = {name: os.environ[name] for name in settings.env if name in os.environ}
     if settings.server.startswith(IN_PROCESS):
         module, _, name = settings.server.removeprefix(IN_PROCESS).partition(":")
         return getattr(importlib.import_module(module), name)
@@ -166,7 +165,7 @@ def _target(settings: McpServer) -> Any:
         client = create_mcp_http_client(headers={"Authorization": f"Bearer {token}"})
         return streamable_http_client(settings.server, http_client=client)
     command, *arguments = shlex.split(settings.server)
-    return StdioServerParameters(command=command, args=arguments, env=given)
+    return StdioServerParameters(command=command, args=arguments, env=environment)
 
 
 def _text(block: Any) -> str:

@@ -47,8 +47,8 @@ class McpServer(Config):
         """Its address for people, without what may be secret in it."""
         if self.server.startswith("import:"):
             return self.server
-        scheme, found, _ = self.server.partition("://")
-        if found and " " not in scheme.strip():
+        scheme, separator, _ = self.server.partition("://")
+        if separator and " " not in scheme.strip():
             address = urlsplit(self.server)
             _, at, host = address.netloc.rpartition("@")
             return f"{scheme}://{'...@' if at else ''}{host}{address.path}{'?...' if address.query else ''}"

@@ -61,7 +61,6 @@ class Programs:
             return self._sandbox.script(code, timeout_s=timeout_s)
 
     def tests(self, code: str, tests: Sequence[str], names: Sequence[str]) -> TestReport:
-        """Judge a program by tests that it cannot see."""
         with self._lock:
             return self._sandbox.tests(code, tests, names=names)
 
@@ -76,11 +75,8 @@ def _programs(settings_json: str) -> Programs:
 
 
 class PythonExec:
-    """Answers with what a program prints.
-
-    With ``stateful``, names of earlier calls are still there: earlier cells are run again for that, in silence, so what
-    they read from a clock or a random generator may differ; a cell that was stopped is forgotten.
-    """
+    """Answers with what a program prints. With ``stateful`` earlier cells are run again in silence (what they read from
+    a clock or a random generator may differ); a cell that was stopped is forgotten."""
 
     def __init__(self, settings: SandboxSettings, *, stateful: bool = False) -> None:
         self.programs, self.stateful = programs(settings), stateful

@@ -34,7 +34,7 @@ class WebSearch:
 
     def call(self, query: str) -> str:
         try:
-            pages = self._pages(self._asked(query))
+            pages = self._pages(self._response(query))
         except HTTPError as error:
             if error.code in ENDS:
                 raise SearchEnds(
@@ -46,7 +46,7 @@ class WebSearch:
         lines = [f"[{i}] {p['title']} ({p['url']}): {p['text']}" for i, p in enumerate(pages, start=1)]
         return "\n".join(lines) or "No results."
 
-    def _asked(self, query: str) -> Any:
+    def _response(self, query: str) -> Any:
         for wait_s in (*WAITS_S, None):
             try:
                 with urlopen(self._request(query), timeout=self.timeout_s) as answer:
@@ -67,7 +67,7 @@ class WebSearch:
 
     def _pages(self, answer: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
         if self.service == "brave":
-            found, text = answer.get("web", {}).get("results", []), "description"
+            pages, text = answer.get("web", {}).get("results", []), "description"
         else:
-            found, text = answer["results"], "content"
-        return [{"title": p["title"], "url": p["url"], "text": p.get(text, "")} for p in found[: self.results]]
+            pages, text = answer["results"], "content"
+        return [{"title": p["title"], "url": p["url"], "text": p.get(text, "")} for p in pages[: self.results]]

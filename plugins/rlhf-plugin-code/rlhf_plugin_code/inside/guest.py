@@ -1,8 +1,5 @@
-"""The side of the program: loads it, then answers what the tests ask about its names.
-
-From the program's first line on, everything in this process is the program's. It knows neither the tests nor what they
-expect; all that it can send is its own answers, and lies about them are just other answers.
-"""
+"""The side of the program: loads it, then answers what the tests ask about its names. It knows neither the tests nor
+what they expect; lies about answers are just other answers."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ class Guest:
     def __init__(self, channel: socket.socket, module: types.ModuleType) -> None:
         self.channel, self.module = channel, module
         self.lines = channel.makefile("rb")
-        self.held: dict[int, Any] = {}
+        self.objects: dict[int, Any] = {}
         self.numbers = itertools.count()
 
     def describe(self, value: Any) -> Any:
@@ -39,16 +36,16 @@ class Guest:
         if type(value).__module__ == "numpy" and callable(tolist):
             return values.describe(tolist(), self._hold)
         number = next(self.numbers)
-        self.held[number] = value
+        self.objects[number] = value
         return {"o": [number, type(value).__name__]}
 
     def find(self, data: Any) -> Any:
         """What the tests sent: plain data, one of our objects, or one of their functions."""
-        return values.rebuild(data, self._found)
+        return values.rebuild(data, self._by_reference)
 
-    def _found(self, data: Any) -> Any:
+    def _by_reference(self, data: Any) -> Any:
         if "o" in data:
-            return self.held[data["o"]]
+            return self.objects[data["o"]]
         return self._callback(data["fn"])
 
     def _callback(self, number: int) -> Callable[..., Any]:
@@ -77,7 +74,7 @@ class Guest:
         what, args = request["ask"], [self.find(a) for a in request.get("args", [])]
         if what == "get":
             return {"value": self.describe(getattr(self.module, args[0]))}
-        target = self.held[request["of"]]
+        target = self.objects[request["of"]]
         if what == "call":
             named = {name: self.find(value) for name, value in request.get("named", {}).items()}
             value = self.describe(target(*args, **named))

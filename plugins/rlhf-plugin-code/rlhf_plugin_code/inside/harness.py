@@ -1,9 +1,6 @@
-"""The side of the tests: a process of its own, where the program's names are proxies that ask the program.
-
-Arguments go to the program, plain data comes back, and every comparison happens here. A proxy for what is not plain
-data can be called, indexed, iterated, measured and asked for attributes; it equals nothing but itself and takes part
-in no arithmetic, for that would send the program the very value it is compared with.
-"""
+"""The side of the tests, a process of its own: the program's names are proxies that send arguments and get plain data.
+A proxy for anything else can be called, indexed, iterated, measured and asked for attributes, but not compared or
+computed with, which would send the program the expected value."""
 
 from __future__ import annotations
 
@@ -184,10 +181,10 @@ def change(argument: Any, after: Any) -> None:
         argument.update(after)
 
 
-def asked_names(sources: Sequence[str], always: Sequence[str], known: Mapping[str, Any]) -> list[str]:
+def program_names(sources: Sequence[str], always: Sequence[str], defined: Mapping[str, Any]) -> list[str]:
     """Names that the tests take from the program; those in ``always`` even where Python, or a test, has one like it."""
     read = used(sources)
-    free = (n for n in supplied(sources) if n not in known and not hasattr(builtins, n))
+    free = (n for n in supplied(sources) if n not in defined and not hasattr(builtins, n))
     return list(dict.fromkeys([*(n for n in always if n in read), *sorted(free)]))
 
 
@@ -201,7 +198,7 @@ def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) 
         compiled = [compile(t, f"test {i + 1}", "exec") for i, t in enumerate(tests)]
         exec(compile(job.get("setup", ""), "setup of the tests", "exec"), scope)
         sources = [job.get("setup", ""), *tests]
-        names = asked_names(sources, job["names"], scope)
+        names = program_names(sources, job["names"], scope)
         ask.stops = any(name in used(sources) for name in STOPS)
     except BaseException as error:
         tell({"broken": f"{type(error).__name__}: {error}"})

@@ -191,11 +191,8 @@ def _without(number: int, *commands: int) -> list[Instruction]:
 
 
 def program(machine: str = kernel.MACHINE) -> bytes:
-    """The filter in the kernel's form.
-
-    Denied calls fail with EPERM. ``clone3`` says ENOSYS, for its flags lie in memory where no filter can read them;
-    the C library then falls back to ``clone``. Another architecture's calls, x32 included, kill the process.
-    """
+    """The filter in the kernel's form: denied calls fail with EPERM, ``clone3`` with ENOSYS (its flags lie in memory,
+    so the C library falls back to ``clone``); another architecture's calls, x32 included, kill the process."""
     special = SPECIAL[machine]
     lines: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE),

@@ -41,14 +41,14 @@ class Watch:
 
     def __init__(self, proc: int, everything: bool) -> None:
         self.proc, self.everything = proc, everything
-        self.own = int(os.readlink("self", dir_fd=proc))
-        self.own_mb = self._stat(str(self.own))[1]
+        self.pid = int(os.readlink("self", dir_fd=proc))
+        self.idle_mb = self._stat(str(self.pid))[1]
 
     def look(self) -> Look:
         """All processes below this one. Memory counts as far as they do not share it with this one."""
         tasks: dict[int, Task] = {}
         cpu_s = resident_mb = 0.0
-        pids = [p for p in (self._all() if self.everything else self._below(self.own)) if p != self.own]
+        pids = [p for p in (self._all() if self.everything else self._below(self.pid)) if p != self.pid]
         for pid in pids:
             try:
                 fields, megabytes = self._stat(str(pid))
@@ -56,7 +56,7 @@ class Watch:
             except (OSError, IndexError, ValueError):
                 continue
             cpu_s += sum(map(int, fields[USER])) / TICKS
-            resident_mb += max(0.0, megabytes - self.own_mb)
+            resident_mb += max(0.0, megabytes - self.idle_mb)
         return Look(tasks, max(cpu_s, sum(t.cpu_s for t in tasks.values())), resident_mb, len(pids))
 
     def oom_kills(self) -> int:

@@ -1,8 +1,5 @@
-"""Plain data as JSON with tags, between a program and the tests that judge it. Nothing is ever unpickled.
-
-A value is described by what it *is* (``int.__index__``, ``list.__iter__``), never by methods that a subclass may have
-overridden, and rebuilt from exact built-in types: whatever class a program returns, its tests compare plain data.
-"""
+"""Plain data as JSON with tags, never unpickled: a value is described by what it *is* (``int.__index__``), never by
+methods that a subclass may have overridden, and rebuilt from exact built-in types."""
 
 from __future__ import annotations
 
@@ -53,20 +50,20 @@ def rebuild(data: Any, opaque: Opaque) -> Any:
     return _BUILD[tag](body, opaque) if tag in _BUILD else opaque(data)
 
 
-def _whole(value: int) -> Any:
+def _number(value: int) -> Any:
     number = int.__index__(value)
     return number if -SMALL < number < SMALL else {"i": hex(number)}  # decimal digits take quadratic time
 
 
 _SCALARS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    (int, _whole),
+    (int, _number),
     (float, lambda v: float.__add__(v, 0.0) if v == v else float("nan")),
     (str, lambda v: str.__str__(v)[:]),
     (bytes, lambda v: {"b": bytes.hex(v)}),
     (bytearray, lambda v: {"y": bytearray.hex(v)}),
     (complex, lambda v: {"c": [complex.__add__(v, 0).real, complex.__add__(v, 0).imag]}),
-    (range, lambda v: {"r": [_whole(v.start), _whole(v.stop), _whole(v.step)]}),
-    (Fraction, lambda v: {"f": [_whole(v.numerator), _whole(v.denominator)]}),
+    (range, lambda v: {"r": [_number(v.start), _number(v.stop), _number(v.step)]}),
+    (Fraction, lambda v: {"f": [_number(v.numerator), _number(v.denominator)]}),
     (Decimal, lambda v: {"D": Decimal.__str__(v)}),
 )
 _CONTAINERS: tuple[tuple[type, str], ...] = ((list, "l"), (tuple, "t"), (set, "s"), (frozenset, "z"), (deque, "q"))

@@ -23,13 +23,9 @@ JITTER_S = 0.02
 
 
 class OwnClock:
-    """Starts with the program's first instruction.
-
-    Time in which no thread of the program ran was sleep or waiting. The kernel tells how long a thread waited only once
-    it runs; so while one is runnable, time without running stays open, and is the program's own only when all sleep.
-    Threads that wait for each other do not wait for the machine: no more is waiting than what was open. Without a look
-    (/proc cannot be read) nothing is known to be its own time.
-    """
+    """The program's own time from its first instruction: running, and sleep while no thread is runnable. The kernel
+    tells waiting only once a thread runs, so that time without running stays open until all sleep. Without /proc
+    nothing is known to be its own time."""
 
     def __init__(self, now: float, look: Look | None) -> None:
         self.began = self.last = now
@@ -44,9 +40,9 @@ class OwnClock:
         before, self._before = self._before, look
         if before is None or look is None:
             return
-        known = [(task, before.tasks.get(number)) for number, task in look.tasks.items()]
-        ran = sum(max(0.0, task.cpu_s - (old.cpu_s if old else 0.0)) for task, old in known)
-        waited = sum(max(0.0, task.waited_s - (old.waited_s if old else 0.0)) for task, old in known)
+        changes = [(task, before.tasks.get(number)) for number, task in look.tasks.items()]
+        ran = sum(max(0.0, task.cpu_s - (old.cpu_s if old else 0.0)) for task, old in changes)
+        waited = sum(max(0.0, task.waited_s - (old.waited_s if old else 0.0)) for task, old in changes)
         self._open_s = max(-JITTER_S, self._open_s + passed - max(ran, look.cpu_s - before.cpu_s))
         waited = max(0.0, min(waited, self._open_s))
         self.waited_s += waited
@@ -96,11 +92,8 @@ class Run:
 
 
 class Waiting:
-    """Looks after the processes of one request until the first of them ends or a limit is reached.
-
-    ``limits``: ``own_s`` and ``setup_s`` of own time, ``cap_s`` on the clock for each of both, ``total_mb``,
-    ``processes``; ``begun`` is the line from the part that runs the program, see :data:`BEGUN`.
-    """
+    """Watches a request's processes until the first ends or a limit (``own_s``, ``setup_s``, ``cap_s`` on the clock for
+    each, ``total_mb``, ``processes``) is reached; ``begun`` is the line from the program's part, see :data:`BEGUN`."""
 
     def __init__(
         self,
@@ -111,14 +104,14 @@ class Waiting:
         limits: Mapping[str, Any],
     ) -> None:
         self.watch, self.runs, self.limits = watch, runs, limits
-        self.control, self.told = control.fileno(), b""
-        self.line, self.kept = begun, list[int]()
+        self.control, self.signals = control.fileno(), b""
+        self.line, self.descriptors = begun, list[int]()
         begun.setblocking(False)  # Python 3.11's recv_fds takes flags and does not heed them
         self.clock = OwnClock(time.monotonic(), self._look())
 
     @property
     def begun(self) -> bool:
-        return self.told == BEGUN
+        return self.signals == BEGUN
 
     def until_end(self) -> str:
         """Why waiting ended: ``ended``, ``time``, ``starved``, ``memory``, ``processes`` or ``asked``."""
@@ -148,14 +141,14 @@ class Waiting:
                 data, descriptors, _, _ = socket.recv_fds(self.line, 16, 1)
             except BlockingIOError:
                 return True
-            self.kept += descriptors
+            self.descriptors += descriptors
             if not data:
                 return False
             if data == HERE:
                 continue
-            if not self.told:
+            if not self.signals:
                 self.clock = OwnClock(time.monotonic(), self._look())
-            self.told += data
+            self.signals += data
 
     def _look(self) -> tasks.Look | None:
         return None if self.watch is None else self.watch.look()
@@ -164,7 +157,7 @@ class Waiting:
         """Which limit is reached; "" if none is."""
         look = self._look()
         self.clock.advance(time.monotonic(), look)
-        if self.clock.own_s >= self.limits["own_s" if self.told else "setup_s"]:
+        if self.clock.own_s >= self.limits["own_s" if self.signals else "setup_s"]:
             return "time"
         if self.clock.passed_s >= self.limits["cap_s"]:
             return "starved"

@@ -1,8 +1,5 @@
-"""Forks a confined process for every program, waits for it, and kills it when it is late or too large.
-
-A fork of an interpreter that is already up costs a few milliseconds where a new one costs fifty. This process reads no
-program: it hands file descriptors through, so that no program finds another one's text in its memory.
-"""
+"""Forks a confined process for every program (a few milliseconds, where an interpreter takes fifty), and kills it when
+it is late or too large. File descriptors are handed through, so that no text of a program is in its memory."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ class Zygote:
             if not self.isolated:
                 self._sweep()
             begun.close()
-        for descriptor in waiting.kept:
+        for descriptor in waiting.descriptors:
             os.close(descriptor)
         return {
             "why": why,
@@ -185,11 +182,8 @@ ENVIRONMENT = {
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Confine this process and serve. Reports to the trusted side how programs are isolated, or why they cannot be.
-
-    Nothing that a program finds in its memory or in /proc may name a folder of the host that it cannot read: settings
-    come over the socket, and this package is imported through a descriptor.
-    """
+    """Confine this process and serve; report how programs are isolated, or why they cannot be. Settings come over the
+    socket and this package through a descriptor, so that nothing names a folder of the host."""
     control = socket.socket(fileno=descriptor)
     settings = json.loads(control.recv(MESSAGE_BYTES << 4))
     tie(parent)

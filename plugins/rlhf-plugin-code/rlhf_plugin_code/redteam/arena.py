@@ -67,7 +67,6 @@ class Arena:
     secret: str
 
     def attack(self, group: str, name: str) -> Outcome:
-        """Run one attack and look around."""
         started = time.monotonic()
         if group == "verdicts":
             won, stopped = self._verdict(*verdicts.ATTACKS[name])
@@ -126,7 +125,6 @@ class Arena:
 
 
 def processes_below(sandbox: Sandbox) -> list[int]:
-    """Processes of a sandbox, its own two included."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended

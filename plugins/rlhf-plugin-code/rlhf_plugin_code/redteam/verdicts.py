@@ -1,7 +1,4 @@
-"""Attacks on the verdict: programs that cannot know the answer and want to be called right all the same.
-
-Each is asked for ``f(7)``, which should be a number drawn anew for every attack. A test is a text with ``@WANTED@``.
-"""
+"""Attacks on the verdict: programs asked for ``f(7)``, a number drawn anew, want to be called right without it."""
 
 EQUAL = "assert f(7) == @WANTED@"
 LIAR = """

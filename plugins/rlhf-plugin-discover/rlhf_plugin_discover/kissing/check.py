@@ -1,8 +1,5 @@
-"""Whether integer vectors are a kissing configuration, decided without a rounding error.
-
-Unit spheres around ``2 x / |x|`` for the x of a set C all touch the one around 0 and do not overlap if 0 is not in C
-and ``min |x - y| >= max |x|`` over x != y in C; both sides are square roots of integers, so the squares are compared.
-"""
+"""Whether integer vectors C are a kissing configuration, without a rounding error: 0 is not in C and ``min |x - y| >=
+max |x|`` over x != y in C, compared as squares."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Large independent sets by local search: no two chosen vertices are neighbours.
-
-A vertex without chosen neighbours is taken; where there is none, one with a single chosen neighbour takes its place;
-of a dozen drawn at random the one that was thrown out longest ago. Now and then one with more neighbours is forced in.
-After Andrade, Resende and Werneck 2012, "Fast local search for the maximum independent set problem".
-"""
+"""Large independent sets by local search (Andrade, Resende and Werneck 2012): a vertex without chosen neighbours is
+taken, else one takes its single chosen neighbour's place, of a dozen the one thrown out longest ago; now and then one
+is forced in."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ class Pool:
 
     def discard(self, item: int) -> None:
         """Remove; nothing happens if it is not there."""
-        if (place := self.at[item]) >= 0:
+        if (index := self.at[item]) >= 0:
             last = self.items.pop()
             if last != item:
-                self.items[place], self.at[last] = last, place
+                self.items[index], self.at[last] = last, index
             self.at[item] = -1
 
 
@@ -65,7 +62,6 @@ class IndependentSet:
                 self.single.discard(other)
 
     def remove(self, vertex: int) -> None:
-        """Throw a chosen vertex out."""
         self.chosen.discard(vertex)
         self.removed_at[vertex] = self.step
         self.free.add(vertex)

@@ -1,9 +1,6 @@
-"""A kissing configuration without a model: the largest independent set among the shortest vectors of a shell of Z^D.
-
-Two vectors of squared norm n may both be chosen if their inner product is at most n / 2. For D = 11 and n = 4 the shell
-holds the 22 vectors ``(+-2, 0 ...)`` and the 5,280 vectors ``(+-1, +-1, +-1, +-1, 0 ...)``. Construction A on a
-constant-weight code (Conway and Sloane, Sphere Packings, Lattices and Groups, chapter 5) lies inside: 22 + 16 * 35.
-"""
+"""A kissing configuration without a model: the largest independent set among the shortest vectors of a shell of Z^D,
+two of squared norm n being compatible if their inner product is at most n / 2. For D = 11, n = 4 that is 22 + 5,280
+vectors; Construction A (Conway and Sloane, chapter 5) lies inside: 22 + 16 * 35."""
 
 from __future__ import annotations
 

@@ -123,7 +123,6 @@ def check_prompt(verifier: Any, prompt: Prompt, folder: Path) -> None:
 
 
 def text_of(path: Path) -> str:
-    """A file's text, "" if there is no such file."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

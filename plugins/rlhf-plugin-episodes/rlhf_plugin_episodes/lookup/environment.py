@@ -31,11 +31,11 @@ class Lookup:
             text = self._search(**call.arguments) if call.name == "search" else self.calculator.call(**call.arguments)
         except ToolError as error:
             return ToolResult(f"Error: {error}", TurnStatus.ERROR)
-        found = (call.name, text)
+        result = (call.name, text)
         score = None
         if self.config.step_reward:
-            score = self.config.step_reward if found in self.wanted else 0.0
-        self.wanted.discard(found)
+            score = self.config.step_reward if result in self.wanted else 0.0
+        self.wanted.discard(result)
         return ToolResult(text, score=score)
 
     def _search(self, query: str) -> str:

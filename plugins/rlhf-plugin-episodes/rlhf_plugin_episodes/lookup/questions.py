@@ -113,7 +113,6 @@ TOOLS = (
 
 
 def demonstration(question: Question) -> list[dict[str, Any]]:
-    """The conversation that answers a question by its plan."""
     return conversation(question.text, question.plan, f"The answer is {question.answer}.")
 
 

@@ -7,8 +7,8 @@ import torch
 
 def masked_sum(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None = None) -> torch.Tensor:
     """Sum of ``values`` where ``mask`` is True; masked places may hold anything, NaN included."""
-    kept = torch.where(mask_BT.bool(), values_BT, values_BT.new_zeros(()))
-    return kept.sum() if dim is None else kept.sum(dim)
+    masked = torch.where(mask_BT.bool(), values_BT, values_BT.new_zeros(()))
+    return masked.sum() if dim is None else masked.sum(dim)
 
 
 def masked_mean(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:

@@ -56,14 +56,14 @@ def form_of(row: RecordedRow, columns: Mapping[str, str]) -> str:
     """What a row's form is called (``messages``), by the columns that were read (``columns``: ours -> the file's)."""
     ours = {theirs.split(".")[0]: name for name, theirs in columns.items()}
     values = {ours.get(name, name): dict.get(row, name) for name in row.used}
-    asked = next(
+    prompt_column = next(
         (name for name in ("prompt", "messages", "question", "conversations", "instruction") if name in values), ""
     )
-    parts = [_prompt_form(asked, values.get(asked))] if asked else []
+    parts = [_prompt_form(prompt_column, values.get(prompt_column))] if prompt_column else []
     if "chosen" in values:
-        whole = isinstance(values["chosen"], list) and not asked
-        transcript = isinstance(values["chosen"], str) and "\n\nAssistant:" in values["chosen"] and not asked
-        sides = "Human/Assistant transcripts" if transcript else "conversations" if whole else ""
+        is_conversation = isinstance(values["chosen"], list) and not prompt_column
+        transcript = isinstance(values["chosen"], str) and "\n\nAssistant:" in values["chosen"] and not prompt_column
+        sides = "Human/Assistant transcripts" if transcript else "conversations" if is_conversation else ""
         return " + ".join([*parts, f"chosen/rejected {sides}".strip()])
     parts += [
         name for name in ("completion", "response", "output", "steps", "answer", "labels", "label") if name in values
@@ -105,21 +105,21 @@ def check_data(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -
     datasets = Datasets(ctx.config.dataset, ctx)
     recorders = [recorded(source) for source in datasets.sources]
     reading = read_items(datasets, ctx)
-    places = {item.where for item in reading.items} | {where for where, _, _ in datasets.dropped}
-    places |= {error.where for error in reading.broken}
+    listed = {item.where for item in reading.items} | {where for where, _, _ in datasets.dropped}
+    listed |= {error.where for error in reading.broken}
     looked_at = [
         (source, row)
         for source, recorder in zip(datasets.sources, recorders)
         for split, number, row in recorder.rows_read
-        if source.where(split, number) in places
+        if source.where(split, number) in listed
     ]
     rows = [row for _, row in looked_at]
     forms = Counter(form_of(row, source.settings.columns) for source, row in looked_at)
     refused: list[tuple[Item, ModelError]] = []
     lengths = {
-        split: found
+        split: summary
         for split in ("train", "heldout")
-        if (found := measure.lengths([i for i in reading.items if i.split == split], refused).summary())
+        if (summary := measure.lengths([i for i in reading.items if i.split == split], refused).summary())
     }
     broken = [_broken_row(error) for error in reading.broken]
     return {

@@ -51,19 +51,19 @@ class Pair(NamedTuple):
 def examine_duplicates(items: Sequence[Item]) -> dict[str, Any]:
     """Exact and near duplicates among training rows (``rows``: beyond the first), and held-out rows in training."""
     train = [item for item in items if item.split == "train"]
-    held = [item for item in items if item.split == "heldout"]
+    heldout = [item for item in items if item.split == "heldout"]
     exact = groups(item.text for item in train)
     prompts = groups(content_key(item.prompt) for item in train)
     distinct = [group[0] for group in groups((item.text for item in train), every=True)]
     near = near_duplicates([train[i].text for i in distinct])
     seen = {content_key(item.prompt): item for item in train}
-    both = [(item, seen[key]) for item in held if (key := content_key(item.prompt)) in seen]
+    both = [(item, seen[key]) for item in heldout if (key := content_key(item.prompt)) in seen]
     same = {id(item) for item, _ in both}
-    rest = [item for item in held if id(item) not in same]
+    rest = [item for item in heldout if id(item) not in same]
     close = between([item.question for item in train], [item.question for item in rest])
     return {
-        "exact": {"rows": sum(len(g) - 1 for g in exact), "examples": _places(exact, train)},
-        "same_prompt": {"rows": sum(len(g) - 1 for g in prompts), "examples": _places(prompts, train)},
+        "exact": {"rows": sum(len(g) - 1 for g in exact), "examples": _examples(exact, train)},
+        "same_prompt": {"rows": sum(len(g) - 1 for g in prompts), "examples": _examples(prompts, train)},
         "near": {
             "rows": len({pair.second for pair in near}),
             "examples": [
@@ -143,5 +143,5 @@ def candidates(shingles: Sequence[frozenset[int]], boundary: int | None = None) 
     return sorted(pairs)
 
 
-def _places(found: Sequence[Sequence[int]], items: Sequence[Item]) -> list[list[str]]:
-    return [[items[i].where for i in group[:3]] for group in found[:EXAMPLES]]
+def _examples(groups: Sequence[Sequence[int]], items: Sequence[Item]) -> list[list[str]]:
+    return [[items[i].where for i in group[:3]] for group in groups[:EXAMPLES]]

@@ -90,7 +90,7 @@ def _judgeable(rows: Sequence[Prompt], split: str, where: Callable[[str], str], 
     check_row = getattr(ctx.config.trainer, "check_row", None)
     verifier = getattr(ctx.config.reward, "verifier", None)
     check_prompt = getattr(verifier, "check_prompt", None)
-    kept: list[Item] = []
+    items: list[Item] = []
     for row in rows:
         try:
             completion = check_row(row, where(row.id)) if check_row is not None else None
@@ -101,5 +101,5 @@ def _judgeable(rows: Sequence[Prompt], split: str, where: Callable[[str], str], 
             refuse_row(error)
         else:
             completions = () if completion is None else (completion,)
-            kept.append(Item(where(row.id), split, row.messages, completions, (), row.tools))
-    return kept
+            items.append(Item(where(row.id), split, row.messages, completions, (), row.tools))
+    return items

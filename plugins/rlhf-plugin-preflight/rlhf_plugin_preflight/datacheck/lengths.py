@@ -87,8 +87,8 @@ def context_of_model(config: ModelConfig) -> int:
     loaded: Any = AutoConfig.from_pretrained(
         source.place, revision=config.revision or "main", trust_remote_code=config.trust_remote_code, **options
     )
-    own = getattr(loaded.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    return min(own, config.max_context or own)
+    context = getattr(loaded.get_text_config(), "max_position_embeddings", None) or 1 << 30
+    return min(context, config.max_context or context)
 
 
 def histogram(counts: Sequence[int]) -> list[dict[str, int]]:

@@ -25,8 +25,8 @@ def _all_lines(result: Mapping[str, Any], most: int) -> Iterator[str]:
     yield from _rows_left_out(result, most)
     yield from _lengths(result["lengths"], result["max_dropped_fraction"])
     yield from _duplicates(result["duplicates"])
-    for found in result["contamination"]:
-        yield from _contamination(found)
+    for row in result["contamination"]:
+        yield from _contamination(row)
 
 
 def _column(name: str, count: int, rows: int) -> str:
@@ -47,45 +47,45 @@ def _rows_left_out(result: Mapping[str, Any], most: int) -> Iterator[str]:
 
 
 def _lengths(lengths: Mapping[str, Any], allowed: float) -> Iterator[str]:
-    for split, found in lengths.items():
-        share = found["beyond"] / sum(row["rows"] for row in found["histogram"])
+    for split, stats in lengths.items():
+        share = stats["beyond"] / sum(row["rows"] for row in stats["histogram"])
         yield ""
         yield (
-            f"tokens, {split}: {found['min']} to {found['max']}, half up to {found['p50']}, 95% up to {found['p95']}, "
-            f"99% up to {found['p99']}"
+            f"tokens, {split}: {stats['min']} to {stats['max']}, half up to {stats['p50']}, 95% up to {stats['p95']}, "
+            f"99% up to {stats['p99']}"
         )
-        yield f"  {found['becomes']} beyond {found['limit']}: {found['beyond']} ({share:.1%}); {found['limit_from']}"
-        if share > allowed and found["becomes"] == "dropped":
+        yield f"  {stats['becomes']} beyond {stats['limit']}: {stats['beyond']} ({share:.1%}); {stats['limit_from']}"
+        if share > allowed and stats["becomes"] == "dropped":
             yield f"  training would refuse to start: dataset.max_dropped_fraction is {allowed:.0%}"
-        largest = max(row["rows"] for row in found["histogram"])
-        for row in found["histogram"]:
+        largest = max(row["rows"] for row in stats["histogram"])
+        for row in stats["histogram"]:
             bar = "#" * round(WIDTH * row["rows"] / largest)
             yield f"  {row['from']:6} - {row['to']:<6} {row['rows']:7}  {bar}".rstrip()
 
 
-def _duplicates(found: Mapping[str, Any]) -> Iterator[str]:
-    overlap = found["overlap"]
+def _duplicates(stats: Mapping[str, Any]) -> Iterator[str]:
+    overlap = stats["overlap"]
     yield ""
-    yield f"exact duplicates: {found['exact']['rows'] or 'none'}" + _examples(found["exact"]["examples"])
-    yield f"same prompt again: {found['same_prompt']['rows'] or 'none'}" + _examples(found["same_prompt"]["examples"])
-    near = [pair["where"] for pair in found["near"]["examples"]]
-    yield f"near duplicates: {found['near']['rows'] or 'none'}" + _examples(near)
-    told = f"{overlap['rows'] or 'none'}, nearly the same {overlap['near_rows'] or 'none'}"
-    yield f"held-out rows asked in training too: {told}" + _examples(overlap["examples"])
+    yield f"exact duplicates: {stats['exact']['rows'] or 'none'}" + _examples(stats["exact"]["examples"])
+    yield f"same prompt again: {stats['same_prompt']['rows'] or 'none'}" + _examples(stats["same_prompt"]["examples"])
+    near = [pair["where"] for pair in stats["near"]["examples"]]
+    yield f"near duplicates: {stats['near']['rows'] or 'none'}" + _examples(near)
+    shared = f"{overlap['rows'] or 'none'}, nearly the same {overlap['near_rows'] or 'none'}"
+    yield f"held-out rows asked in training too: {shared}" + _examples(overlap["examples"])
 
 
-def _examples(places: Sequence[Sequence[str]]) -> str:
-    shown = "; ".join(" = ".join(group) for group in places[:2])
-    return f"  ({shown}{', ...' if len(places) > 2 else ''})" if shown else ""
+def _examples(groups: Sequence[Sequence[str]]) -> str:
+    shown = "; ".join(" = ".join(group) for group in groups[:2])
+    return f"  ({shown}{', ...' if len(groups) > 2 else ''})" if shown else ""
 
 
-def _contamination(found: Mapping[str, Any]) -> Iterator[str]:
-    total, contained = found["prompts"], found["contained"]
+def _contamination(stats: Mapping[str, Any]) -> Iterator[str]:
+    total, contained = stats["prompts"], stats["contained"]
     yield ""
     yield (
-        f"{found['against']} ({total} prompts), {found['ngram']}-grams: {found['shared']} prompts share one with "
-        f"{found['training_rows']} training rows, {contained} ({contained / max(1, total):.1%}) stand in one row "
+        f"{stats['against']} ({total} prompts), {stats['ngram']}-grams: {stats['shared']} prompts share one with "
+        f"{stats['training_rows']} training rows, {contained} ({contained / max(1, total):.1%}) stand in one row "
         "by half or more"
     )
-    for pair in found["examples"]:
+    for pair in stats["examples"]:
         yield f"  {pair['coverage']:4.0%} of {pair['benchmark']} in {pair['where']}: {pair['words']!r}"

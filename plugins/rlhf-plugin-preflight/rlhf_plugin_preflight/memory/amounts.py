@@ -27,7 +27,6 @@ LIMITS = {
 
 
 def read_amount(text: str) -> int:
-    """Bytes."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = match.group(2).upper() if match else ""
     if match is None or unit not in UNITS:

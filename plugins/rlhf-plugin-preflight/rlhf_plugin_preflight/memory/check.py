@@ -1,9 +1,5 @@
-"""The check before launch: a run that cannot fit is refused before its model loads.
-
-What is certain to be held is counted first, from the sizes of the weights' files alone; where that and a generous bound
-on activations are below what is free, nothing else is looked at. Only what is certain refuses a run. What depends on
-how long completions become, or on which rows meet in a micro-batch, warns.
-"""
+"""The check before launch: what is certain to be held, from the sizes of the weights' files, refuses a run before its
+model loads; what depends on lengths or rows warns. Nothing else is looked at where a generous bound fits."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What a rollout engine that keeps weights of its own holds in memory, as its configuration says.
-
-Such a configuration has ``memory(facts)``, which returns an :class:`EngineMemory`, and may have ``memory_changes()``:
-settings of its own with which it holds less, the cheapest first, each as (setting, cost, configuration with it).
-"""
+"""What a rollout engine with weights of its own holds: its configuration has ``memory(facts)``, which returns an
+:class:`EngineMemory`, and may have ``memory_changes()``: (setting, cost, configuration), the cheapest first."""
 
 from __future__ import annotations
 

@@ -258,9 +258,9 @@ def held_models(ctx: BuildContext) -> int:
     for kind, part in ctx.config.components():
         if kind not in ("reward", "judge"):
             continue
-        own = getattr(part, "memory_models", None)
-        if own is not None:
-            models = list(own(ctx.config))
+        memory_models = getattr(part, "memory_models", None)
+        if memory_models is not None:
+            models = list(memory_models(ctx.config))
         else:
             settings = part.model_dump(mode="json", exclude={"pairs", "dataset"})
             models = [(ModelConfig(path=path), 1) for path in model_paths(settings)]

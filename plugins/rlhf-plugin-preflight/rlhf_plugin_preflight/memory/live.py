@@ -26,7 +26,7 @@ class LiveBytes(TorchDispatchMode):
         self.at_peak: dict[str, int] = {}
         self.watch: Callable[[], None] | None = None
         """Called after every operation."""
-        self._known: dict[int, tuple[weakref.ref[Any], str, int]] = {}
+        self._memories: dict[int, tuple[weakref.ref[Any], str, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, and count what it was given and what it returned."""
@@ -54,10 +54,10 @@ class LiveBytes(TorchDispatchMode):
     def resized(self, memory: torch.UntypedStorage) -> None:
         """Count a storage anew whose size was changed by no operation, as FSDP does with gathered weights."""
         key = id(memory)
-        if key not in self._known:
+        if key not in self._memories:
             return
-        _, part, before = self._known[key]
-        self._known[key] = (self._known[key][0], part, memory.nbytes())
+        _, part, before = self._memories[key]
+        self._memories[key] = (self._memories[key][0], part, memory.nbytes())
         self._add(part, memory.nbytes() - before)
         if self.total > self.peak:
             self.peak, self.at_peak = self.total, dict(self.now)
@@ -83,19 +83,19 @@ class LiveBytes(TorchDispatchMode):
             return
         memory = _memory(tensor)
         key = id(memory)
-        known = self._known.get(key)
+        entry = self._memories.get(key)
         size = memory.nbytes() if isinstance(memory, torch.UntypedStorage) else memory.numel() * memory.element_size()
-        if known is not None:
-            part = part or known[1]
-            if part == known[1] and size == known[2]:
+        if entry is not None:
+            part = part or entry[1]
+            if part == entry[1] and size == entry[2]:
                 return
             self._drop(key)
         part = part or UNNAMED
-        self._known[key] = (weakref.ref(memory, lambda _, key=key: self._drop(key)), part, size)
+        self._memories[key] = (weakref.ref(memory, lambda _, key=key: self._drop(key)), part, size)
         self._add(part, size)
 
     def _drop(self, key: int) -> None:
-        _, part, size = self._known.pop(key)
+        _, part, size = self._memories.pop(key)
         self._add(part, -size)
 
 

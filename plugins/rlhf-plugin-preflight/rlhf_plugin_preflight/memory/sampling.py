@@ -82,9 +82,9 @@ def _read(model: Any, prompts: Sequence[int], longest: int, live: LiveBytes) -> 
     mask_PL = None if min(prompts) == longest else torch.ones_like(ids_PL)
     live.begin()
     plain_step(model, _parts(model), ids_PL, mask_PL, torch.zeros_like(ids_PL), cache)
-    held = tensor_bytes(t for layer in cache.layers for t in getattr(layer, "buffers", ()))
-    rest = max(0, live.at_peak.get(UNNAMED, 0) - held)
-    return {name: size for name, size in {"KV cache": held, UNNAMED: rest}.items() if size}
+    cache_bytes = tensor_bytes(t for layer in cache.layers for t in getattr(layer, "buffers", ()))
+    rest = max(0, live.at_peak.get(UNNAMED, 0) - cache_bytes)
+    return {name: size for name, size in {"KV cache": cache_bytes, UNNAMED: rest}.items() if size}
 
 
 def _decode(ctx: BuildContext, rows: int, longest: int, completion: int, live: LiveBytes) -> Parts:
@@ -97,7 +97,7 @@ def _decode(ctx: BuildContext, rows: int, longest: int, completion: int, live: L
     ids_B1 = torch.zeros((rows, 1), dtype=torch.long)
     plain_step(model, _parts(model), ids_B1, None, ids_B1, cache)
     width = longest + completion - 1
-    kept: list[torch.Tensor] = []
+    cached: list[torch.Tensor] = []
     layers: list[Any] = list(cache.layers)
     for layer in layers:
         if isinstance(layer, GrowingLayer):
@@ -106,14 +106,14 @@ def _decode(ctx: BuildContext, rows: int, longest: int, completion: int, live: L
             ]
             layer.length = width
             layer._views()
-            kept += layer.buffers
+            cached += layer.buffers
         elif getattr(layer, "keys", None) is not None:
             layer.keys, layer.values = (
                 t.new_empty((rows, t.shape[1], width, t.shape[3])) for t in (layer.keys, layer.values)
             )
-            kept += [layer.keys, layer.values]
-    live.name("KV cache", kept)
-    growing = 2 * max((t.numel() * t.element_size() for t in kept), default=0)
+            cached += [layer.keys, layer.values]
+    live.name("KV cache", cached)
+    growing = 2 * max((t.numel() * t.element_size() for t in cached), default=0)
     if (longest // BLOCK + 1) == (width // BLOCK + 1) and all(isinstance(layer, GrowingLayer) for layer in layers):
         growing = 0  # what was made for the prompts is wide enough
     live.begin()

@@ -69,7 +69,7 @@ def sizes_of(
     online = run.samples_itself
     if online and reply is not None:
         raise ConfigError("a sampled reply is as long as trainer.sampling.max_tokens", fix="set that instead")
-    lengths = _given(run, context, prompt, reply) if prompt or reply else _read(run, ctx, context)
+    lengths = _fixed_lengths(run, context, prompt, reply) if prompt or reply else _read(run, ctx, context)
     rows = lengths.rows
     if online:
         return _online(run, ctx.world_size, lengths)
@@ -107,12 +107,12 @@ def _online(run: RunConfig, world_size: int, lengths: Lengths) -> Sizes:
     rest = size - sum(len(row.replies) for row in heavy[:-1])
     heavy[-1] = Row(heavy[-1].prompt, (completion,) * rest)
     evaluated = max(int(trainer.eval_samples), int(getattr(trainer, "gold_samples", 0)) if trainer.eval_samples else 0)
-    held = math.ceil(min(evaluated, lengths.heldout) / world_size)
-    wide = held > prompts * group
+    heldout_rows = math.ceil(min(evaluated, lengths.heldout) / world_size)
+    wide = heldout_rows > prompts * group
     return Sizes(
         micro_batch=tuple(heavy),
         micro_batches=math.ceil(batch / size),
-        prompts=tuple((longest * (held if wide else prompts))[: held if wide else prompts]),
+        prompts=tuple((longest * (heldout_rows if wide else prompts))[: heldout_rows if wide else prompts]),
         group=1 if wide else group,
         completion=completion,
         source=lengths.source,
@@ -131,7 +131,7 @@ def _heavy(rows: Sequence[Row], size: int) -> tuple[Row, ...]:
     return best
 
 
-def _given(run: RunConfig, context: int, prompt: int | None, reply: int | None) -> Lengths:
+def _fixed_lengths(run: RunConfig, context: int, prompt: int | None, reply: int | None) -> Lengths:
     trainer: Any = run.trainer
     if run.samples_itself:
         completion = int(trainer.sampling.max_tokens)

@@ -1,9 +1,5 @@
-"""Lets the toolkit's own code run on tensors that have shapes and no values.
-
-torch's ``FakeTensorMode`` runs every operation by shape alone, as the CPU would choose it (attention kernel, autocast,
-what autograd keeps). Code that asks for a value gets one that changes nothing: a finite number, true, or as many rows
-as are said to be chosen.
-"""
+"""Lets the toolkit's own code run on tensors that have shapes and no values (torch's ``FakeTensorMode``). Code that
+asks for a value gets one that changes nothing: a finite number, true, or as many rows as are said to be chosen."""
 
 from __future__ import annotations
 

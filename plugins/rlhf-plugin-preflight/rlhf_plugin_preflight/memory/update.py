@@ -92,12 +92,12 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
             learner.update_sums(samples)
     for hook in hooks:
         hook.remove()
-    own = [] if critic is None else [*critic.parameters(), *critic.buffers()]
+    tensors = [] if critic is None else [*critic.parameters(), *critic.buffers()]
     count = len(backward.passed)
     return Update(
         held,
         tensor_bytes(trained),
-        tensor_bytes(own),
+        tensor_bytes(tensors),
         max(0, step),
         backward.stages,
         count,
@@ -117,9 +117,9 @@ def _parts(ctx: BuildContext, sizes: Sizes) -> tuple[Any, Sequence[Any], Any, An
 
     run = ctx.config
     loss: Any = _loss(ctx)
-    own = getattr(run.trainer, "rehearsal", None)
-    if own is not None:
-        module, samples = own(ctx, [(row.prompt, row.replies) for row in sizes.micro_batch])
+    rehearsal = getattr(run.trainer, "rehearsal", None)
+    if rehearsal is not None:
+        module, samples = rehearsal(ctx, [(row.prompt, row.replies) for row in sizes.micro_batch])
         return module, samples, loss, None, None
     if isinstance(run.trainer, OnlineTrainerConfig):
         return _online(ctx, sizes, loss)

@@ -106,10 +106,10 @@ def _off_meta(model: torch.nn.Module) -> None:
         return moved[id(tensor)]
 
     for module in model.modules():
-        for kept in (module._parameters, module._buffers):
-            for name, tensor in kept.items():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
                 if tensor is not None:
-                    kept[name] = empty(tensor)
+                    tensors[name] = empty(tensor)
 
 
 def assume_structure(model: Any) -> None:

@@ -1,7 +1,5 @@
-"""Chains of sums and differences: a world in which every step can be checked.
-
-``What is 7 + 5 - 3?`` is answered ``7 + 5 = 12``, ``12 - 3 = 9``, ``The answer is 9.``, one step a line.
-"""
+"""Chains of sums and differences, every step checkable: ``What is 7 + 5 - 3?``, ``7 + 5 = 12``, ``12 - 3 = 9``, ``The
+answer is 9.``"""
 
 from __future__ import annotations
 
@@ -110,8 +108,8 @@ def gold(sample: Sample) -> Mapping[str, float]:
     steps = check(chain, sample.completion)
     stated = ANSWER.findall(sample.completion)
     answer = bool(stated) and int(stated[-1]) == chain.answer
-    whole = answer and bool(steps) and all(steps) and len(steps) == len(chain.terms) + 1
-    return {"value": float(whole), "answer": float(answer), "steps": sum(steps) / len(steps) if steps else 0.0}
+    right = answer and bool(steps) and all(steps) and len(steps) == len(chain.terms) + 1
+    return {"value": float(right), "answer": float(answer), "steps": sum(steps) / len(steps) if steps else 0.0}
 
 
 def distinct_chains(count: int, length: tuple[int, int], largest: int, rng: random.Random) -> Sequence[Chain]:

@@ -1,8 +1,5 @@
-"""Wrong solutions from right ones: one computed number of a GSM8K solution is changed.
-
-GSM8K marks each computation: ``48+24 = <<48+24=72>>72``. So it is known which numbers were computed, from what, and
-which later computations use them.
-"""
+"""Wrong solutions from right ones: one computed number of a GSM8K solution, marked as in ``<<48+24=72>>``, is
+changed."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Gsm8kSource:
 
     def __init__(self, config: Gsm8kStepsConfig, source: Any) -> None:
         self.config, self.source = config, source
-        self._places: dict[str, list[str]] = {}
+        self._where: dict[str, list[str]] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
         has_heldout_file = bool(self.config.heldout_path)
@@ -79,12 +79,12 @@ class Gsm8kSource:
         if self.config.problems is not None:
             rows = random.Random(f"problems/{self.config.seed}").sample(rows, min(self.config.problems, len(rows)))
         placed = [(row, self.source.where(read, n)) for n, row_in in rows for row in self.solutions(row_in, read, n)]
-        self._places[split] = [where for _, where in placed]
+        self._where[split] = [where for _, where in placed]
         return [row for row, _ in placed]
 
     def where(self, split: str, number: int) -> str:
         """File and line of the problem that a row was made of."""
-        return self._places[split][number]
+        return self._where[split][number]
 
     def _held_out(self, number: int) -> bool:
         return random.Random(f"held out/{number}").random() < self.config.heldout_share

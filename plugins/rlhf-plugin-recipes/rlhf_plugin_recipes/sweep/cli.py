@@ -62,9 +62,9 @@ def sweep(
     if dry_run:
         _forecast(runs, as_json)
         return
-    given = [*(f"--set {one}" for one in settings), *([f"--seeds {seeds}"] if seeds else [])]
+    options = [*(f"--set {one}" for one in settings), *([f"--seeds {seeds}"] if seeds else [])]
     with locked(root):
-        _run(chosen, runs, root, jobs, " ".join(["rlhf sweep", name, *given]), as_json)
+        _run(chosen, runs, root, jobs, " ".join(["rlhf sweep", name, *options]), as_json)
 
 
 def _run(chosen: Sweep, runs: list[SweepRun], root: Path, jobs: int, command: str, as_json: bool) -> None:
@@ -122,7 +122,6 @@ def _forecast(runs: list[SweepRun], as_json: bool) -> None:
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:
-    """Whole numbers between commas."""
     from rlhf_core.config import ConfigError
 
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]

@@ -44,7 +44,6 @@ class Interval:
 
 
 def read_curves(folder: Path, metrics: Sequence[str]) -> dict[str, Curve]:
-    """Curves of a run, of those metrics that it has."""
     rows: dict[str, list[tuple[int, float, float]]] = {name: [] for name in metrics}
     seconds = 0.0
     for row in read_jsonl(folder / "metrics.jsonl"):
@@ -65,8 +64,7 @@ def seconds_of(folder: Path) -> float:
     return sum(float(_time(row).get("step", 0.0)) for row in read_jsonl(folder / "metrics.jsonl"))
 
 
-def known_metrics(folder: Path) -> list[str]:
-    """Names of all metrics of a run."""
+def metric_names(folder: Path) -> list[str]:
     return sorted({key for row in read_jsonl(folder / "metrics.jsonl") for key in row} - {"step", "time"})
 
 

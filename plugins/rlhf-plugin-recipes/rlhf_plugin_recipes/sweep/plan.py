@@ -24,7 +24,6 @@ class SweepRun:
 
 
 def plan_runs(sweep: Sweep, root: Path) -> list[SweepRun]:
-    """Every run, point by point."""
     runs: list[SweepRun] = []
     points: dict[str, str] = {}
     for point in sweep.points:

@@ -27,8 +27,8 @@ def draw(title: str, metrics: Sequence[str], curves: Curves, file: Path) -> Path
 
     figure, axes = pyplot.subplots(len(shown), 2, figsize=(11, 2.9 * len(shown)), squeeze=False)
     for row, name in enumerate(shown):
-        for axis, places, label in zip(axes[row], (over_steps, over_seconds), ("step", "seconds of training")):
-            _panel(axis, name, curves, places)
+        for axis, points, label in zip(axes[row], (over_steps, over_seconds), ("step", "seconds of training")):
+            _panel(axis, name, curves, points)
             axis.set_xlabel(label)
             axis.set_ylabel(name)
     lines, labels = axes[0][0].get_legend_handles_labels()
@@ -40,12 +40,12 @@ def draw(title: str, metrics: Sequence[str], curves: Curves, file: Path) -> Path
     return file
 
 
-def _panel(axis: Any, name: str, curves: Mapping[str, Mapping[int, Mapping[str, Curve]]], places: Any) -> None:
+def _panel(axis: Any, name: str, curves: Mapping[str, Mapping[int, Mapping[str, Curve]]], points: Any) -> None:
     for n, (label, of_seed) in enumerate(curves.items()):
         of_metric = [of_run[name] for of_run in of_seed.values() if name in of_run]
         if not of_metric:
             continue
-        xs, intervals = places(of_metric)
+        xs, intervals = points(of_metric)
         style = {"color": COLOURS[n % len(COLOURS)]}
         axis.plot(xs, [one.mean for one in intervals], DASHES[n // len(COLOURS) % len(DASHES)], label=label, **style)
         if all(one.low is not None for one in intervals):

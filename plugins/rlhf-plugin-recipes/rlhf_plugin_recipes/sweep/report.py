@@ -14,7 +14,7 @@ import click
 from rlhf_core.cli import table
 from rlhf_core.config import did_you_mean
 from rlhf_core.data import write_json, write_text
-from rlhf_plugin_recipes.sweep.curves import Curve, interval, known_metrics, read_curves, seconds_of
+from rlhf_plugin_recipes.sweep.curves import Curve, interval, metric_names, read_curves, seconds_of
 from rlhf_plugin_recipes.sweep.read import Sweep
 from rlhf_plugin_recipes.sweep.run import Result
 
@@ -99,9 +99,9 @@ def _note(sweep: Sweep, result: Mapping[str, Any]) -> str:
     for name in (sweep.metric, *sweep.also):
         without = [run for run in good if name not in run["final"]]
         if good and len(without) == len(good):
-            known = known_metrics(Path(good[0]["folder"]))
+            metrics = metric_names(Path(good[0]["folder"]))
             notes.append(
-                f"no run has the metric '{name}': {did_you_mean(name, known) or 'there are ' + ', '.join(known)}"
+                f"no run has the metric '{name}': {did_you_mean(name, metrics) or 'there are ' + ', '.join(metrics)}"
             )
         else:
             notes += [f"{run['point']}, seed {run['seed']}: has no '{name}', and is not in its mean" for run in without]
@@ -121,10 +121,10 @@ def _point(sweep: Sweep, label: str, results: Sequence[Result], of_seed: Mapping
     }
     for name in (sweep.metric, *sweep.also):
         curves = [of_run[name] for of_run in of_seed.values() if name in of_run]
-        for at, place in (("first", 0), ("final", -1)):
+        for at, index in (("first", 0), ("final", -1)):
             if curves:
-                found = interval([curve.values_T[place] for curve in curves])
-                row[at][name] = {"mean": found.mean, "low": found.low, "high": found.high, "text": found.text}
+                mean = interval([curve.values_T[index] for curve in curves])
+                row[at][name] = {"mean": mean.mean, "low": mean.low, "high": mean.high, "text": mean.text}
     return row
 
 

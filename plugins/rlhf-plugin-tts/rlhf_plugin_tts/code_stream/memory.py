@@ -55,27 +55,27 @@ class StreamMemory(DynamicLayer):
         super().__init__()
         self.length, self.is_initialized = length, True
         self.state: Any = None
-        self.own: dict[int, list[Tensor]] = {}
+        self.decoder: dict[int, list[Tensor]] = {}
         self.about: dict[int, list[Tensor]] = {}
         self.most = 0
         """Positions of the longest row."""
 
     def fill(self, layer: int, key_BAND: Tensor, value_BAND: Tensor, about: bool = False) -> None:
-        (self.about if about else self.own)[layer] = [key_BAND, value_BAND]
+        (self.about if about else self.decoder)[layer] = [key_BAND, value_BAND]
 
     def put(self, layer: int, key_BA1D: Tensor, value_BA1D: Tensor) -> tuple[Tensor, Tensor]:
         """Write at each row's next position, which only ``advance`` makes its own; all there are, that one included."""
         rows = torch.arange(len(key_BA1D), device=key_BA1D.device)
-        held = self.own[layer]
-        if held[0].shape[2] <= self.most:
-            held[:] = [torch.nn.functional.pad(x, (0, 0, 0, self.most + ROOM - x.shape[2])) for x in held]
-        for buffer, new in zip(held, (key_BA1D, value_BA1D), strict=True):
+        buffers = self.decoder[layer]
+        if buffers[0].shape[2] <= self.most:
+            buffers[:] = [torch.nn.functional.pad(x, (0, 0, 0, self.most + ROOM - x.shape[2])) for x in buffers]
+        for buffer, new in zip(buffers, (key_BA1D, value_BA1D), strict=True):
             buffer[rows, :, self.state.fed_B] = new[:, :, 0].to(buffer.dtype)
-        return held[0][:, :, : self.most + 1], held[1][:, :, : self.most + 1]
+        return buffers[0][:, :, : self.most + 1], buffers[1][:, :, : self.most + 1]
 
-    def advance(self, state: RowState, whole: bool) -> None:
+    def advance(self, state: RowState, complete: bool) -> None:
         """One token more of each row; ``whole`` where some row's step is."""
-        self.state, self.length, self.most = state, self.length + 1, self.most + int(whole)
+        self.state, self.length, self.most = state, self.length + 1, self.most + int(complete)
 
     def get_seq_length(self) -> int:
         return self.length
@@ -87,16 +87,16 @@ class StreamMemory(DynamicLayer):
         """Keep, repeat or reorder rows."""
         self.state, self.length = self.state.rows(indices), last
         self.most = int(self.state.fed_B.max())
-        for held, most in ((self.own, self.most), (self.about, max(1, int(self.state.known_B.max())))):
-            for layer, kept in held.items():
-                held[layer] = [x[indices, :, :most] for x in kept]
+        for layers, most in ((self.decoder, self.most), (self.about, max(1, int(self.state.known_B.max())))):
+            for layer, tensors in layers.items():
+                layers[layer] = [x[indices, :, :most] for x in tensors]
 
     def join(self, other: Any, last: int) -> None:
         self.state, self.length = self.state.join(other.state), max(last, other.length)
         self.most = max(self.most, other.most)
-        for held, more in ((self.own, other.own), (self.about, other.about)):
-            for layer, kept in held.items():
-                held[layer] = [_stacked(x, y) for x, y in zip(kept, more[layer], strict=True)]
+        for layers, more in ((self.decoder, other.decoder), (self.about, other.about)):
+            for layer, tensors in layers.items():
+                layers[layer] = [_stacked(x, y) for x, y in zip(tensors, more[layer], strict=True)]
 
     def copy_row(self, row: int, first: int, last: int) -> Any:
         """Not for episodes: a row cannot be cut."""
@@ -119,15 +119,15 @@ class Written:
         self.memory, self.prompts = memory, prompts
         self.cross_attention_cache = self
         self.is_updated: dict[int, bool] = {} if prompts else dict.fromkeys(memory.about, True)
-        self.layers = {n: _KeysValues(*kept) for n, kept in memory.about.items()}
-        self.own_layers: set[int] = set()
+        self.layers = {n: _KeysValues(*pair) for n, pair in memory.about.items()}
+        self.decoder_layers: set[int] = set()
 
     def update(self, key: Tensor, value: Tensor, layer: int, **unused: Any) -> tuple[Tensor, Tensor]:
         """A layer's own keys and values come first, then those of what it attends to."""
         if not self.prompts:
             return self.memory.put(layer, key, value)
-        self.memory.fill(layer, key, value, about=layer in self.own_layers)
-        self.own_layers.add(layer)
+        self.memory.fill(layer, key, value, about=layer in self.decoder_layers)
+        self.decoder_layers.add(layer)
         return key, value
 
 

@@ -46,11 +46,11 @@ class StreamVoice:
         self.layout = self.laid_out(self.config)
         self.codec = Codec(folder / "codec")
         books, size = len(self.layout.delays), self.codec.size
-        known = self.layout.codes if self.layout.whole_end else self.layout.finish
-        if self.codec.codebooks < books or known < size:
+        codes = self.layout.codes if self.layout.whole_end else self.layout.finish
+        if self.codec.codebooks < books or codes < size:
             raise ModelError(
                 f"codec and model of '{folder}' do not fit together",
-                why=f"the model has {books} codebooks of {known} codes, the codec {self.codec.codebooks} of {size}",
+                why=f"the model has {books} codebooks of {codes} codes, the codec {self.codec.codebooks} of {size}",
                 fix="give the codec that the model was trained with",
             )
         try:
@@ -107,10 +107,10 @@ class StreamVoice:
         ids = [int(i) for i in completion_ids]
         frames: list[list[int]] = []
         for frame in range(len(ids) // books):
-            places = [(frame + delay) * books + k for k, delay in enumerate(layout.delays)]
-            if max(places) >= len(ids):
+            positions = [(frame + delay) * books + k for k, delay in enumerate(layout.delays)]
+            if max(positions) >= len(ids):
                 break
-            codes = [ids[place] for place in places]
+            codes = [ids[position] for position in positions]
             if all(code == layout.finish for code in (codes if layout.whole_end else codes[:1])):
                 break
             if max(codes) < self.codec.size:

@@ -90,13 +90,13 @@ class CodeStream:
         """Whether a clip ends with the code of a codebook; by default the first codebook's end."""
         return (book_B == 0) & (codes_BK[:, 0] == self.finish)
 
-    def dictate(self, place: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
+    def dictate(self, position: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
         """The code that the delays dictate at a place, -1 where they do not."""
-        delay = torch.tensor(self.delays, device=place.device)[book]
-        out = torch.full_like(place, -1)
+        delay = torch.tensor(self.delays, device=position.device)[book]
+        out = torch.full_like(position, -1)
         out = torch.where(step > ended + delay, self.filler, out)
         out = torch.where((step > ended + max(self.delays)) & (book == 0), self.end, out)
-        return torch.where((place >= 0) & (step < delay), self.begin, out)
+        return torch.where((position >= 0) & (step < delay), self.begin, out)
 
     def forward(
         self,
@@ -115,10 +115,10 @@ class CodeStream:
             memory = None
             if use_cache and past_key_values is not None:
                 memory = past_key_values.layers[0] = StreamMemory(input_ids.shape[1])
-            logits = self._whole(input_ids, attention_mask, memory)
+            logits = self._full_forward(input_ids, attention_mask, memory)
         return CausalLMOutputWithPast(logits=logits)  # pyright: ignore[reportArgumentType]
 
-    def _whole(self, ids_BL: Tensor, mask_BL: Tensor | None, memory: StreamMemory | None) -> Tensor:
+    def _full_forward(self, ids_BL: Tensor, mask_BL: Tensor | None, memory: StreamMemory | None) -> Tensor:
         """Every position of rows that begin with their prompts."""
         books, length, device = self.codebooks, ids_BL.shape[1], ids_BL.device
         rows = torch.arange(len(ids_BL), device=device)[:, None]
@@ -132,7 +132,7 @@ class CodeStream:
         place_BL = torch.where(code_BL, code_BL.cumsum(1), 0) - 1
         fed_BL = text_BL | (code_BL & (place_BL % books == books - 1))
         fed_BL = fed_BL | start_BL if self.feeds_start else fed_BL
-        at_BM, held_BM = gathered(fed_BL)
+        at_BM, filled_BM = gathered(fed_BL)
         about_BN, known_BN = gathered(before_BL & ~after_sep_BL)
 
         first_B1, count = start_BL.long().argmax(1, keepdim=True), int(place_BL.max()) // books + 2
@@ -143,7 +143,7 @@ class CodeStream:
         pieces_BN = (ids_BL.gather(1, about_BN) - self.first_piece).clamp(min=0)
         about_BNH = self.describe(pieces_BN, known_BN)
         size = at_BM.shape[1]
-        seen_BMM = held_BM[:, None] & torch.ones(size, size, dtype=torch.bool, device=device).tril()
+        seen_BMM = filled_BM[:, None] & torch.ones(size, size, dtype=torch.bool, device=device).tril()
         places_BM = torch.arange(size, device=device).expand(len(ids_BL), -1)
         about_seen = known_BN[:, None].expand(-1, size, -1)
         hidden_BMH = self.run(x_BMH, places_BM, about_BNH, seen_BMM, about_seen, memory)
@@ -191,30 +191,30 @@ class CodeStream:
         frame_BK = state.frame_BK.clone()
         frame_BK[rows, book_B] = ids_B.clamp(max=self.codes)
         ended_B = torch.where(self.ends(frame_BK, book_B), torch.minimum(state.ended_B, step_B), state.ended_B)
-        whole_B, hidden_BH = book_B == books - 1, state.hidden_BH
-        whole = bool(whole_B.any())
-        if whole:  # rows in the midst of a step compute what nothing reads
+        complete_B, hidden_BH = book_B == books - 1, state.hidden_BH
+        any_complete = bool(complete_B.any())
+        if any_complete:  # rows in the midst of a step compute what nothing reads
             fed_B1 = state.fed_B[:, None]
             seen = (torch.arange(memory.most + 1, device=ids_B.device) <= fed_B1)[:, None]
             about = next(iter(memory.about.values()))[0].shape[2] if memory.about else 1
             about_seen = (torch.arange(about, device=ids_B.device) < state.known_B[:, None])[:, None]
             x_B1H = self.embed_frames(frame_BK[:, None])
             new_BH = self.run(x_B1H, fed_B1, None, seen, about_seen, memory)[:, 0]
-            hidden_BH = torch.where(whole_B[:, None], new_BH.to(hidden_BH.dtype), hidden_BH)
-        fed_B = state.fed_B + whole_B.long()
-        memory.advance(RowState(hidden_BH, frame_BK, place_B, ended_B, fed_B, state.known_B), whole)
+            hidden_BH = torch.where(complete_B[:, None], new_BH.to(hidden_BH.dtype), hidden_BH)
+        fed_B = state.fed_B + complete_B.long()
+        memory.advance(RowState(hidden_BH, frame_BK, place_B, ended_B, fed_B, state.known_B), any_complete)
         following = place_B + 1
         books_B = following % books
         logits_BKV = self.of_frames(hidden_BH[:, None], frame_BK[:, None], int(books_B.max()) + 1)[:, 0]
         return self._logits(logits_BKV[rows, books_B], following, ended_B)[:, None]
 
-    def _logits(self, of_book: Tensor, place: Tensor, ended: Tensor) -> Tensor:
+    def _logits(self, of_book: Tensor, position: Tensor, ended: Tensor) -> Tensor:
         """Logits ``[..., codes + 2]`` of the code at a place, what the delays dictate being certain."""
-        step, book = place.div(self.codebooks, rounding_mode="floor"), place % self.codebooks
+        step, book = position.div(self.codebooks, rounding_mode="floor"), position % self.codebooks
         if getattr(self.config, "learned_codebooks", "all") == "first":
             of_book = torch.where((book == 0)[..., None], of_book, of_book.detach())
         out = torch.cat([of_book, of_book.new_full((*of_book.shape[:-1], 2), NEVER)], -1)
-        dictated = self.dictate(place, step, book, ended)
+        dictated = self.dictate(position, step, book, ended)
         certain = torch.full_like(out, NEVER).scatter(-1, dictated.clamp(min=0)[..., None], 0.0)
         return torch.where((dictated >= 0)[..., None], certain, out)
 

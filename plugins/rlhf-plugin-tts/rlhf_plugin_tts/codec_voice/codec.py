@@ -22,29 +22,29 @@ WEIGHTS = "model.safetensors"
 class Codec:
     """One codec in Hugging Face form; its weights are loaded when a clip is first decoded."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        if not (place / "config.json").is_file():
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not (folder / "config.json").is_file():
             raise ModelError(
-                f"there is no codec in '{place}'",
+                f"there is no codec in '{folder}'",
                 why="config.json is not there",
                 fix="give a codec's folder in Hugging Face form; rlhf tts voice copies one beside a model",
             )
-        if not sorted(place.glob("*.safetensors")):
-            raise ModelError(f"the codec '{place}' has no {WEIGHTS}", fix="copy or download its folder again")
+        if not sorted(folder.glob("*.safetensors")):
+            raise ModelError(f"the codec '{folder}' has no {WEIGHTS}", fix="copy or download its folder again")
         from transformers import AutoConfig
 
         try:
-            self.family = str(json.loads((place / "config.json").read_text()).get("model_type"))
-            self.config: Any = AutoConfig.from_pretrained(place)
+            self.family = str(json.loads((folder / "config.json").read_text()).get("model_type"))
+            self.config: Any = AutoConfig.from_pretrained(folder)
         except (OSError, ValueError, KeyError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise ModelError(
-                f"'{place}' is not a codec that transformers knows", why=reason, fix=f"one of {', '.join(FAMILIES)}"
+                f"'{folder}' is not a codec that transformers knows", why=reason, fix=f"one of {', '.join(FAMILIES)}"
             ) from error
         if self.family not in FAMILIES:
             raise ModelError(
-                f"'{place}' holds a {self.family}, which is not a codec that can be decoded here",
+                f"'{folder}' holds a {self.family}, which is not a codec that can be decoded here",
                 fix=f"one of {', '.join(FAMILIES)}",
             )
 
@@ -54,7 +54,7 @@ class Codec:
         for name in ("output_sampling_rate", "sampling_rate", "sample_rate"):
             if (rate := getattr(self.config, name, None)) is not None:
                 return int(rate)
-        raise ModelError(f"the codec '{self.place}' does not say its sample rate")
+        raise ModelError(f"the codec '{self.folder}' does not say its sample rate")
 
     @property
     def codebooks(self) -> int:
@@ -73,21 +73,20 @@ class Codec:
     @cached_property
     def digest(self) -> str:
         """Of configuration and weights: another training of the same codec sounds otherwise."""
-        whole = hashlib.sha256((self.place / "config.json").read_bytes())
-        for file in sorted(self.place.glob("*.safetensors")):
-            whole.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
-        return whole.hexdigest()
+        digest = hashlib.sha256((self.folder / "config.json").read_bytes())
+        for file in sorted(self.folder.glob("*.safetensors")):
+            digest.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+        return digest.hexdigest()
 
     @cached_property
     def model(self) -> Any:
-        """With its weights, frozen, on the CPU."""
         from transformers import AutoModel
 
         try:
-            loaded: Any = AutoModel.from_pretrained(self.place, use_safetensors=True)
+            loaded: Any = AutoModel.from_pretrained(self.folder, use_safetensors=True)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
-            raise ModelError(f"the codec '{self.place}' cannot be loaded", why=reason) from error
+            raise ModelError(f"the codec '{self.folder}' cannot be loaded", why=reason) from error
         return loaded.eval().requires_grad_(False)
 
     def decode(self, frames: Sequence[Sequence[int]]) -> Any:
@@ -107,29 +106,29 @@ class Codec:
 def link_folder(source: Path, target: Path) -> None:
     """Every file of a folder in another, without a second copy where the file system allows it."""
     for file in sorted(p for p in source.rglob("*") if p.is_file() and "/." not in str(p.relative_to(source))):
-        place = target / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.exists():
+        link = target / file.relative_to(source)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.exists():
             continue
         try:
-            os.link(file.resolve(), place)
+            os.link(file.resolve(), link)
         except OSError:
-            shutil.copyfile(file, place)
+            shutil.copyfile(file, link)
 
 
-def fetch(place: str, what: str) -> Path:
+def fetch(name: str, what: str) -> Path:
     """A folder here, or the local snapshot of a hub id, downloaded where that is needed."""
-    folder = Path(place).expanduser()
+    folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(place, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]))
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]))
     except Exception as error:  # the hub client raises whatever its transport does
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise ModelError(
-            f"there is no {what} '{place}', here or on the Hugging Face hub",
+            f"there is no {what} '{name}', here or on the Hugging Face hub",
             why=reason,
             fix="check the spelling and the network, or give a folder in Hugging Face form",
         ) from error

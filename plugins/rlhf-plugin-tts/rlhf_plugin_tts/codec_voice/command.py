@@ -45,7 +45,7 @@ STREAMS = ("csm", "dia", "parler")
 )
 @click.option("--description-tokenizer", metavar="T", help="Parler: of descriptions. Default: the text encoder's.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def voice(model: str, codec: str, output: Path, like: str | None, end: str | None, as_json: bool, **asked: Any) -> None:
+def voice(model: str, codec: str, output: Path, like: str | None, end: str | None, as_json: bool, **flags: Any) -> None:
     """Make a speech policy: of a causal language model that speaks codec ids (Llasa, NeuTTS and others), or of a
     Parler-TTS, Dia or CSM.
 
@@ -57,7 +57,7 @@ def voice(model: str, codec: str, output: Path, like: str | None, end: str | Non
     from rlhf_core.cli import emit_json
 
     make = _codec_voice if like not in STREAMS else _stream
-    result = make(model, codec, output, like, end, asked)
+    result = make(model, codec, output, like, end, flags)
     if as_json:
         emit_json(result)
         return
@@ -66,36 +66,36 @@ def voice(model: str, codec: str, output: Path, like: str | None, end: str | Non
 
 
 def _codec_voice(
-    model: str, codec: str, output: Path, like: str | None, end: str | None, asked: dict[str, Any]
+    model: str, codec: str, output: Path, like: str | None, end: str | None, flags: dict[str, Any]
 ) -> dict[str, Any]:
     from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.codec_voice.make import make_voice
 
-    if wrong := next((n for n in ("learn", "description_tokenizer") if asked.pop(n)), None):
+    if wrong := next((n for n in ("learn", "description_tokenizer") if flags.pop(n)), None):
         raise ConfigError(
             f"--{wrong.replace('_', '-')} is for {'Parler-TTS' if wrong != 'learn' else ', '.join(STREAMS)}",
             fix="leave it out, or --like",
         )
-    known = dict(LIKE.get(like or "", {}))
-    ends = end or known.pop("end", None)
-    known.pop("end", None)
-    given = {name: value for name, value in asked.items() if value is not None}
-    if "first" in given:
-        known.pop("token", None)
-    return make_voice(model, codec, output, ends, {**known, **given})
+    family = dict(LIKE.get(like or "", {}))
+    ends = end or family.pop("end", None)
+    family.pop("end", None)
+    changed = {name: value for name, value in flags.items() if value is not None}
+    if "first" in changed:
+        family.pop("token", None)
+    return make_voice(model, codec, output, ends, {**family, **changed})
 
 
 def _stream(
-    model: str, codec: str, output: Path, like: str | None, end: str | None, asked: dict[str, Any]
+    model: str, codec: str, output: Path, like: str | None, end: str | None, flags: dict[str, Any]
 ) -> dict[str, Any]:
     from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.code_stream.make import make_stream_voice
 
-    given = {**asked, "end": end, "codebooks": None if asked["codebooks"] == 1 else asked["codebooks"]}
-    if wrong := next((n for n in ("token", "first", "codebooks", "prompt", "end") if given[n] is not None), None):
+    refused = {**flags, "end": end, "codebooks": None if flags["codebooks"] == 1 else flags["codebooks"]}
+    if wrong := next((n for n in ("token", "first", "codebooks", "prompt", "end") if refused[n] is not None), None):
         raise ConfigError(f"--{wrong} is not for --like {like}", why="the model's folder says it", fix="leave it out")
-    tokenizer = asked["description_tokenizer"]
+    tokenizer = flags["description_tokenizer"]
     if tokenizer is not None and like != "parler":
         raise ConfigError("--description-tokenizer is for Parler-TTS", fix="leave it out")
-    named: dict[str, Any] = {"voice": asked["voice"] or "", "learn": asked["learn"] or "all", "descriptions": tokenizer}
+    named: dict[str, Any] = {"voice": flags["voice"] or "", "learn": flags["learn"] or "all", "descriptions": tokenizer}
     return make_stream_voice(str(like), model, codec, output, **named)

@@ -34,15 +34,15 @@ class CodecVoice:
                 raise DatasetError(
                     f"a prompt holds {mark!r}, the name of a token", where=where, fix="say it in other words"
                 )
-        asks = "{voice}" in self.description.prompt
-        if voice is not None and not asks:
+        names_voice = "{voice}" in self.description.prompt
+        if voice is not None and not names_voice:
             raise DatasetError(
                 "this voice takes no description",
                 where=where,
                 why=f"'prompt' of {MODALITY_FILE} has no place {{voice}}",
                 fix="leave the system turn out, or --set dataset.descriptions=false",
             )
-        if voice is None and asks and not self.description.voice:
+        if voice is None and names_voice and not self.description.voice:
             raise DatasetError("this voice needs a description", where=where, fix="give a system turn with one")
         before, _, after = self.description.prompt.partition("{text}")
         named = voice or self.description.voice
@@ -55,8 +55,8 @@ class CodecVoice:
     def completion_text(self, ids: Sequence[int]) -> str:
         """Names of the tokens with blanks between them."""
         end = self.tokenizer.eos_token_id
-        kept = ids[:-1] if len(ids) and ids[-1] == end else ids
-        return " ".join(self.tokenizer.convert_ids_to_tokens([int(i) for i in kept]))
+        spoken = ids[:-1] if len(ids) and ids[-1] == end else ids
+        return " ".join(self.tokenizer.convert_ids_to_tokens([int(i) for i in spoken]))
 
     def completion_ids(self, text: str) -> list[int]:
         names, vocabulary = text.split(), self.tokenizer.get_vocab()
@@ -95,7 +95,7 @@ class CodecVoice:
         """``modality.json`` and the codec, beside a trained model."""
         text = self.description.model_copy(update={"codec": "codec"}).model_dump_json(indent=1, exclude_none=True)
         (folder / MODALITY_FILE).write_text(text + "\n")
-        link_folder(self.codec.place, folder / "codec")
+        link_folder(self.codec.folder, folder / "codec")
 
 
 def code_numbers(described: CodecVoiceDescription, codec: Codec, tokenizer: Any) -> dict[int, int]:
@@ -103,13 +103,13 @@ def code_numbers(described: CodecVoiceDescription, codec: Codec, tokenizer: Any)
     wanted = described.codebooks * codec.size
     if described.codebooks > codec.codebooks:
         raise ModelError(
-            f"'{codec.place}' has {codec.codebooks} codebooks, the voice speaks {described.codebooks}",
+            f"'{codec.folder}' has {codec.codebooks} codebooks, the voice speaks {described.codebooks}",
             fix="another codec, or fewer codebooks",
         )
     if described.first is not None:
         count = len(tokenizer) - described.first
         ids = range(described.first, described.first + wanted)
-        place = f"from id {described.first} on"
+        which = f"from id {described.first} on"
     else:
         assert described.token is not None
         before, after = described.token.split("{}")
@@ -118,13 +118,13 @@ def code_numbers(described: CodecVoiceDescription, codec: Codec, tokenizer: Any)
             digits = name.removeprefix(before).removesuffix(after)
             if digits.isdecimal() and f"{before}{int(digits)}{after}" == name:
                 numbers[int(digits)] = token
-        count, place = len(numbers), f"named like {described.token}"
+        count, which = len(numbers), f"named like {described.token}"
         ids = [numbers[n] for n in range(wanted) if n in numbers]
     exact = described.token is not None
     if len(ids) != wanted or count < wanted or (exact and count != wanted):
         raise ModelError(
-            f"codec and model do not fit together: the codec has {wanted} codes, the model {count} tokens {place}",
-            where=str(codec.place),
+            f"codec and model do not fit together: the codec has {wanted} codes, the model {count} tokens {which}",
+            where=str(codec.folder),
             why=f"{described.codebooks} codebooks of {codec.size} codes",
             fix="give the codec that the model was trained with",
         )

@@ -1,9 +1,6 @@
-"""CSM (Sesame) as a causal language model of one stream of tokens: ``<sep> text <start> codes <end>``.
-
-The backbone reads the text and each frame's summed codes, and predicts a frame's first code; the depth decoder predicts
-the others from the backbone's state and the codes before them. All are transformers' own, so that the sum over a clip's
-tokens is the model's own loss. A frame of end codes alone ends the clip.
-"""
+"""CSM (Sesame) as a causal language model: ``<sep> text <start> codes <end>``. The backbone predicts a frame's first
+code, the depth decoder the others, all transformers' own, so that the sum over a clip's tokens is the model's own loss.
+A frame of end codes alone ends the clip."""
 
 from __future__ import annotations
 
@@ -96,9 +93,9 @@ class CsmStream(CodeStream, CsmPreTrainedModel):  # pyright: ignore[reportIncomp
         """With a frame of end codes alone."""
         return (book_B == self.codebooks - 1) & (codes_BK == self.finish).all(1)
 
-    def dictate(self, place: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
+    def dictate(self, position: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
         """The end after the last frame; there are no delays."""
-        return torch.full_like(place, -1).masked_fill((step > ended) & (book == 0), self.end)
+        return torch.full_like(position, -1).masked_fill((step > ended) & (book == 0), self.end)
 
 
 AutoConfig.register("csm", CsmStreamConfig, exist_ok=True)

@@ -1,10 +1,6 @@
-"""Dia (Nari Labs) as a causal language model of one stream of tokens: ``text <sep> <start> codes <end>``.
-
-The encoder, decoder and head are transformers' own; the text is what the encoder reads. What Dia's sampler forbids has
-probability 0 (special codes; ends in codebooks above the first) and what it forces has probability one (the others'
-ends). Its guidance (a second forward without text) and its rule that an end is drawn only where it is the likeliest
-code are left out: probabilities are the model's own.
-"""
+"""Dia (Nari Labs) as a causal language model: ``text <sep> <start> codes <end>``; encoder, decoder and head are
+transformers' own. What Dia's sampler forbids has probability 0, what it forces (the other codebooks' ends) has one; its
+guidance and its rule on likeliest ends are left out: probabilities are the model's own."""
 
 from __future__ import annotations
 
@@ -88,10 +84,10 @@ class DiaStream(CodeStream, DiaPreTrainedModel):  # pyright: ignore[reportIncomp
         logits[:, :, 1:, self.finish] = NEVER
         return logits
 
-    def dictate(self, place: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
+    def dictate(self, position: Tensor, step: Tensor, book: Tensor, ended: Tensor) -> Tensor:
         """The other codebooks' ends besides."""
-        out = super().dictate(place, step, book, ended)
-        delay = place.new_tensor(self.delays)[book]
+        out = super().dictate(position, step, book, ended)
+        delay = position.new_tensor(self.delays)[book]
         return out.masked_fill((step == ended + delay) & (book > 0), self.finish)
 
 

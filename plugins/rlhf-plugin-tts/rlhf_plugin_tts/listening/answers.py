@@ -14,7 +14,7 @@ from rlhf_core.data import DatasetError, JsonlFile, read_jsonl, write_text
 from rlhf_plugin_tts.listening.trials import Trial
 
 ANSWERS, PAIRS = "answers.jsonl", "pairs.jsonl"
-GIVEN = ("A", "B", "tie")
+CHOICES = ("A", "B", "tie")
 
 
 class Answers:
@@ -43,7 +43,7 @@ class Answers:
         """Keep one answer, on the disk when this returns."""
         if (
             answer.get("id") not in self.trials
-            or answer.get("answer") not in GIVEN
+            or answer.get("answer") not in CHOICES
             or answer.get("first") not in (0, 1)
         ):
             raise DatasetError("the answer does not belong to a trial", why=f"got {dict(answer)!r:.200}")
@@ -76,11 +76,11 @@ class Answers:
             chosen = row["first"] if row["answer"] == "A" else 1 - row["first"]
             better, worse = trial.sides[chosen], trial.sides[1 - chosen]
             texts = {"chosen": better.text, "rejected": worse.text} if better.text and worse.text else {}
-            sounds = {"chosen_audio": self._place(better.file), "rejected_audio": self._place(worse.file)}
+            sounds = {"chosen_audio": self._relative(better.file), "rejected_audio": self._relative(worse.file)}
             labels = {"kind": trial.kind, "chosen_is": better.label, "rejected_is": worse.label}
             one = {"id": f"{name}/{listener}", "prompt": trial.prompt, **texts, **sounds, **labels}
             rows.append({**one, "source": "listening", "listener": listener})
         return rows
 
-    def _place(self, file: Path) -> str:
+    def _relative(self, file: Path) -> str:
         return os.path.relpath(file.resolve(), self.folder.resolve())

@@ -16,7 +16,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "media-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-OWN = {"": ("listen.html", "text/html"), "serve.js": ("serve.js", "text/javascript")}
+FILES = {"": ("listen.html", "text/html"), "serve.js": ("serve.js", "text/javascript")}
 OF_REPORT = {
     **dict.fromkeys(("tools.js", "sound.js", "listen.js"), "text/javascript"),
     "page.css": "text/css",
@@ -33,7 +33,7 @@ class ListeningSite:
         self.answers = answers
 
     def answer(self, path: str, query: Any) -> Answer:
-        if path in OWN or path in OF_REPORT:
+        if path in FILES or path in OF_REPORT:
             return _asset(path)
         if path == "api/trials":
             return _json(self.state())
@@ -56,7 +56,6 @@ class ListeningSite:
         return _json({"answered": len(self.answers.of_listener())})
 
     def state(self) -> dict[str, Any]:
-        """Trials, and what this listener has answered."""
         trials = [
             {
                 "id": trial.id,
@@ -67,8 +66,8 @@ class ListeningSite:
             }
             for trial in self.answers.trials.values()
         ]
-        place = f"{self.answers.listener}: answers are written to {self.answers.folder / PAIRS}"
-        return {"trials": trials, "seed": self.answers.seed, "answers": self.answers.of_listener(), "place": place}
+        note = f"{self.answers.listener}: answers are written to {self.answers.folder / PAIRS}"
+        return {"trials": trials, "seed": self.answers.seed, "answers": self.answers.of_listener(), "place": note}
 
 
 @cache
@@ -76,7 +75,7 @@ def _asset(path: str) -> Answer:
     if path in OF_REPORT:
         body = (files("rlhf_plugin_report") / "templates" / path).read_bytes()
         return Answer(body, OF_REPORT[path], policy=POLICY)
-    name, kind = OWN[path]
+    name, kind = FILES[path]
     return Answer((files("rlhf_plugin_tts.listening") / "templates" / name).read_bytes(), kind, policy=POLICY)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_core.data import DatasetError, read_rows
 from rlhf_plugin_report.listening import pairs_of
-from rlhf_plugin_report.media import place_of
+from rlhf_plugin_report.media import media_file
 from rlhf_plugin_report.stored import lines_of, open_run
 from rlhf_plugin_tts.rows import digest, read_audio_pairs
 
@@ -58,7 +58,7 @@ def trials_of_runs(names: Sequence[str]) -> list[Trial]:
 def _of_run(run: Path) -> list[Trial]:
     trials = []
     for pair in pairs_of(run, lines_of(run / "trace.jsonl")[0], lines_of(run / "samples.jsonl")[0]):
-        files = [place_of(run, str(side.media["path"])) for side in pair.sides]
+        files = [media_file(run, str(side.media["path"])) for side in pair.sides]
         first, second = (Clip(Path(str(f)), side.label, side.text) for f, side in zip(files, pair.sides))
         trials.append(Trial(pair.kind, list(pair.messages) or pair.prompt, (first, second)))
     return trials
@@ -104,7 +104,7 @@ def trials_of_pairs(file: str) -> list[Trial]:
 def _sound(run: Path, row: Mapping[str, Any]) -> Path | None:
     media = row.get("media")
     rows = [m for m in media if isinstance(m, Mapping)] if isinstance(media, list) else []
-    return next((f for m in rows if m.get("kind") == "audio" and (f := place_of(run, str(m.get("path", ""))))), None)
+    return next((f for m in rows if m.get("kind") == "audio" and (f := media_file(run, str(m.get("path", ""))))), None)
 
 
 def _usable(trials: Sequence[Trial], where: str) -> list[Trial]:

@@ -15,7 +15,7 @@ class ParlerDecoderConfig(PretrainedConfig):
     model_type = "parler_tts_decoder"
 
     def __init__(self, **kwargs: Any) -> None:
-        known: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "vocab_size": 2049,
             "max_position_embeddings": 2048,
             "num_hidden_layers": 24,
@@ -31,7 +31,7 @@ class ParlerDecoderConfig(PretrainedConfig):
             "use_fused_lm_heads": False,
             "initializer_factor": 0.02,
         }
-        for name, default in known.items():
+        for name, default in defaults.items():
             setattr(self, name, kwargs.pop(name, default))
         self.num_key_value_heads: int = self.num_key_value_heads or self.num_attention_heads
         self.num_cross_attention_key_value_heads: int = (
@@ -64,8 +64,8 @@ class ParlerConfig(PretrainedConfig):
             text = AutoConfig.for_model(text.pop("model_type"), **text)
         self.text_encoder: Any = text
         self.audio_encoder: Any = audio_encoder or {}
-        given = decoder or {}
-        self.decoder: Any = ParlerDecoderConfig(**given) if isinstance(given, dict) else given
+        settings = decoder or {}
+        self.decoder: Any = ParlerDecoderConfig(**settings) if isinstance(settings, dict) else settings
         kwargs["is_encoder_decoder"] = True
         super().__init__(**kwargs)
 

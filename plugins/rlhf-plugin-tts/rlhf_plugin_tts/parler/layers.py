@@ -71,7 +71,7 @@ class Layer(nn.Module):
     def forward(
         self,
         x_BMH: Tensor,
-        own: tuple[Tensor, Tensor],
+        stored: tuple[Tensor, Tensor],
         described: tuple[Tensor, Tensor],
         seen_BMN: Tensor,
         seen_described_BMN: Tensor,
@@ -79,12 +79,12 @@ class Layer(nn.Module):
     ) -> Tensor:
         normed = self.self_attn_layer_norm(x_BMH)
         query = self._turned(self.self_attn.queries(normed), angles_BMD)
-        x_BMH = x_BMH + self.self_attn.attend(query, *own, seen_BMN)
+        x_BMH = x_BMH + self.self_attn.attend(query, *stored, seen_BMN)
         query = self._turned(self.encoder_attn.queries(self.encoder_attn_layer_norm(x_BMH)), angles_BMD)
         x_BMH = x_BMH + self.encoder_attn.attend(query, *described, seen_described_BMN)
         return x_BMH + self.fc2(self.activation_fn(self.fc1(self.final_layer_norm(x_BMH))))
 
-    def own_keys_values(self, x_BMH: Tensor, angles_BMD: Tensor | None) -> tuple[Tensor, Tensor]:
+    def keys_values(self, x_BMH: Tensor, angles_BMD: Tensor | None) -> tuple[Tensor, Tensor]:
         """Of the decoder's positions."""
         key, value = self.self_attn.keys_values(self.self_attn_layer_norm(x_BMH))
         return self._turned(key, angles_BMD), value
@@ -144,7 +144,7 @@ class Decoder(nn.Module):
         for n, module in enumerate(self.layers):
             layer: Any = module
             about = (nothing, nothing) if described_BNH is None else layer.encoder_attn.keys_values(described_BNH)
-            own = layer.own_keys_values(x_BMH, angles_BMD)
-            key, value, about_key, about_value = store(n, *own, *about)
+            pair = layer.keys_values(x_BMH, angles_BMD)
+            key, value, about_key, about_value = store(n, *pair, *about)
             x_BMH = layer(x_BMH, (key, value), (about_key, about_value), seen_BMN, seen_described_BMN, angles_BMD)
         return self.layer_norm(x_BMH)

@@ -28,8 +28,8 @@ def mel(hz: Floats) -> Floats:
 
 def cosine_basis() -> Floats:
     """``[FFT / 2 + 1, CEPSTRA]``: what each coefficient adds to the log power at every frequency bin."""
-    place = mel(np.arange(FFT // 2 + 1) * RATE / FFT) / mel(np.array(RATE / 2))
-    return np.cos(np.pi * np.outer(place, np.arange(CEPSTRA)))
+    warped = mel(np.arange(FFT // 2 + 1) * RATE / FFT) / mel(np.array(RATE / 2))
+    return np.cos(np.pi * np.outer(warped, np.arange(CEPSTRA)))
 
 
 def framed(wave: Floats, size: int) -> Floats:

@@ -117,10 +117,10 @@ def excitation_of(codes: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.
     kind = codes // PITCHES
     first, second = (kind == 0) | (kind == 1), (kind == 0) | (kind == 2)
     voiced = np.repeat(np.stack([first & ~np.isnan(hz), second & ~np.isnan(hz)], 1).reshape(-1), 2)
-    known = np.flatnonzero(~np.isnan(hz))
-    if not len(known):
+    frames = np.flatnonzero(~np.isnan(hz))
+    if not len(frames):
         return np.full(4 * len(codes), 100.0), voiced
-    log_f0 = np.interp((np.arange(4 * len(codes)) - 1.5) / 4, known, np.log(hz[known]))
+    log_f0 = np.interp((np.arange(4 * len(codes)) - 1.5) / 4, frames, np.log(hz[frames]))
     kernel = np.hanning(7)[1:-1] / np.hanning(7)[1:-1].sum()
     return np.exp(np.convolve(np.pad(log_f0, 2, mode="edge"), kernel, "valid")), voiced
 

@@ -92,13 +92,13 @@ def styles_of(description: str, where: str = "description") -> list[str]:
     """Style words that a description asks for, in a fixed order."""
     words = re.findall(r"[a-z]+", description.lower())
     styles = sorted({_STYLE_OF[w] for w in words if w in _STYLE_OF}, key=STYLES.index)
-    known = ", ".join(STYLES)
+    names = ", ".join(STYLES)
     if not styles:
         what = "is empty" if not description.strip() else f"{description[:60]!r} holds no word that the voice knows"
         raise DatasetError(
             f"{where}: the description {what}",
             why="pocket-voice was trained on a few words and would ignore all others",
-            fix=f"use some of: {known}; or leave the description out, which means 'plain'",
+            fix=f"use some of: {names}; or leave the description out, which means 'plain'",
         )
     for one, other in (("slow", "fast"), ("low", "high"), ("flat", "lively"), ("clear", "rough")):
         if one in styles and other in styles:
@@ -120,9 +120,9 @@ def lexicon() -> dict[str, str]:
 
 
 def pronounce(word: str) -> list[str]:
-    known = lexicon().get(word)
-    if known:
-        return known.split()
+    phones = lexicon().get(word)
+    if phones:
+        return phones.split()
     if word.endswith("'s") and len(word) > 2:
         return [*pronounce(word[:-2]), "z"]
     return by_letters(word.replace("'", ""))

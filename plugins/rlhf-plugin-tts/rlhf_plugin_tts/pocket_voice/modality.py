@@ -24,7 +24,6 @@ MODALITY_FILE = "modality.json"
 
 
 def weights_path() -> Path:
-    """The folder of the embedded voice."""
     folder = Path(__file__).parent / "weights"
     if not (folder / "model.safetensors").is_file():
         raise ModelError(

@@ -32,8 +32,8 @@ def synthesise(f0: Floats, voiced: npt.NDArray[np.bool_], cepstra: Floats) -> np
 def _pulses(f0: Floats, voiced: npt.NDArray[np.bool_]) -> Floats:
     """Times of the glottal pulses in samples, fractions included."""
     samples = np.arange(len(f0) * HOP)
-    place = (samples - HOP / 2) / HOP
-    phase = np.cumsum(np.interp(place, np.arange(len(f0)), f0) / RATE)
+    frame = (samples - HOP / 2) / HOP
+    phase = np.cumsum(np.interp(frame, np.arange(len(f0)), f0) / RATE)
     turns = np.flatnonzero(np.diff(np.floor(phase)) > 0)
     fraction = (np.ceil(phase[turns]) - phase[turns]) / (phase[turns + 1] - phase[turns])
     times = turns + fraction
@@ -63,10 +63,10 @@ def _responses(log_power: Floats) -> npt.NDArray[np.complexfloating]:
 
 def _add(out: Floats, times: Floats, spectra: npt.NDArray[np.complexfloating], shift: int) -> None:
     """Add every response at its time; the fraction of a sample is a phase."""
-    whole = np.floor(times).astype(int)
-    delay = np.exp(-2j * np.pi * np.outer(times - whole, np.arange(FFT // 2 + 1)) / FFT)
+    starts = np.floor(times).astype(int)
+    delay = np.exp(-2j * np.pi * np.outer(times - starts, np.arange(FFT // 2 + 1)) / FFT)
     parts = np.fft.irfft(spectra * delay)
-    np.add.at(out, whole[:, None] + shift + np.arange(FFT), parts)
+    np.add.at(out, starts[:, None] + shift + np.arange(FFT), parts)
 
 
 def _add_noise(out: Floats, voiced: npt.NDArray[np.bool_], cepstra: Floats) -> None:

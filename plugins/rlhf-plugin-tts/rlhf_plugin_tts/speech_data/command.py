@@ -73,8 +73,8 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     ctx = context_of(registry, seed=options["seed"], reward=chosen)
     if chosen is not None:
         chosen.preflight(ctx)
-    places = (options["model"], *(model_paths(chosen.model_dump()) if chosen is not None else ()))
-    weights = {place: weights_digest(place) for place in places}
+    models = (options["model"], *(model_paths(chosen.model_dump()) if chosen is not None else ()))
+    weights = {model: weights_digest(model) for model in models}
     progress = Progress(output, {**options, "settings": list(options["settings"]), "weights": weights})
     policy, _ = load_sampler(registry, ModelConfig(path=options["model"]))
     if Formatter(policy.tokenizer, "auto").modality is None:
@@ -96,9 +96,9 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
             if unit.name in progress.done:
                 continue
             rows = by_samples(unit, speak, score, options["n"]) if sampled else by_description(unit, speak)
-            kept = [keep_clips(row, folder) for row in rows if is_new(row, seen)]
-            progress.add(unit.name, kept, max(1, len(rows)) - len(kept))
-            click.echo(f"{unit.name}: {len(kept)} pairs", err=True)
+            new_rows = [keep_clips(row, folder) for row in rows if is_new(row, seen)]
+            progress.add(unit.name, new_rows, max(1, len(rows)) - len(new_rows))
+            click.echo(f"{unit.name}: {len(new_rows)} pairs", err=True)
     return {
         "output": str(output),
         "units": len(units),

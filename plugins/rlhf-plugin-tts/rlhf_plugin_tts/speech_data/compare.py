@@ -63,13 +63,13 @@ def measure(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
     said = {which: speak(path, prompts, **how) for which, path in voices.items()}
     samples = [sample for voice in said.values() for sample in voice]
     size = len(samples) // len(said)
-    places = {which: slice(i * size, (i + 1) * size) for i, which in enumerate(said)}
+    slices = {which: slice(i * size, (i + 1) * size) for i, which in enumerate(said)}
     by_reward = score_with(names, options["settings"], options["seed"], samples, options.get("jobs") or 1)
     scores: dict[str, dict[str, list[float | None]]] = {}
     for name, rows in by_reward.items():
         for part in ("", *sorted({p for row in rows for p in row.parts})):
             values = [(row.parts.get(part) if part else row.value) if row.ok else None for row in rows]
-            scores[f"{name}/{part}" if part else name] = {which: values[cut] for which, cut in places.items()}
+            scores[f"{name}/{part}" if part else name] = {which: values[cut] for which, cut in slices.items()}
     table = {name: _summary(by_voice, options["n"], options["seed"]) for name, by_voice in scores.items()}
     return {"voices": voices, "sentences": len(prompts), "samples": options["n"], "table": table, "scores": scores}
 
@@ -135,8 +135,8 @@ def speak(
         raise ModelError(f"'{model}' does not speak", why="its folder has no modality.json")
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     rollouts = sample_completions(policy, prompts, params, n, seed, "auto")
-    asked = [prompt for prompt in prompts for _ in range(n)]
-    return [rollout.sample(prompt) for rollout, prompt in zip(rollouts, asked, strict=True)]
+    repeated = [prompt for prompt in prompts for _ in range(n)]
+    return [rollout.sample(prompt) for rollout, prompt in zip(rollouts, repeated, strict=True)]
 
 
 def _summary(by_voice: Mapping[str, Sequence[float | None]], n: int, seed: int) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def _by_sentence(values: Sequence[float | None], n: int) -> Any:
     import numpy as np
 
     rows = np.array([np.nan if v is None else float(v) for v in values]).reshape(-1, n)
-    held = ~np.isnan(rows)
-    return np.where(held.any(1), np.nansum(rows, 1) / np.maximum(1, held.sum(1)), np.nan)
+    scored = ~np.isnan(rows)
+    return np.where(scored.any(1), np.nansum(rows, 1) / np.maximum(1, scored.sum(1)), np.nan)
 
 
 def interval(rows: Any, seed: int) -> dict[str, float | None]:

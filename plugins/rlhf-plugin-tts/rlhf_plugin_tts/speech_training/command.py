@@ -57,15 +57,15 @@ def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     select(names, (), "", options["seed"])
     jobs = options["jobs"] or os.cpu_count() or 1
     trained = run(run_dir, configuration(options, jobs))
-    asked = {"names": names, "settings": (), "seed": options["seed"], "count": options["count"], "n": 1, "jobs": jobs}
+    shared = {"names": names, "settings": (), "seed": options["seed"], "count": options["count"], "n": 1, "jobs": jobs}
     voices = {"before": options["model"], "description": "", "max_tokens": 480, "temperature": 1.0}
-    result = measure(str(run_dir), {**asked, **voices})
+    result = measure(str(run_dir), {**shared, **voices})
     result["options"] = {k: v for k, v in options.items() if k != "jobs"}
     if trained:  # times of a part alone would be read as those of the whole
         result |= {"minutes": (time.monotonic() - begun) / 60, "processor_seconds": processor_seconds()}
     elif (run_dir / "speech.json").is_file():
-        kept = json.loads((run_dir / "speech.json").read_text())
-        result |= {name: kept[name] for name in ("minutes", "processor_seconds") if name in kept}
+        speech = json.loads((run_dir / "speech.json").read_text())
+        result |= {name: speech[name] for name in ("minutes", "processor_seconds") if name in speech}
     write_json(run_dir / "speech.json", result)
     if as_json:
         emit_json(result)

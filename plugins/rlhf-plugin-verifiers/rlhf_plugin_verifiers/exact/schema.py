@@ -20,7 +20,6 @@ MAX_TRIES = 50
 
 
 def why_unusable(schema: object) -> str | None:
-    """Why a schema cannot be used; None if it can."""
     if find_spec("jsonschema") is None:
         return "verifier 'json_schema' needs jsonschema: pip install 'rlhf-plugin-verifiers[schema]'"
     if not isinstance(schema, dict):
@@ -52,9 +51,9 @@ def unresolved(schema: Any) -> str | None:
                 return str(resource.contents["$ref"])
         return next((bad for sub in resource.subresources() if (bad := search(sub, resolver)) is not None), None)
 
-    whole = Resource.from_contents(schema, default_specification=DRAFT202012)
-    name = whole.id() or ""
-    return search(whole, REGISTRY.with_resource(name, whole).crawl().resolver(base_uri=name))
+    document = Resource.from_contents(schema, default_specification=DRAFT202012)
+    name = document.id() or ""
+    return search(document, REGISTRY.with_resource(name, document).crawl().resolver(base_uri=name))
 
 
 def closed_validator(schema: Any) -> Any:
@@ -94,12 +93,12 @@ def read_json(text: str, *, strict: bool) -> tuple[bool, Any]:
 def _embedded(text: str) -> tuple[bool, Any]:
     longest: tuple[int, bool, Any] = (0, False, None)
     end = 0
-    for place in [m.start() for m in re.finditer(r"[{\[]", text)][:MAX_TRIES]:
-        if place < end:
+    for start in [m.start() for m in re.finditer(r"[{\[]", text)][:MAX_TRIES]:
+        if start < end:
             continue
         try:
-            value, end = json.JSONDecoder().raw_decode(text, place)
+            value, end = json.JSONDecoder().raw_decode(text, start)
         except (ValueError, RecursionError):
             continue
-        longest = max(longest, (end - place, True, value), key=lambda candidate: candidate[0])
+        longest = max(longest, (end - start, True, value), key=lambda candidate: candidate[0])
     return longest[1:]

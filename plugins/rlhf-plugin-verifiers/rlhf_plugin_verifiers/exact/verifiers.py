@@ -50,7 +50,7 @@ def _last_stated(completion: str) -> str:
 
 def choice_verifier(config: ChoiceConfig) -> GradedVerifier:
     def compare(completion: str, prompt: Prompt) -> Comparison:
-        only = _whole_letter(completion)
+        only = _only_letter(completion)
         letter = only if config.mode == "strict" else chosen_letter(completion)
         return Comparison(
             only is not None, letter is not None and letter == option_letter(str(prompt.answer)), f"picked {letter}"
@@ -59,7 +59,7 @@ def choice_verifier(config: ChoiceConfig) -> GradedVerifier:
     return GradedVerifier(config, compare)
 
 
-def _whole_letter(completion: str) -> str | None:
+def _only_letter(completion: str) -> str | None:
     """The letter that a completion consists of, boxed or not."""
     boxed = boxes(completion)
     if not boxed:

@@ -59,11 +59,8 @@ def check_task(config: GymDataConfig) -> None:
 
 
 class GymSource:
-    """See :class:`GymDataConfig`. A row carries what the verifier needs to generate the problem again.
-
-    Some tasks (``acre``, ``ransom_note``, ...) depend on Python's hash seed, which differs between processes: the row
-    therefore carries the problem as JSON too. To resume a run on such a task, set PYTHONHASHSEED.
-    """
+    """See :class:`GymDataConfig`. A row carries the problem as JSON too, since some tasks (``acre``, ``ransom_note``,
+    ...) depend on Python's hash seed; to resume a run on one, set PYTHONHASHSEED."""
 
     def __init__(self, config: GymDataConfig) -> None:
         self.config = config

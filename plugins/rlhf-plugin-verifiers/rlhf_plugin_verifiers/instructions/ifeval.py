@@ -1,8 +1,5 @@
-"""The 25 instruction types of IFEval (Zhou et al. 2023, arXiv:2311.07911), as plain functions of a response.
-
-Arguments have the names of the data set's ``kwargs``. Where Google's checker draws at random what a row leaves out,
-the row is refused instead; keywords are taken literally, not as patterns.
-"""
+"""The 25 instruction types of IFEval (arXiv:2311.07911) as functions of a response and the data set's ``kwargs``. What
+a row leaves out is refused, not drawn at random; keywords are taken literally, not as patterns."""
 
 from __future__ import annotations
 

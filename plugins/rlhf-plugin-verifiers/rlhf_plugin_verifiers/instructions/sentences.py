@@ -1,8 +1,5 @@
-"""Sentences and word tokens, without downloaded models.
-
-The references split with NLTK's Punkt (Kiss and Strunk 2006, doi:10.1162/coli.2006.32.4.485) and its Treebank
-tokenizer; this follows the published algorithm with a short list of abbreviations in place of the trained one.
-"""
+"""Sentences and word tokens by NLTK's Punkt (Kiss and Strunk 2006, doi:10.1162/coli.2006.32.4.485) and Treebank
+algorithms, with a short list of abbreviations in place of the trained one."""
 
 from __future__ import annotations
 
@@ -44,10 +41,10 @@ def sentences(text: str) -> list[str]:
     pieces: list[str] = []
     start = 0
     for end in _candidates(text):
-        if end.place <= start or end.goes_on or not _ends(end.token, end.after, end.following):
+        if end.position <= start or end.goes_on or not _ends(end.token, end.after, end.following):
             continue
-        pieces.append(text[start : end.place])
-        start = end.next_start if end.following else end.place
+        pieces.append(text[start : end.position])
+        start = end.next_start if end.following else end.position
     pieces.append(text[start:])
     return [s for s in (p.strip() for p in _realign(pieces)) if s]
 
@@ -55,7 +52,7 @@ def sentences(text: str) -> list[str]:
 class _End(NamedTuple):
     """Where a sentence may end."""
 
-    place: int
+    position: int
     token: str
     """From the last white space up to the mark."""
     after: str | None

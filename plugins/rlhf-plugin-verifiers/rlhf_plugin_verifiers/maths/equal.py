@@ -1,8 +1,5 @@
-"""Whether two answers are the same, by text, as numbers, and by math-verify.
-
-math-verify's own time limit rests on SIGALRM and turns a late answer into a wrong one, so it is off: these functions
-run in a worker that is killed at its deadline, and the score's status says so.
-"""
+"""Whether two answers are the same, by text, as numbers, and by math-verify, whose own time limit (SIGALRM, a late
+answer is wrong) is off: these functions run in a worker that is killed at its deadline."""
 
 from __future__ import annotations
 

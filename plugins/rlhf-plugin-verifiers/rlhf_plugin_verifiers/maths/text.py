@@ -89,9 +89,9 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
     r"""``(start, end, content)`` of every closed ``\boxed{...}``, ``\fbox{...}`` or ``\boxed 5``; nested ones only
     once."""
     closed_boxes: list[tuple[int, int, str]] = []
-    place = unclosed = 0
+    end_of_last = unclosed = 0
     for match in re.finditer(r"\\(?:boxed|fbox)\s*(\{)?", text):
-        if match.start() < place:
+        if match.start() < end_of_last:
             continue
         end = _closing(text, match.end()) if match[1] else _word_end(text, match.end())
         if end is None:
@@ -101,7 +101,7 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
             continue
         content = text[match.end() : end]
         closed_boxes.append((match.start(), end + bool(match[1]), content.strip()))
-        place = end
+        end_of_last = end
     return closed_boxes
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_plugin_agents.suites.generated.world import ATTRIBUTES, RELATIONS, THINGS, Thing, World
+from rlhf_plugin_agents.suites.generated.world import ATTRIBUTES, PARTS, RELATIONS, Entity, World
 
 Row = dict[str, Any]
 SAY_SO = "If that can be read in two ways, say so."
@@ -34,9 +34,10 @@ def tool_use(world: World, rng: random.Random) -> Row:
     """One call: a fact, a sum, or a line of a file."""
     kind = rng.choice(("fact", "fact", "sum", "file"))
     if kind == "fact":
-        thing, attribute = _fact(world, rng)
-        value = thing.values[attribute]
-        return _row(ATTRIBUTES[thing.kind][attribute].format(thing.name), [_look_up(thing.name)], value, str(value + 1))
+        entity, attribute = _fact(world, rng)
+        value = entity.values[attribute]
+        question = ATTRIBUTES[entity.kind][attribute].format(entity.name)
+        return _row(question, [_look_up(entity.name)], value, str(value + 1))
     if kind == "sum":
         a, b, c = rng.randint(110, 990), rng.randint(12, 99), rng.randint(1000, 9999)
         value = a * b - c
@@ -59,9 +60,9 @@ def multi_step(world: World, rng: random.Random) -> Row:
     path, stock = _stock(world, rng)
     part = rng.choice(list(stock))
     count, price = stock[part]
-    asked = f"What are all pieces of the part '{part}' in the file {path} worth together, in euros?"
-    found = {"evidence": [str(count), str(price), str(count * price)]}
-    return _row(asked, [_read(path), _compute(f"{count} * {price}")], count * price, str(count + price), **found)
+    question = f"What are all pieces of the part '{part}' in the file {path} worth together, in euros?"
+    judging = {"evidence": [str(count), str(price), str(count * price)]}
+    return _row(question, [_read(path), _compute(f"{count} * {price}")], count * price, str(count + price), **judging)
 
 
 def long_horizon(world: World, rng: random.Random) -> Row:
@@ -81,20 +82,20 @@ def failure_recovery(world: World, rng: random.Random) -> Row:
         path, stock = _stock(world, rng)
         missing = path.replace("stock_", "returns_")
         part = rng.choice(list(stock))
-        asked = f"How many pieces of the part '{part}' does the file {missing} list?"
+        question = f"How many pieces of the part '{part}' does the file {missing} list?"
         trap = str(stock[part][0])
-        return _graceful(asked, _read(missing), missing, trap)
-    thing, attribute = _fact(world, rng)
-    name = _similar(thing.name, world, rng)
-    trap = str(thing.values[attribute])
-    return _graceful(ATTRIBUTES[thing.kind][attribute].format(name), _look_up(name), name, trap)
+        return _graceful(question, _read(missing), missing, trap)
+    entity, attribute = _fact(world, rng)
+    name = _similar(entity.name, world, rng)
+    trap = str(entity.values[attribute])
+    return _graceful(ATTRIBUTES[entity.kind][attribute].format(name), _look_up(name), name, trap)
 
 
 def conflicting(world: World, rng: random.Random) -> Row:
     """Sources that disagree, and a rule that says which one counts."""
     town = rng.choice(world.of("town"))
     old, new = town.values["inhabitants"], town.values["inhabitants"] + rng.randint(101, 999)
-    asked = f"How many inhabitants has {town.name}?"
+    question = f"How many inhabitants has {town.name}?"
     match rng.choice(("newest", "most", "file")):
         case "newest":
             years = sorted(rng.sample(range(1990, 2025), 2))
@@ -113,7 +114,7 @@ def conflicting(world: World, rng: random.Random) -> Row:
             world.files["register.csv"] = f"town,inhabitants\n{town.name},{new}\n"
             rule = "Where the encyclopedia and the file register.csv disagree, the file counts."
             calls = [_look_up(town.name), _read("register.csv")]
-    return _row(f"{asked} {rule}", calls, new, str(old), evidence=[str(new), str(old)])
+    return _row(f"{question} {rule}", calls, new, str(old), evidence=[str(new), str(old)])
 
 
 def ambiguous(world: World, rng: random.Random) -> Row:
@@ -125,7 +126,7 @@ def ambiguous(world: World, rng: random.Random) -> Row:
         del world.documents[town.name]
         for region, value in zip(regions, values):
             world.documents[f"{town.name} ({region})"] = f"{town.name} in {region} has {value} inhabitants."
-        asked, name, labels = f"How many inhabitants has {town.name}?", town.name, regions
+        question, name, labels = f"How many inhabitants has {town.name}?", town.name, regions
     else:
         bridge = rng.choice(world.of("bridge"))
         begun = bridge.values["finished"] - rng.randint(2, 9)
@@ -134,11 +135,11 @@ def ambiguous(world: World, rng: random.Random) -> Row:
             f"Work on {bridge.name} was begun in {begun} and completed in {values[1]}. It is {bridge.values['length']} "
             "metres long."
         )
-        asked, name, labels = f"What is the year of {bridge.name}?", bridge.name, ["begun", "completed"]
+        question, name, labels = f"What is the year of {bridge.name}?", bridge.name, ["begun", "completed"]
     readings = [{"label": label, "value": str(value)} for label, value in zip(labels, values)]
     both = "It depends: " + ", ".join(f"{r['label']}: {r['value']}" for r in readings) + "."
-    found = {"scorer": "clarifies", "readings": readings, "evidence": [r["value"] for r in readings]}
-    return _row(f"{asked} {SAY_SO}", [_look_up(name)], both, str(values[0]), **found)
+    judging = {"scorer": "clarifies", "readings": readings, "evidence": [r["value"] for r in readings]}
+    return _row(f"{question} {SAY_SO}", [_look_up(name)], both, str(values[0]), **judging)
 
 
 CATEGORIES: Mapping[str, Callable[[World, random.Random], Row]] = {
@@ -153,14 +154,14 @@ CATEGORIES: Mapping[str, Callable[[World, random.Random], Row]] = {
 
 
 def walk(world: World, rng: random.Random, calls: int) -> Row:
-    """From thing to thing, none twice, to a number of the last one."""
-    path: list[Thing] = []
+    """From entity to entity, none twice, to a number of the last one."""
+    path: list[Entity] = []
     words: list[str] = []
     while len(path) < calls:
-        path, words = [rng.choice(list(world.things.values()))], []
+        path, words = [rng.choice(list(world.entities.values()))], []
         while len(path) < calls:
             last = path[-1]
-            ways = [(r, world.things[to]) for r, to in last.leads.items() if world.things[to] not in path]
+            ways = [(r, world.entities[to]) for r, to in last.leads.items() if world.entities[to] not in path]
             if not ways:
                 break
             relation, following = rng.choice(ways)
@@ -168,11 +169,11 @@ def walk(world: World, rng: random.Random, calls: int) -> Row:
             path.append(following)
     attribute = rng.choice(list(path[-1].values))
     kind = {"person": "this person", "town": "this town", "company": "this company", "bridge": "this bridge"}
-    asked = ATTRIBUTES[path[-1].kind][attribute].format(kind[path[-1].kind])
-    prompt = f"Begin with {path[0].name}. Take {', then '.join(words)}. {asked}"
+    question = ATTRIBUTES[path[-1].kind][attribute].format(kind[path[-1].kind])
+    prompt = f"Begin with {path[0].name}. Take {', then '.join(words)}. {question}"
     value = path[-1].values[attribute]
-    found = [thing.name for thing in path[1:]] + [str(value)]
-    return _row(prompt, [_look_up(t.name) for t in path], value, str(value + 1), evidence=found)
+    judging = [entity.name for entity in path[1:]] + [str(value)]
+    return _row(prompt, [_look_up(t.name) for t in path], value, str(value + 1), evidence=judging)
 
 
 def total(world: World, rng: random.Random, count: int) -> Row:
@@ -181,36 +182,36 @@ def total(world: World, rng: random.Random, count: int) -> Row:
     values = [t.values["inhabitants"] for t in towns]
     names = ", ".join(t.name for t in towns[:-1]) + f" and {towns[-1].name}"
     if count == 2:
-        asked, expression = (
+        question, expression = (
             f"How many inhabitants more than {towns[1].name} has {towns[0].name}?",
             "{} - {}".format(*values),
         )
         value = values[0] - values[1]
     else:
-        asked, expression = f"How many inhabitants have {names} together?", " + ".join(map(str, values))
+        question, expression = f"How many inhabitants have {names} together?", " + ".join(map(str, values))
         value = sum(values)
-    found = {"evidence": [*map(str, values), str(value)]}
-    return _row(asked, [*(_look_up(t.name) for t in towns), _compute(expression)], value, str(value + 7), **found)
+    judging = {"evidence": [*map(str, values), str(value)]}
+    return _row(question, [*(_look_up(t.name) for t in towns), _compute(expression)], value, str(value + 7), **judging)
 
 
-def _fact(world: World, rng: random.Random) -> tuple[Thing, str]:
-    thing = rng.choice(list(world.things.values()))
-    return thing, rng.choice(list(thing.values))
+def _fact(world: World, rng: random.Random) -> tuple[Entity, str]:
+    entity = rng.choice(list(world.entities.values()))
+    return entity, rng.choice(list(entity.values))
 
 
 def _stock(world: World, rng: random.Random) -> tuple[str, dict[str, tuple[int, int]]]:
     """A file of parts with count and price, put into the world."""
     company = rng.choice(world.of("company")).name.lower().replace(" ", "_")
-    stock = {part: (rng.randint(12, 480), rng.randint(2, 59)) for part in rng.sample(THINGS, 5)}
+    stock = {part: (rng.randint(12, 480), rng.randint(2, 59)) for part in rng.sample(PARTS, 5)}
     lines = [f"{part},{count},{price}" for part, (count, price) in stock.items()]
     path = f"stock_{company}.csv"
     world.files[path] = "\n".join(["part,count,unit_price_eur", *lines]) + "\n"
     return path, stock
 
 
-def _graceful(asked: str, call: Any, name: str, trap: str) -> Row:
+def _graceful(question: str, call: Any, name: str, trap: str) -> Row:
     answer = NOTHING.format(name)
-    return _row(asked, [call], answer, f"It is {trap}.", scorer="binary_graceful", traps=[trap], evidence=[])
+    return _row(question, [call], answer, f"It is {trap}.", scorer="binary_graceful", traps=[trap], evidence=[])
 
 
 def _similar(name: str, world: World, rng: random.Random) -> str:
@@ -219,5 +220,5 @@ def _similar(name: str, world: World, rng: random.Random) -> str:
         first, _, rest = name.partition(" ")
         letter = rng.choice("BDFGKLMNPRST")
         made = f"{first} {letter}{rest[1:]}" if rest and rest != "Bridge" else f"{letter}{first[1:]} {rest}".strip()
-        if made not in world.things:
+        if made not in world.entities:
             return made

@@ -65,7 +65,7 @@ def _task(
     world = World(rng)
     row = CATEGORIES[category](world, rng)
     if asks and "readings" in row:
-        row = to_be_asked(row, random.Random(f"{seed}/{name}/meant"))
+        row = ambiguous_row(row, random.Random(f"{seed}/{name}/meant"))
     own_faults = replace(faults, seed=f"{faults.seed}/{seed}/{name}") if category == "flaky" else None
     calls = row["calls"] if own_faults is None else with_retries(row["calls"], own_faults)
     results = 1 if category in ONE_RESULT else 3
@@ -77,7 +77,7 @@ def _task(
         faulty = FaultyCalls(own_faults)
         return Room(box.around(faulty.wrap), state=faulty)
 
-    told = json.dumps([world.documents, world.files], sort_keys=True)
+    readable = json.dumps([world.documents, world.files], sort_keys=True)
     return AgentTask(
         name,
         category,
@@ -89,7 +89,7 @@ def _task(
             "wrong": Script(calls, row["wrong"][0]),
         },
         level=len(row["calls"]),
-        judged_by=[row, hashlib.sha256(told.encode()).hexdigest()[:16]],
+        judged_by=[row, hashlib.sha256(readable.encode()).hexdigest()[:16]],
     )
 
 
@@ -97,17 +97,17 @@ class Meant:
     """A user who means one reading of an ambiguous question, and says so when asked."""
 
     def __init__(self, label: str) -> None:
-        self.label, self.asked = label, False
+        self.label, self.was_asked = label, False
 
     def __call__(self, text: str) -> str | None:
         """The reading, once; None to anything else, which ends the conversation."""
-        if self.asked or "?" not in text:
+        if self.was_asked or "?" not in text:
             return None
-        self.asked = True
+        self.was_asked = True
         return f"I mean this one: {self.label}."
 
 
-def to_be_asked(row: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+def ambiguous_row(row: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
     """An ambiguous question of which one reading is meant; which one, the question does not tell."""
     meant, other = rng.sample(row["readings"], 2)
     labels = " or ".join(reading["label"] for reading in row["readings"])
@@ -138,7 +138,7 @@ def judged(row: Mapping[str, Any], trajectory: AgentTrajectory, room: Room) -> V
     answer = trajectory.answer
     if isinstance(room.respond, Meant):
         answer = final_answer(answer)  # a conversation ends with a whole turn
-        if not room.respond.asked:
+        if not room.respond.was_asked:
             return Verdict(0.0, False, detail="the user was not asked which reading is meant")
     value = SCORERS[row["scorer"]](answer, row)
     made = [c.name for c in trajectory.calls]

@@ -28,7 +28,7 @@ FIRST = (
     "Olga",
 )
 TRADES = ("Boats", "Clocks", "Glass", "Pumps", "Rope", "Slate", "Tiles", "Turbines")
-THINGS = ("bearing", "belt", "gauge", "hinge", "pulley", "rivet", "seal", "valve")
+PARTS = ("bearing", "belt", "gauge", "hinge", "pulley", "rivet", "seal", "valve")
 RELATIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "company": {
         "founder": ("person", "its founder"),
@@ -68,7 +68,7 @@ TOWNS = [stem + end for stem in STEMS for end in TOWN_ENDS]
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class Entity:
     name: str
     kind: str
     values: dict[str, int] = field(default_factory=dict[str, int])
@@ -81,22 +81,22 @@ class Thing:
 
 
 class World:
-    """All things of a task; ``rng`` decides everything."""
+    """All entities of a task; ``rng`` decides everything."""
 
     def __init__(self, rng: random.Random) -> None:
         names = {kind: _names(kind, count, rng) for kind, count in COUNTS.items()}
-        self.things: dict[str, Thing] = {}
+        self.entities: dict[str, Entity] = {}
         for kind, its_names in names.items():
             for name in its_names:
-                thing = Thing(name, kind, _values(kind, rng))
+                entity = Entity(name, kind, _values(kind, rng))
                 for relation, (to, _) in RELATIONS[kind].items():
-                    thing.leads[relation] = rng.choice([n for n in names[to] if n != name])
-                self.things[name] = thing
-        self.documents = {name: thing.text for name, thing in self.things.items()}
+                    entity.leads[relation] = rng.choice([n for n in names[to] if n != name])
+                self.entities[name] = entity
+        self.documents = {name: entity.text for name, entity in self.entities.items()}
         self.files: dict[str, str] = {}
 
-    def of(self, kind: str) -> list[Thing]:
-        return [t for t in self.things.values() if t.kind == kind]
+    def of(self, kind: str) -> list[Entity]:
+        return [t for t in self.entities.values() if t.kind == kind]
 
 
 def _names(kind: str, count: int, rng: random.Random) -> list[str]:

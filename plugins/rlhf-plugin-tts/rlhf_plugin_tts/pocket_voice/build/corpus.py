@@ -52,7 +52,6 @@ def speak(text: str, stretch: float, folder: Path) -> tuple[np.ndarray, list[tup
 
 
 def main() -> int:
-    """Write ``lexicon.txt.gz`` and ``corpus.npz``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=Path, nargs="+", required=True)
     parser.add_argument("--words", type=Path, required=True, help="a CMU pronouncing dictionary")
