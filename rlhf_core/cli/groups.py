@@ -12,6 +12,7 @@ import ast
 import importlib
 import importlib.util
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,11 @@ def source_of(module: str) -> Path:
     """The file of a module, found without executing its package."""
     top, *below = module.split(".")
     spec = importlib.util.find_spec(top)
-    folders = [Path(p) for p in (spec.submodule_search_locations if spec else None) or ()]
-    if spec and spec.origin and not below:
-        return Path(spec.origin)
-    for folder in folders:
-        for path in (folder.joinpath(*below).with_suffix(".py"), folder.joinpath(*below, "__init__.py")):
-            if path.is_file():
-                return path
-    raise FileNotFoundError(module)
+    for name in below:
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations) if spec else None
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(module)
+    return Path(spec.origin)
 
 
 GROUP = "rlhf.command"

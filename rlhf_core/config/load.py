@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ def resolve_labelled(
     """
     user: dict[str, Any] = {}
     for path in files:
-        user = merge_settings(user, label(numbers(read_yaml(path)), f"config {path}"))
+        user = merge_settings(user, label(read_yaml(path), f"config {path}"))
     for key, value in (sugar or {}).items():
         user = merge_settings(user, {key: label(value, OPTION_OF_KEY.get(key, f"--{key}"))})
     user = merge_settings(user, label(parse_settings(settings), "--set"))
@@ -102,7 +103,9 @@ def dataset_sugar(name: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping; YAML's own loaders silently take the last."""
+    """Refuses a key that stands twice in one mapping, of which YAML's own loaders silently take the last; ``1e-5``, in
+    YAML 1.1 a text, is a number.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -111,6 +114,11 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' is given twice", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?([0-9]+\.?|[0-9]*\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -136,27 +144,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
         if not sep or not key.strip():
             raise ConfigError(f"--set '{item}' is not of the form a.b=value", fix="for example --set trainer.steps=20")
         try:
-            value: Any = yaml.safe_load(text) if text else None
+            value: Any = yaml.load(text, Loader=_Loader) if text else None
         except yaml.YAMLError as error:
             raise ConfigError(f"--set '{item}': the value is not valid YAML", why=str(error)) from error
-        if isinstance(value, str) and _is_float(value):
-            value = float(value)  # YAML 1.1 reads 1e-5 as text
         out = merge_settings(out, nested(key.strip(), value))
     return out
-
-
-def numbers(value: Any) -> Any:
-    """Give ``1e-5`` in YAML its number."""
-    if isinstance(value, dict):
-        return {k: numbers(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [numbers(v) for v in value]
-    return float(value) if isinstance(value, str) and value[:1].isdigit() and _is_float(value) else value
-
-
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "e" in text.lower() and text.lower() not in {"inf", "nan"}

@@ -96,8 +96,8 @@ def score(
 
     from rlhf_core.cli.common import open_registry, quiet_libraries
     from rlhf_core.cli.scoring import score_completions
+    from rlhf_core.python_api.config import registered, rows_of
     from rlhf_core.python_api.launching import unchanged_process
-    from rlhf_core.python_api.object_registry import registered, rows_of
 
     with tempfile.TemporaryDirectory() as folder, unchanged_process():
         file = str(samples)
@@ -117,7 +117,7 @@ def score(
 def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:
     from rlhf_core.cli.scoring import chosen_reward
     from rlhf_core.models.paths import model_place
-    from rlhf_core.python_api.objects import config_of
+    from rlhf_core.python_api.config import config_of
 
     folder = reward.model_path if isinstance(reward, Run) else Path(model_place(str(reward))).expanduser()
     if isinstance(reward, str | Path) and not folder.is_dir():

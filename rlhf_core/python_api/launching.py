@@ -91,7 +91,7 @@ def resume(
     """Go on with a run; see :meth:`~rlhf_core.python_api.run.Run.resume`."""
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
-    from rlhf_core.python_api.object_registry import read_once, registered
+    from rlhf_core.python_api.config import read_once, registered
     from rlhf_core.runs.launch.run import planned_resume
 
     if unknown := set(objects) - set(SLOTS):

@@ -10,26 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rlhf_core.plugins.contracts import UNORDERED
-from rlhf_core.python_api.config import PythonDatasetConfig, PythonLossConfig, PythonObjectConfig, PythonRewardConfig
-from rlhf_core.python_api.object_registry import Row, describe, digest_of, find_object, splits_of
+from rlhf_core.python_api.config import PythonDatasetConfig, PythonLossConfig, PythonRewardConfig, Row, splits_of
 from rlhf_core.types.batches import LossOutput
-from rlhf_core.types.errors import ConfigError
 from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
-
-
-def config_of(slot: str, value: Any) -> PythonObjectConfig:
-    """What a plan says of an object."""
-    classes = {"reward": PythonRewardConfig, "loss": PythonLossConfig, "dataset": PythonDatasetConfig}
-    if slot != "dataset" and not callable(value) and not hasattr(value, "score"):
-        raise ConfigError(f"{slot} is a {type(value).__name__}", fix=f"pass a name, a Config, or a function as {slot}")
-    return classes[slot](description=describe(slot, value), digest=digest_of(slot, value))
 
 
 class PythonReward:
     """A function from samples to numbers as a reward."""
 
     def __init__(self, config: PythonRewardConfig) -> None:
-        reward = find_object(config.slot, config.description, config.digest)
+        reward = config.find()
         self.function: Callable[[Sequence[Sample]], Any] = getattr(reward, "score", reward)
 
     def score(self, samples: Sequence[Sample]) -> Any:
@@ -59,7 +49,7 @@ class PythonLoss:
     """A function from a batch to an unreduced loss."""
 
     def __init__(self, config: PythonLossConfig) -> None:
-        self.function: Callable[[Any], Any] = find_object(config.slot, config.description, config.digest)
+        self.function: Callable[[Any], Any] = config.find()
 
     def __call__(self, batch: Any) -> LossOutput:
         """The loss, as the core takes it: a tensor ``[B, T]`` or ``[B]``, or a LossOutput."""
@@ -71,7 +61,7 @@ class PythonDataset:
     """Rows in memory."""
 
     def __init__(self, config: PythonDatasetConfig) -> None:
-        self.splits = splits_of(find_object(config.slot, config.description, config.digest))
+        self.splits = splits_of(config.find())
 
     def rows(self, split: str) -> Sequence[Row]:
         """Rows of ``train`` or ``heldout``."""

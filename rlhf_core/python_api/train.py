@@ -61,9 +61,8 @@ def train(
     """
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
+    from rlhf_core.python_api.config import config_of, read_once, registered
     from rlhf_core.python_api.launching import unchanged_process
-    from rlhf_core.python_api.object_registry import read_once, registered
-    from rlhf_core.python_api.objects import config_of
     from rlhf_core.runs.launch.run import plan_run
 
     values = {"reward": reward, "loss": loss, "dataset": dataset}

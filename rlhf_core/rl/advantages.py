@@ -27,8 +27,7 @@ from rlhf_core.training.rollout_batch import Floats, RolloutBatch, TrainingSampl
 from rlhf_core.types.rollouts import Advantages, FinishReason, Rollout, Score, TokenValues
 
 
-@dataclass(frozen=True)
-class ForwardResults:
+class ForwardResults(NamedTuple):
     """What forwards without gradient give for this rank's completions, before any update."""
 
     references: Sequence[Floats] | None
@@ -47,8 +46,7 @@ class RankRollouts(NamedTuple):
     kl: tuple[float, float]
 
 
-@dataclass(frozen=True)
-class ScoredRollouts:
+class ScoredRollouts(NamedTuple):
     """Scores of all ranks' completions, penalties subtracted; the completions themselves are on rank 0 alone."""
 
     scores: Sequence[Score]
@@ -69,8 +67,7 @@ class ScoredRollouts:
         return [v for one in self.ranks for v in one.values or ()]
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Advantages, and what rank 0 counts and measures over the completions of all ranks."""
 
     advantages: Advantages
@@ -170,7 +167,7 @@ def divided(
     for start, end in pairwise(ends):
         returns = None if every.returns is None else list(every.returns[start:end])
         own = Advantages(list(every.values[start:end]), dict(every.metrics), returns)
-        parts.append((replace(estimate, advantages=own), state))
+        parts.append((estimate._replace(advantages=own), state))
     return parts
 
 

@@ -198,35 +198,30 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
         return self.rollouts.ahead(self.updates_per_step)
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the pieces against each other before anything is loaded."""
-        check_online(self, ctx)
-
-
-def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
-    """Refuse combinations that cannot learn or would learn the wrong thing."""
-    run = ctx.config
-    for slot in ("loss", "advantage", "reward"):
-        if getattr(run, slot) is None:
+        """Refuse combinations that cannot learn or would learn the wrong thing, before anything is loaded."""
+        run = ctx.config
+        for slot in ("loss", "advantage", "reward"):
+            if getattr(run, slot) is None:
+                raise ConfigError(
+                    f"algorithm '{self.name}' needs a {slot}",
+                    fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}",
+                )
+        check_groups(self, ctx)
+        warn_of_kl(self)
+        self.micro_batches(ctx.world_size)
+        if self.target_kl is not None and self.updates_per_step == 1:
             raise ConfigError(
-                f"algorithm '{config.name}' needs a {slot}",
-                fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}",
+                f"target_kl {self.target_kl} would have no effect: each rollout batch makes one update",
+                fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out",
             )
-    check_groups(config, ctx)
-    warn_of_kl(config)
-    config.micro_batches(ctx.world_size)
-    if config.target_kl is not None and config.updates_per_step == 1:
-        raise ConfigError(
-            f"target_kl {config.target_kl} would have no effect: each rollout batch makes one update",
-            fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out",
-        )
-    if run.dataset.curriculum is not None:
-        from rlhf_core.data.curriculum import read_values
+        if run.dataset.curriculum is not None:
+            from rlhf_core.data.curriculum import read_values
 
-        read_values(run.dataset.curriculum)
-    config.check_precision(ctx)
-    check_sampling(config)
-    config.check_rollouts(ctx)
-    check_update_shares(config, ctx.world_size)
+            read_values(run.dataset.curriculum)
+        self.check_precision(ctx)
+        check_sampling(self)
+        self.check_rollouts(ctx)
+        check_update_shares(self, ctx.world_size)
 
 
 def check_groups(config: OnlineTrainerConfig, ctx: BuildContext) -> None:

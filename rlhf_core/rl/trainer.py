@@ -148,7 +148,7 @@ class RolloutTrainer:
         config, parts = self.config, self.parts
         gold_samples = config.gold_samples if (final or self.always_gold) and self.inputs.has_gold else 0
         count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
-        if not parts.evaluator.has_work(count):
+        if not (count and parts.evaluator.groups) and not parts.evaluator.has_benchmarks:
             return None
         parts.source.sync_policy(parts.learner.version)
         return parts.evaluator.evaluate(step, parts.learner.version, count, self.eval_metrics)

@@ -15,7 +15,6 @@ from rlhf_core.data.atomic import whole_folder
 from rlhf_core.data.manifest import MANIFEST, find_damage
 from rlhf_core.distributed.alone import alone
 from rlhf_core.distributed.group import RankZero
-from rlhf_core.distributed.rank_states import for_ranks
 from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.random_state import rng_state, set_rng_state
 from rlhf_core.plugins import hooks as hk
@@ -23,7 +22,7 @@ from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import RunDirError
-from rlhf_core.types.tree import SHARDED, load_tree, save_tree
+from rlhf_core.types.tree import SHARDED, load_tree, same, save_tree
 
 if TYPE_CHECKING:
     import torch
@@ -236,6 +235,43 @@ class CheckpointManager(CheckpointStore):
         with alone(self.strategy, "writing the final model"), place as folder:
             use_whole_weights(self.strategy, model, _writing(write, folder))
         self.strategy.barrier("rank 0 writing the final model")
+
+
+OWN = ("rng", "hook_errors")
+"""What may differ from rank to rank and means the same on any: nothing that is drawn from global generators decides
+what a run samples or learns, whose seeds come from steps and prompts."""
+
+DIVIDED = ("scheduler",)
+"""What the trainer divides anew: rollouts that were sampled ahead."""
+
+
+def for_ranks(ranks: Sequence[Mapping[str, Any]], world_size: int) -> list[Mapping[str, Any]]:
+    """The states of so many ranks; those that there are if there are as many."""
+    if len(ranks) == world_size:
+        return list(ranks)
+    first = ranks[0]
+    shared = [key for key in first if key not in OWN + DIVIDED]
+    differing = [
+        f"{key}/{part}" if part else key
+        for key in shared
+        for part in _parts(first[key])
+        if any(not same(_part(first[key], part), _part(rank[key], part)) for rank in ranks)
+    ]
+    if differing:
+        raise RunDirError(
+            f"{len(ranks)} processes kept different states of {', '.join(differing)}, which {world_size} cannot share",
+            why="what a component counted or sampled belongs to one process",
+            fix=f"--nproc {len(ranks)}, or a launcher with {len(ranks)} processes in all",
+        )
+    return [first] * world_size
+
+
+def _parts(state: Any) -> list[str]:
+    return list(map(str, state)) if isinstance(state, Mapping) and state else [""]
+
+
+def _part(state: Any, name: str) -> Any:
+    return state.get(name) if name and isinstance(state, Mapping) else state
 
 
 def _holds_tensors(tree: Any) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.data.atomic import write_json
 from rlhf_core.data.held_out import FILE, trained_on
@@ -57,8 +56,7 @@ class RowRecorder:
             write_json(self.run / FILE, self.rows)
 
 
-@dataclass(frozen=True)
-class BuiltComponent:
+class BuiltComponent(NamedTuple):
     """One built component.
 
     Example:

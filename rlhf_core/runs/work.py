@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 log = logging.getLogger("rlhf")
 Progress = Callable[[int, int | None, Mapping[str, float]], None]
@@ -23,15 +23,10 @@ Example:
 @contextmanager
 def null_progress(name: str, total: int | None) -> Generator[Advance, None, None]:
     """Work that nobody watches."""
-
-    def advance(count: int) -> None:
-        """Nothing is shown."""
-
-    yield advance
+    yield lambda count: None
 
 
-@dataclass(frozen=True)
-class Display:
+class Display(NamedTuple):
     """Where a run shows itself; by default its lines are logged, and nothing else is shown."""
 
     say: Callable[[str], None] = log.info

@@ -106,10 +106,6 @@ class PolicyEvaluator:
     session: RunSession
     has_benchmarks: bool
 
-    def has_work(self, count: int) -> bool:
-        """Whether an evaluation on ``count`` prompts measures anything."""
-        return bool(count and self.groups) or self.has_benchmarks
-
     def evaluate(
         self,
         step: int,

@@ -53,6 +53,14 @@ def foreign(value: Any) -> str | None:
     return type(value).__name__
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees are equal, bit for bit."""
+    tensors: list[dict[str, torch.Tensor]] = [{}, {}]
+    if _encode(one, tensors[0]) != _encode(other, tensors[1]):
+        return False
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(*(found.values() for found in tensors)))
+
+
 def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value

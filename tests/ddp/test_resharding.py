@@ -18,10 +18,9 @@ from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from rlhf_core.distributed.rank_states import for_ranks
 from rlhf_core.distributed.whole_weights import read_stored, take_out, write_sharded
 from rlhf_core.rl.buffered_source import reshard_batch
-from rlhf_core.runs.checkpoint import CheckpointStore
+from rlhf_core.runs.checkpoint import CheckpointStore, for_ranks
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.types.errors import RunDirError
 from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, Score

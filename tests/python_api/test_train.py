@@ -21,7 +21,7 @@ import rlhf_core
 from rlhf_core.config import ConfigError, PluginError
 from rlhf_core.data import DatasetError
 from rlhf_core.losses import LossOutput
-from rlhf_core.python_api.object_registry import splits_of
+from rlhf_core.python_api.config import splits_of
 from rlhf_core.rewards import Score
 from rlhf_core.types.errors import RunDirError
 

@@ -36,7 +36,7 @@ from rlhf_core.training.policy_evaluator import (
 from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.training.weight_sync import WeightSync, trained_names, weights_to_sample
-from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout, Score
+from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
 
 
 class PolicyTask(Protocol):
@@ -55,14 +55,6 @@ class SampledRow(NamedTuple):
     gold: Mapping[str, Any] | None
     reference_T: npt.NDArray[np.float32] | None
     """Logprobs under the reference policy; None where nothing asks for them."""
-
-
-class RankSamples(NamedTuple):
-    """What one rank sampled: a completion per prompt, and its score where something scores."""
-
-    prompts: Sequence[Prompt]
-    rollouts: Sequence[Rollout]
-    scores: Sequence[Score | None]
 
 
 References = Sequence[npt.NDArray[np.float32] | None]
@@ -127,27 +119,19 @@ class PolicySamples:
             WeightSync(self.policy.model, whole_weights, None, engine, self.trained, self.strategy).sync(version)
         of_policy = self.reference is not None and self.frozen is None
         with (whole_weights if of_policy else weights_to_sample(engine, whole_weights))():
-            sampled = self._sample(version)
-            references = self._references_without_adapter(sampled.rollouts)
+            work = "sampling held-out prompts"
+            prompts, rollouts = sample_share(self.session, self.generator, self.groups, self.sampling, version, work)
+            scores = [None] * len(prompts) if self.rewards is None else self.rewards.score(prompts, rollouts)
+            references = self._references_without_adapter(rollouts)
         if self.frozen is not None:
-            references = self._references_on_shards(self.frozen, sampled.rollouts)
-        evaluation = evaluate_on_rank_zero(self.strategy, self._rows(sampled, references), evaluation_of)
+            references = self._references_on_shards(self.frozen, rollouts)
+        golds = gold_rows(self.datasets, prompts, rollouts)
+        rows = [SampledRow(*row) for row in zip(rollouts, scores, golds, references, strict=True)]
+        evaluation = evaluate_on_rank_zero(self.strategy, rows, evaluation_of)
         self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
         self.before, self.after = (evaluation if step == 0 else self.before), evaluation
         self.session.samples(step, sample_rows(self.groups, evaluation))
         return dict(evaluation.metrics)
-
-    def _sample(self, version: int) -> RankSamples:
-        """This rank's completions, with their scores."""
-        work = "sampling held-out prompts"
-        prompts, rollouts = sample_share(self.session, self.generator, self.groups, self.sampling, version, work)
-        scores = [None] * len(prompts) if self.rewards is None else self.rewards.score(prompts, rollouts)
-        return RankSamples(prompts, rollouts, scores)
-
-    def _rows(self, sampled: RankSamples, references: References) -> list[SampledRow]:
-        """One row per prompt of this rank."""
-        golds = gold_rows(self.datasets, sampled.prompts, sampled.rollouts)
-        return [SampledRow(*row) for row in zip(sampled.rollouts, sampled.scores, golds, references, strict=True)]
 
     def _references_without_adapter(self, rollouts: Sequence[Rollout]) -> References:
         """Logprobs under the policy without its adapter, whose weights are whole; None each where it has none."""
