@@ -244,11 +244,12 @@ class RewardManager:
         if scores and (all_missing or len(bad) > self.max_missing * len(scores)):
             first = bad[0] if bad else scores[0]
             rewards = dict.fromkeys(reward.label for reward in (self.default, *self.by_source.values()))
+            broken = first.detail.startswith("environment ")  # which the detail names; no reward was asked
             raise ScoreError(
                 f"{len(bad)} of {len(scores)} scores are missing",
-                where=", ".join(rewards),
+                where="" if broken else ", ".join(rewards),
                 why=f"first: {first.status}: {first.detail}",
-                fix="fix the reward, or raise trainer.max_missing_fraction",
+                fix=f"fix the {'environment' if broken else 'reward'}, or raise trainer.max_missing_fraction",
             )
 
 

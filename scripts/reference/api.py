@@ -16,12 +16,13 @@ removed was deprecated for two minor releases. Everything below a topic may chan
 
 
 def page() -> str:
-    return INTRO + "".join(section(topic) for topic in TOPICS)
+    return INTRO + "".join(section(module) for module in ("rlhf_core", *TOPICS))
 
 
 def section(topic: str) -> str:
     module = import_module(topic)
-    rows = "".join(row(name, getattr(module, name)) for name in dir(module))
+    names = module.__all__ if topic == "rlhf_core" else dir(module)
+    rows = "".join(row(name, getattr(module, name)) for name in names)
     return f"\n## `{topic}`\n\n{module.__doc__}\n\n| name | what |\n|---|---|\n{rows}"
 
 

@@ -83,6 +83,13 @@ def test_as_many_scores_may_be_missing_as_the_setting_says() -> None:
         RewardManager(Constant(1.0), {}, 0.5).check([late, late, late, good])
 
 
+def test_a_broken_environment_is_not_blamed_on_the_reward() -> None:
+    broke = Score.failed(ScoreStatus.ERROR, "environment 'shop' (acme 1.0): KeyError: 'price'")
+    with pytest.raises(ScoreError, match="fix the environment") as caught:
+        RewardManager(Constant(1.0), {}, 0.5).check([broke])
+    assert caught.value.where == ""
+
+
 def test_no_reward_is_asked_about_an_episode_that_broke() -> None:
     broke = Score.failed(ScoreStatus.ERROR, "the environment broke")
     rollouts = [replace(ROLLOUTS[0], score=broke), replace(ROLLOUTS[1], score=Score(0.25)), *ROLLOUTS[2:]]

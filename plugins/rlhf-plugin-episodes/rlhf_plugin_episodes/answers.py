@@ -115,7 +115,8 @@ class Answers:
     def _break(self, episode: Episode, reply: Reply) -> None:
         """The environment is at fault: the score is missing, never low."""
         status = ScoreStatus.TIMEOUT if reply.status is TurnStatus.TIMEOUT else ScoreStatus.ERROR
-        episode.failure = Score.failed(status, reply.detail)
+        named = reply.detail.startswith(self.label)
+        episode.failure = Score.failed(status, reply.detail if named else f"{self.label}: {reply.detail}")
         episode.end(reply.status.value)
 
     def _replies(self, episodes: Sequence[Episode], messages: Sequence[Mapping[str, Any]], version: int) -> list[Reply]:

@@ -78,13 +78,19 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     ]
     if getattr(config.verifier, "needs_answer", False):
         answered = {p.source for p in checked_prompts if p.answer is not None}
+        why = f"verifier '{config.verifier.name}' compares with them"
         for source in dict.fromkeys(p.source for p in checked_prompts):
             if source not in answered:
-                raise DatasetError(
-                    f"dataset '{source}' has no reference answers",
-                    why=f"verifier '{config.verifier.name}' compares with them",
-                    fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
-                )
+                fix = "map the column: dataset.columns={answer: NAME}, or choose another reward"
+                raise DatasetError(f"dataset '{source}' has no reference answers", why=why, fix=fix)
+        blank = [p for p in checked_prompts if p.answer is None]
+        if blank and getattr(ctx.config, "trainer", None) is not None:  # completions that exist are scored as they can
+            raise DatasetError(
+                f"{len(blank)} of {len(checked_prompts)} prompts have no reference answer",
+                why=why,
+                where=datasets.where(blank[0].id),
+                fix="fill the answer, or remove the row",
+            )
     check_prompts(config.verifier, checked_prompts, datasets)
     if getattr(ctx.config, "trainer", None) is not None:  # completions that exist already have their form
         check_form(config.verifier, checked_prompts, datasets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from rlhf_testing.report import left_alone, require
 from rlhf_testing.samples import make_context, make_samples
 
 TOLERANCE = 1e-5
+IN_ORDER = "scores come in the order of the samples"
 Scorer = Callable[[Sequence[Sample]], Any]
 
 
@@ -78,28 +79,35 @@ def check_scores(config: ComponentConfig, score: Scorer, samples: Sequence[Sampl
     require(_same(whole, _ask(config, score, samples), tolerance), config, rule, "two calls differ", fix)
     single = [_ask(config, score, [s])[0] for s in samples]
     bad = _first_gap(whole, single, tolerance)
-    rule = "a sample's score does not depend on its batch"
     seen = "" if bad is None else f"{samples[bad].completion[:40]!r}: {whole[bad]} in a batch, {single[bad]} alone"
+    moved = _same(sorted(whole, key=_by_value), sorted(single, key=_by_value), tolerance)
+    require(bad is None or not moved, config, IN_ORDER, seen, "return the first sample's score first")
+    rule = "a sample's score does not depend on its batch"
     require(bad is None, config, rule, seen, "check padding and any statistic taken over the batch")
     backwards = _ask(config, score, samples[::-1])[::-1]
     bad = _first_gap(whole, backwards, tolerance)
     seen = "" if bad is None else f"{samples[bad].completion[:40]!r}: {whole[bad]}, reversed {backwards[bad]}"
-    require(bad is None, config, "scores come in the order of the samples", seen)
+    require(bad is None, config, IN_ORDER, seen)
 
 
 def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> list[Score]:
     """Score, and check count and types."""
     try:
-        scores = list(score(samples))
+        answer = score(samples)
+        listed = isinstance(answer, Iterable) and not isinstance(answer, (str, bytes, Mapping, Set))
+        scores = list(answer) if listed else []
     except AssertionError:
         raise
     except Exception as error:
         shown = [s.completion[:40] for s in samples[:3]]
+        rule = "nothing a policy writes makes scoring raise" if samples else "no samples give no scores"
+        fix = "return Score.failed(ScoreStatus.ERROR, reason)" if samples else "return []"
         raise AssertionError(
-            f"{type(config).__name__} ('{config.name}'): nothing a policy writes makes scoring raise\n"
+            f"{type(config).__name__} ('{config.name}'): {rule}\n"
             f"  seen: {type(error).__name__}: {error}, for {shown!r}\n"
-            f"  fix: return Score.failed(ScoreStatus.ERROR, reason)"
+            f"  fix: {fix}"
         ) from error
+    require(listed, config, "the scores are a list", f"{answer!r:.80}", "return one Score per sample, in order")
     require(len(scores) == len(samples), config, "there is one score per sample", f"{len(scores)} for {len(samples)}")
     for row in scores:
         rule = "each score is a Score"
@@ -107,6 +115,10 @@ def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> l
         rule = "a missing score has no value"
         require(row.ok or row.value is None, config, rule, repr(row), "use Score.failed(status, reason)")
     return scores
+
+
+def _by_value(score: Score) -> tuple[str, float]:
+    return score.status.value, score.value or 0.0
 
 
 def _same(a: Sequence[Score], b: Sequence[Score], tolerance: float) -> bool:
