@@ -29,12 +29,13 @@ from typing import Any
 
 LAUNCHERS = (
     "rlhf_core.cli.main",
+    "rlhf_core.cli.rank_main",
     "rlhf_core.runs.launch.ranks",
     "torch.distributed.run",
     "accelerate.commands.launch",
 )
 """Those that start processes themselves."""
-MODULES = (*LAUNCHERS, "rlhf_core.cli.rank_main", "rlhf_testing.strategy_rank", "scripts.bench._sharding_rank")
+MODULES = (*LAUNCHERS, "rlhf_testing.strategy_rank", "scripts.bench._sharding_rank")
 """Modules, besides those of tests, that are started as forks after ``python -m``."""
 IMPORTED = (
     "torch",
@@ -47,6 +48,8 @@ IMPORTED = (
     "packaging.requirements",
     "rich.live",
     "rich.progress",
+    "rich.syntax",
+    "httpx",
     "safetensors.torch",
     "tokenizers",
     "datasets",
@@ -59,12 +62,26 @@ IMPORTED = (
     "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.qwen3.modeling_qwen3",
     "rlhf_core.cli.train",
+    "rlhf_core.cli.progress",
+    "rlhf_core.distributed.accelerated",
     "rlhf_core.runs.launch.run",
     "rlhf_core.rl.build",
+    "rlhf_core.rl.single_turn",
     "rlhf_core.rl.trainer",
+    "rlhf_core.models.chat_templates",
     "rlhf_core.models.load",
+    "rlhf_plugin_composite.rules",
+    "rlhf_plugin_fsdp.strategy",
+    "rlhf_plugin_grpo.advantage",
     "rlhf_plugin_grpo.config",
+    "rlhf_plugin_grpo.loss",
+    "rlhf_plugin_hub.card",
     "rlhf_plugin_native.engine",
+    "rlhf_plugin_pocket.gold",
+    "rlhf_plugin_pocket.source",
+    "rlhf_plugin_preflight.memory.check",
+    "rlhf_plugin_report.hook",
+    "rlhf_plugin_tts.keep",
     "rlhf_plugin_verifiers.reward",
 )
 WORKER = "rlhf_core.workers.worker"
@@ -78,6 +95,9 @@ READ_WHEN_STARTED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "TORCH_NCC
 # sklearn and lm_eval set these in the process of the tests that imports them.
 READ_WHEN_STARTED += ("KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "HF_XET_HIGH_PERFORMANCE")
 ROOT = Path(__file__).resolve().parents[1]
+SUPERVISE = str(ROOT / "plugins" / "rlhf-plugin-vllm" / "rlhf_plugin_vllm" / "supervise.py")
+"""Starts a server of vLLM, which in tests is a stand-in."""
+API_SERVER = "vllm.entrypoints.openai.api_server"
 PR_SET_CHILD_SUBREAPER = 36
 FILES = 64
 """Most that a process is given."""
@@ -191,9 +211,12 @@ def target(args: Sequence[str]) -> tuple[str, list[str]] | None:
     """What a command runs and its ``sys.argv``; None where it is not this repository's own."""
     if args[0] == str(Path(sys.executable).parent / "rlhf"):
         return "rlhf_core.cli.main", list(args)
+    rest = list(args[1:])
+    if rest[:2] == ["-m", API_SERVER]:
+        stand_in = Path(args[0]).parent / "site" / Path(*API_SERVER.split(".")).with_suffix(".py")
+        return (str(stand_in), [str(stand_in), *rest[2:]]) if stand_in.is_file() else None
     if args[0] != sys.executable:
         return None
-    rest = list(args[1:])
     if rest[:1] == ["-c"] and f"from {WORKER} import" in rest[1]:
         return "-c", ["-c", *rest[2:]]
     while rest[:1] == ["-u"]:
@@ -201,8 +224,9 @@ def target(args: Sequence[str]) -> tuple[str, list[str]] | None:
     if len(rest) > 1 and rest[0] == "-m":
         own = rest[1] in MODULES or rest[1].startswith("tests.")
         return (rest[1], rest[1:]) if own else None
-    if rest and rest[0].endswith(".py") and Path(rest[0]).resolve().is_relative_to(ROOT / "tests"):
-        return rest[0], rest
+    if rest and rest[0].endswith(".py"):
+        own = rest[0] == SUPERVISE or Path(rest[0]).resolve().is_relative_to(ROOT / "tests")
+        return (rest[0], rest) if own else None
     return None
 
 
@@ -299,7 +323,7 @@ def run(request: dict[str, Any], libraries: Sequence[str], environment: Mapping[
         found = target(request["args"])
         assert found is not None
         name, sys.argv = found
-        if name not in LAUNCHERS:
+        if name not in (*LAUNCHERS, SUPERVISE):
             break
         another = server_of_a_launcher(environment)
         if another is None:
@@ -319,6 +343,17 @@ def run(request: dict[str, Any], libraries: Sequence[str], environment: Mapping[
         runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
+def warm() -> None:
+    """Do once what takes every process long."""
+    from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    os.fsync = lambda fd: None  # as in the process of the tests
+    get_checkpoint_conversion_mapping("llama")  # compiles a thousand patterns
+    # torchrun looks through all modules for the name of the method that an entry of its log, which nobody reads, has
+    dynamic_rendezvous.get_method_name = lambda depth=2: ""
+
+
 def main() -> None:
     """Import the libraries and serve."""
     environment = dict(os.environ)
@@ -326,8 +361,11 @@ def main() -> None:
     before = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
     libraries = sys.path[1 + len(before) :]
     channel = socket.socket(fileno=int(sys.argv[1]))
-    for name in OF_WORKERS if sys.argv[2] == "workers" else IMPORTED:
+    of_workers = sys.argv[2] == "workers"
+    for name in OF_WORKERS if of_workers else IMPORTED:
         importlib.import_module(name)
+    if not of_workers:
+        warm()
     gc.freeze()
     request = serve(channel)
     if request is None:

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 SETTINGS = (
-    "threads=1", "trainer.steps=3", "trainer.group_size=4", "trainer.rollout_batch_size=8",
+    "threads=1", "dataset.limit=64", "trainer.steps=3", "trainer.group_size=4", "trainer.rollout_batch_size=8",
     "trainer.eval_samples=0", "trainer.checkpoint_every=1", "trainer.sampling.max_tokens=8",
     "trainer.sampling.temperature=1.5", "trainer.optimizer.learning_rate=0.001", "trainer.optimizer.warmup_steps=0",
     "rollout.name=vllm", "reward.mode=continuous", "reward.length={max: 1, zero_at: 9}",

@@ -27,8 +27,9 @@ servers: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(servers)
 
 SETTINGS = (
-    "threads=1", "trainer.steps=3", "trainer.group_size=4", "trainer.rollout_batch_size=8", "trainer.eval_samples=0",
-    "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=8", "trainer.sampling.temperature=1.5",
+    "threads=1", "dataset.limit=64", "trainer.steps=3", "trainer.group_size=4", "trainer.rollout_batch_size=8",
+    "trainer.eval_samples=0", "trainer.checkpoint_every=0", "trainer.sampling.max_tokens=8",
+    "trainer.sampling.temperature=1.5",
     "rollout.name=vllm", "reward.mode=continuous", "reward.length={max: 1, zero_at: 9}",
 )  # fmt: skip
 OWN = ("rollout.replicas=1", "rollout.environment.VLLM_CPU_KVCACHE_SPACE='1'")
