@@ -47,7 +47,9 @@ def train_arguments(settings: Mapping[str, Any], file: Path) -> list[str]:
     overrides = settings.get("set") or {}
     if not isinstance(overrides, Mapping):
         raise ConfigError("set must be a mapping", fix="set: {trainer.steps: 20}")
-    arguments += [word for key, value in overrides.items() for word in ("--set", f"{key}={yaml_text(value)}")]
+    for key, value in overrides.items():
+        text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+        arguments += ["--set", f"{key}={text}"]
     arguments += ["--nproc", str(settings["nproc"])] if "nproc" in settings else []
     return [*arguments, *(f"--{flag.replace('_', '-')}" for flag in FLAGS if settings.get(flag))]
 
@@ -63,8 +65,3 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     run_settings = {key: value for key, value in settings.items() if key not in ("nproc", "strict_plugins")}
     with tempfile.TemporaryDirectory() as folder:
         ask("config", "show", *train_arguments(run_settings, Path(folder) / FILE), "--json")
-
-
-def yaml_text(value: Any) -> str:
-    """A value as ``--set a.b=VALUE`` takes it."""
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
