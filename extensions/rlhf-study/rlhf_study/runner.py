@@ -68,7 +68,6 @@ def in_turn(
 def in_processes(
     configs: Mapping[str, StudyConfig], keys: Sequence[Key], out: Path, jobs: int
 ) -> Iterator[tuple[Key, Figures | Exception]]:
-    """Several at a time, each in a process of its own with one thread."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         tasks: dict[Future[Figures], Key] = {
             pool.submit(measure, configs[name], seed, folder_of(out, name, seed)): (name, seed) for name, seed in keys
@@ -102,7 +101,6 @@ def built(config: StudyConfig) -> Any:
 
 
 def report(config: StudyConfig, results: Mapping[int, Figures], folder: Path, command: str) -> str:
-    """Write the result of all seeds and return the table."""
     study = built(config)
     text = study.table(results)
     settings = config.model_dump(mode="json")
