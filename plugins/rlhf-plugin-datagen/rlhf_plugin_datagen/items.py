@@ -89,5 +89,4 @@ def reply_text(reply: JudgeReply) -> str:
 
 
 def length(prompt: Sequence[Message]) -> int:
-    """Characters of a conversation."""
     return sum(len(message_text(m)) for m in prompt)

@@ -61,7 +61,6 @@ def run_batches(
 
 
 def build(job: Job) -> list[Any]:
-    """Generator and judge; one object if they are the same."""
     generator = job.generator.build(job.ctx)
     judge = generator if job.judge == job.generator else job.judge.build(job.ctx)
     for component, config in ((generator, job.generator), (judge, job.judge)):
