@@ -177,7 +177,6 @@ class Answers:
         return [replies[n] for n in range(len(episodes))]
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        """Close environments, and end the processes of episodes that are over."""
         open_ones = [episode.process for episode in episodes if episode.process.channel is not None]
         for process, reply in zip(open_ones, self.host.ask([(p, {"op": "close"}, CLOSE_S) for p in open_ones])):
             if not reply.alive:
