@@ -64,7 +64,6 @@ class KeptTurns:
         return [(k[:, :count], v[:, :count]) for k, v in kept]
 
     def drop(self, name: Hashable) -> None:
-        """Forget an episode; nothing where it is not known."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             self.used -= entry.size
