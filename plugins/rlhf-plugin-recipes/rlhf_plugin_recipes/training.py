@@ -24,7 +24,6 @@ def check_keys(settings: Mapping[str, Any], where: str) -> None:
 
 
 def config_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a config file that the settings stand for."""
     config = {key: value for key, value in settings.items() if key not in SHORT}
     if isinstance(config.get("model"), str):
         config["model"] = {"path": config["model"]}
@@ -55,7 +54,6 @@ def train_arguments(settings: Mapping[str, Any], file: Path) -> list[str]:
 
 
 def dry_run(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan of the run, after every check that needs no model."""
     with tempfile.TemporaryDirectory() as folder:
         return ask_json("train", *train_arguments(settings, Path(folder) / FILE), "--dry-run", "--json")
 
