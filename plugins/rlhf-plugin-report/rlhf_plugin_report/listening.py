@@ -45,7 +45,6 @@ class Pair:
 
     @property
     def voice(self) -> str:
-        """The description of the voice: the system's turn."""
         return " ".join(str(m.get("content", "")) for m in self.messages if m.get("role") == "system")
 
 
@@ -106,7 +105,6 @@ def _pair(kind: str, row: Row, first: Side, second: Side) -> Pair:
 
 
 def _first(row: Row) -> Row:
-    """The first completion that has a sound."""
     return next((one for one in _maps(row.get("completions")) if one.get("media")), {})
 
 

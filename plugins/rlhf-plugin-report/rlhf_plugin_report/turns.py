@@ -40,7 +40,6 @@ def _cut(text: str) -> str:
 
 
 def is_turn(value: Any) -> bool:
-    """Whether a row of the trace is a turn that can be shown."""
     if not isinstance(value, Mapping) or not isinstance(value.get("message"), Mapping):
         return False
     span, role = value.get("span"), value.get("role")
