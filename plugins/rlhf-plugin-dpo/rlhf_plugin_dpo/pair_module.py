@@ -6,13 +6,15 @@ Suffixes: ``_B`` pairs, ``_S`` sides (chosen and rejected of every pair), ``_T``
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from rlhf_core.config import BuildContext
 from rlhf_core.losses import PairBatch
 from rlhf_core.training import ForwardOptions, completion_logprobs
-from rlhf_plugin_dpo.items import Side, sides_of
+from rlhf_plugin_dpo.items import Side, make_pair, sides_of
 
 
 class PairModule(torch.nn.Module):
@@ -102,3 +104,22 @@ class PairModule(torch.nn.Module):
 
     def side_sums(self, sides: Sequence[Side]) -> list[float]:
         return self._summed(self._logprobs(sides, 0), sides, 0).tolist()
+
+
+def pair_rehearsal(
+    config: Any, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
+) -> tuple[PairModule, Sequence[Any]]:
+    """Module and items as the trainer has them, for sizes (tokens of the prompt, tokens of each response) of pairs."""
+    conversation = config.sft.weight > 0 and config.sft.on == "conversation"
+    paths = ForwardOptions(share_prefix=config.share_prefix)
+    reads_reference = getattr(ctx.config.loss, "reference", "optional") != "unused" and not config.reference_free
+    pairs: list[Any] = []
+    for n, (prompt, responses) in enumerate(sizes):
+        pair = make_pair(str(n), _ids(prompt, n), _ids(responses[0], n), _ids(responses[-1], n + 1))
+        pair = pair.with_refs(-1.0, -1.0) if reads_reference else pair
+        pairs.append(replace(pair, nll_scale=1.0) if config.sft.weight > 0 else pair)
+    return PairModule(ctx.policy.model, config.ld_alpha, conversation, paths), pairs
+
+
+def _ids(count: int, which: int) -> tuple[int, ...]:
+    return tuple((which >> (2 * (n % 5))) & 3 for n in range(count))
