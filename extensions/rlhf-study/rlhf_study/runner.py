@@ -82,12 +82,12 @@ def in_processes(
 def measure(config: StudyConfig, seed: int, folder: Path, study: Any = None) -> Figures:
     """Figures of one seed, from an earlier call where they are there."""
     settings = config.model_dump(mode="json", exclude={"seeds"})
-    asked, figures = folder / "settings.json", folder / "figures.json"
-    if asked.is_file() and json.loads(asked.read_text()) != settings:
+    settings_file, figures = folder / "settings.json", folder / "figures.json"
+    if settings_file.is_file() and json.loads(settings_file.read_text()) != settings:
         raise RunDirError(f"{folder} was made with other settings", fix="name another folder with --out")
     if not figures.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(asked, settings)
+        write_json(settings_file, settings)
         write_json(figures, dict((study or built(config)).run(seed, folder)))
     return json.loads(figures.read_text())
 
