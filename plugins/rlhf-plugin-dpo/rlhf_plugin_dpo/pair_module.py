@@ -78,9 +78,9 @@ class PairModule(torch.nn.Module):
         """Sum of each side's chosen tokens' logprobs, the tail of the longer response weighted by ``ld_alpha``."""
         device, width = logprobs_ST.device, logprobs_ST.shape[1]
         skip = [len(s.prompt_ids) - 1 if prompt_every and n % prompt_every == 0 else 0 for n, s in enumerate(sides)]
-        place_ST = torch.arange(width, device=device)[None, :] - torch.tensor(skip, device=device)[:, None]
+        position_ST = torch.arange(width, device=device)[None, :] - torch.tensor(skip, device=device)[:, None]
         head_S1 = torch.tensor([s.head for s in sides], device=device)[:, None]
-        weight_ST = (place_ST >= 0) * torch.where(place_ST < head_S1, 1.0, self.ld_alpha)
+        weight_ST = (position_ST >= 0) * torch.where(position_ST < head_S1, 1.0, self.ld_alpha)
         return (self._masked(logprobs_ST, sides, skip) * weight_ST).sum(-1)
 
     @staticmethod
