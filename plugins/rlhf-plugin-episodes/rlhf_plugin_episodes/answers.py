@@ -124,8 +124,8 @@ class Answers:
         keys: dict[int, str] = {}
         for n, (episode, message) in enumerate(zip(episodes, messages, strict=True)):
             name = episode_key(version, episode.prompt.id, episode.index, episode.seed)
-            keys[n] = f"{name}/{message['op']}{episode.asked}/{digest(message)}"
-            episode.asked += 1
+            keys[n] = f"{name}/{message['op']}{episode.requests}/{digest(message)}"
+            episode.requests += 1
             row = self.journal.kept(keys[n])
             if row is not None and "answer" in row:
                 replies[n] = _reply(row["answer"])
