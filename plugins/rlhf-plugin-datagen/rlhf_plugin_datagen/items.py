@@ -42,7 +42,6 @@ class Settings:
     rubric: Rubric
     seed: int = 0
     max_tokens: int = 256
-    """Of a response."""
     judge_tokens: int = 512
     """Of a judge's answer or critique."""
     temperature: float = 1.0

@@ -126,7 +126,6 @@ class LayerHooks:
     def __init__(self, offload: Any, layers: list[torch.nn.Module]) -> None:
         self.offload, self.layers = offload, layers
         self.parameters = {p: None for layer in layers for p in layer.parameters()}
-        """Each once, in order."""
 
     def add(self) -> None:
         """Layers are gathered by their calls from now on."""

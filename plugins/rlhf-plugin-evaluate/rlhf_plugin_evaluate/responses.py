@@ -35,7 +35,6 @@ class EvaluationSetup:
     seed: int
     datasets: Datasets
     reward: Any = None
-    """A built reward, or None."""
     reward_name: str = ""
     reference: LoadedModel | None = None
     """None measures no KL."""

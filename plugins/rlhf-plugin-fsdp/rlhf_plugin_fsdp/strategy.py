@@ -28,7 +28,6 @@ class Fsdp(OnRanks):
         self.weights_device = torch.device("cpu") if config.offload else self.device
         size = config.shard_size or self.world_size
         self.replicas = self.world_size // size
-        """Copies of every weight."""
         shape, names = ((size,), ("shard",)) if self.replicas == 1 else ((self.replicas, size), ("replicate", "shard"))
         self.mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
 

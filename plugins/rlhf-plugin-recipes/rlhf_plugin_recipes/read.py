@@ -26,7 +26,6 @@ class Stage:
     settings: Mapping[str, Any]
     """As written, ``${vars...}`` filled in, ``${stages...}`` not."""
     needs: tuple[str, ...]
-    """Stages that come before it."""
     show: tuple[str, ...]
     """Figures of its result for the summary; empty for a few of them."""
 

@@ -25,7 +25,6 @@ class Side:
     label: str
     """What it is; not shown before the listener has answered."""
     text: str
-    """The completion."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ class Task:
     settings: TaskFile
     verifier: VerifierConfig
     prompt: Prompt
-    """What is asked, with the columns that the verifier reads."""
     starter: str
     """A program to begin with; "" for none."""
 
