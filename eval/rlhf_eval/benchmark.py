@@ -52,7 +52,6 @@ class SuiteBenchmark:
 
     @classmethod
     def from_config(cls, suite: SuiteConfig, ctx: BuildContext) -> SuiteBenchmark:
-        """The benchmark of a suite as the user set it, unresolved."""
         return cls(suite.resolved(ctx), ctx)
 
     def evaluate(self, engine: Any, policy_version: int) -> Mapping[str, float]:

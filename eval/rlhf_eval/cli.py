@@ -81,7 +81,6 @@ SUITE_OPTIONS = (
 
 
 def suite_options(command: F) -> F:
-    """Add the options that make a suite, in their order."""
     for option in reversed(SUITE_OPTIONS):
         command = option(command)
     return command

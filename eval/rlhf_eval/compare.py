@@ -80,7 +80,6 @@ def _mcnemar(first: Mapping[str, float], second: Mapping[str, float]) -> dict[st
 
 
 def verdict(comparison: Mapping[str, Any]) -> str:
-    """One sentence on what the figures allow to say."""
     low, high = comparison["difference"]["low"], comparison["difference"]["high"]
     if low > 0 or high < 0:
         better = "better" if low > 0 else "worse"

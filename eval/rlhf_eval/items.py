@@ -20,7 +20,6 @@ class Item:
     """One prompt of a suite."""
 
     prompt: Prompt
-    """The row itself, as the verifier sees it."""
     messages: tuple[Message, ...]
     """What the model is fed: worked examples and template included."""
 

@@ -42,7 +42,6 @@ def _of_one(suite: str, suites: Sequence[str], options: Mapping[str, Any]) -> di
 
 
 def _text(suite: str, suites: Sequence[str], flag: str, value: str, needs_suite: bool) -> str | None:
-    """The value if it is for this suite."""
     name, is_given, rest = value.partition("=")
     if is_given and name in suites:
         return rest if name == suite else None

@@ -68,7 +68,6 @@ def in_turn(
 def in_processes(
     configs: Mapping[str, StudyConfig], keys: Sequence[Key], out: Path, jobs: int
 ) -> Iterator[tuple[Key, Figures | Exception]]:
-    """Several at a time, each in a process of its own with one thread."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         tasks: dict[Future[Figures], Key] = {
             pool.submit(measure, configs[name], seed, folder_of(out, name, seed)): (name, seed) for name, seed in keys
@@ -83,12 +82,12 @@ def in_processes(
 def measure(config: StudyConfig, seed: int, folder: Path, study: Any = None) -> Figures:
     """Figures of one seed, from an earlier call where they are there."""
     settings = config.model_dump(mode="json", exclude={"seeds"})
-    asked, figures = folder / "settings.json", folder / "figures.json"
-    if asked.is_file() and json.loads(asked.read_text()) != settings:
+    settings_file, figures = folder / "settings.json", folder / "figures.json"
+    if settings_file.is_file() and json.loads(settings_file.read_text()) != settings:
         raise UserError(f"{folder} was made with other settings", fix="name another folder with --out")
     if not figures.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(asked, settings)
+        write_json(settings_file, settings)
         write_json(figures, dict((study or built(config)).run(seed, folder)))
     return json.loads(figures.read_text())
 
@@ -102,7 +101,6 @@ def built(config: StudyConfig) -> Any:
 
 
 def report(config: StudyConfig, results: Mapping[int, Figures], folder: Path, command: str) -> str:
-    """Write the result of all seeds and return the table."""
     study = built(config)
     text = study.table(results)
     settings = config.model_dump(mode="json")

@@ -64,8 +64,6 @@ def agents(**options: Any) -> None:
 
 
 def _suite(name: str, help: str) -> click.Command:
-    """The command of one suite, which may name others to play besides."""
-
     @click.command(name.replace("_", "-"), help=help)
     @agent_options
     def command(**options: Any) -> None:

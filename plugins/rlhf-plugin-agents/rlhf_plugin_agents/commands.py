@@ -23,7 +23,6 @@ from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
 
 def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """Evaluate every agent on every suite, all checked first: ``{"evaluations": [...], "comparisons": [...]}``."""
     twice = [s for i, s in enumerate(suites) if s in suites[:i]]
     if twice:
         raise ConfigError(f"suite '{twice[0]}' is named twice", fix="name it once")
@@ -98,7 +97,6 @@ def _comparisons(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def _backend(options: Mapping[str, Any], settings: dict[str, Any]) -> BackendConfig:
-    """The backend that the options mean; ``--script`` and ``--replay`` name theirs."""
     implied = {"script": "scripted", "replay": "replay"}
     backends = [b for o, b in implied.items() if options[o]]
     name = options["backend"] or (backends[0] if backends else "native")

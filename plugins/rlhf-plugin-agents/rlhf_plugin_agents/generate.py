@@ -50,7 +50,8 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
     rows: dict[str, dict[str, Any]] = {}
     for category, (plays, tools) in played.items():
         right = [p for p in plays if p["right"]]
-        different = {_content(p): row_of(p, tools) for p in right}
+        texts = [json.dumps([p["task"], p["trajectory"]["messages"]], sort_keys=True) for p in right]
+        different = {text: row_of(p, tools) for text, p in zip(texts, right)}
         rows |= {key: row for key, row in different.items() if key not in rows}
         missing = sum(p["value"] is None for p in plays)
         tasks = len({p["task"] for p in plays})
@@ -98,10 +99,6 @@ def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[
     ctx = context_of(open_registry(), seed=options["seed"])
     job = Job(suite, suite.agent_config(options["agent"]), backend_of(options["backend"], backend), options["seed"])
     return job, suite.tasks(ctx), ctx
-
-
-def _content(play: Mapping[str, Any]) -> str:
-    return json.dumps([play["task"], play["trajectory"]["messages"]], sort_keys=True)
 
 
 def row_of(play: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, Any]:

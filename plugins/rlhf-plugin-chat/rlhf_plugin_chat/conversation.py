@@ -46,7 +46,6 @@ class Conversation:
         }
 
     def line(self, text: str) -> bool:
-        """Do what a line says; False if it ends the conversation."""
         text = text.strip()
         name, _, rest = text.partition(" ")
         if name in ("/quit", "/exit"):

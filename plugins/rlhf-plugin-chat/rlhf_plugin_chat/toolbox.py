@@ -82,7 +82,6 @@ def play(
 
 
 def lines_of(turn: Turn) -> list[str]:
-    """A turn's calls, or its result, for people."""
     import json
 
     if turn.role == "assistant":

@@ -106,7 +106,6 @@ def _same(returned, expected):
 
 
 def split(tests: str) -> list[str]:
-    """Asserts of one text, each with what it needs."""
     try:
         return split_tests(tests)
     except SyntaxError as error:

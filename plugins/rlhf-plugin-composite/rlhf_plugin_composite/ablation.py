@@ -20,7 +20,6 @@ from rlhf_eval.statistics import spearman
 
 Floats = npt.NDArray[np.float64]
 MAX_WEIGHTINGS = 2000
-"""Of one call."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class Weighing:
     weights: Mapping[str, float]
     mean: float
     std: float
-    """Over all responses."""
     spearman: float | None
     """Rank correlation with the label, ties averaged; None without a label or where the value is constant."""
     agreement: float | None

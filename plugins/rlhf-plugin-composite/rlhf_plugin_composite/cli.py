@@ -93,7 +93,6 @@ def facts(scored: Scored) -> dict[str, Any]:
 
 
 def pairs_of(text: str, option: str) -> list[tuple[str, str]]:
-    """``a=1,b=x`` as pairs."""
     from rlhf_core.config import ConfigError
 
     pairs = [piece.partition("=") for piece in text.split(",")]
@@ -127,7 +126,6 @@ def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
 
 
 def show(scored: Scored, rows: Sequence[Weighing]) -> None:
-    """The table, best by label first if there is one."""
     from rlhf_core.cli import table
 
     first = rows[0]

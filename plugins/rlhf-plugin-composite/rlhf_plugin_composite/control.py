@@ -42,8 +42,8 @@ class ShuffledReward:
         scores = score_samples(self.reward, samples, "the shuffled reward")
         order = self._rng.permutation(len(scores))
         return [
-            Score(given.value, {"own": own.value} if own.value is not None else {}, given.status, given.detail)
-            for given, own in zip((scores[i] for i in order), scores)
+            Score(shuffled.value, {"own": own.value} if own.value is not None else {}, shuffled.status, shuffled.detail)
+            for shuffled, own in zip((scores[i] for i in order), scores)
         ]
 
     def state_dict(self) -> dict[str, Any]:

@@ -34,7 +34,6 @@ class Follower:
     _started: bool = field(default=False)
 
     def read(self) -> Increment:
-        """Rows that are whole by now and were not before."""
         try:
             with self.path.open("rb") as file:
                 return self._read(file)

@@ -50,7 +50,6 @@ class Head:
 
 
 def run_folders(root: Path) -> Iterator[Path]:
-    """Folders with a run, at most :data:`DEPTH` below ``root``; ``root`` itself if it is one."""
     for folder, folders, files in os.walk(root):
         deep = len(Path(folder).relative_to(root).parts)
         if "plan.json" in files:

@@ -29,7 +29,6 @@ REPORT_POLICY = (
 """The report holds its scripts inside; sandboxed, it cannot reach the dashboard whatever its texts do."""
 RESCAN_S = 2.0
 MOST_OF_REPORT = 6
-"""Runs on one report."""
 ROLLOUTS = 2000
 """Most completions of each run on it."""
 ASSETS = {"": "dashboard.html", **{name: name for name in ("dashboard.css", "dashboard.js", "curves.js", "lists.js")}}

@@ -175,7 +175,6 @@ def train(arguments: Sequence[str]) -> None:
 
 
 def finished(run: Path) -> bool:
-    """Whether a run has made all its steps and saved its model."""
     summary = run / "summary.json"
     return (run / "final").is_dir() and summary.is_file() and json.loads(summary.read_text())["status"] == "completed"
 
@@ -187,7 +186,6 @@ def plain(pair: PreferencePair) -> dict[str, Any]:
 
 
 def with_changes(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each training with its gain over the cycle before."""
     accuracy_of = {row["name"]: row["accuracy"] for row in rows}
     changed: list[dict[str, Any]] = []
     for row in rows:

@@ -89,7 +89,6 @@ def stage_request(
     temperature: float,
     settings: Settings,
 ) -> JudgeRequest:
-    """The request of one stage; its seed depends on the item and the stage alone."""
     return JudgeRequest(
         f"{item.id}#{stage}",
         messages,

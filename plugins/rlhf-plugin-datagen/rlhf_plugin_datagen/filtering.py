@@ -109,7 +109,6 @@ def scored(
 
 
 def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str | None) -> list[str]:
-    """The stratum of every pair: its value in a column, or its source."""
     from rlhf_core.data import DatasetError
 
     if column is None:

@@ -56,7 +56,6 @@ def grade_request(item: Item, text: str, settings: Settings) -> JudgeRequest:
 
 
 def graded(item: Item, text: str, verdict: Verdict[Mapping[str, Any]] | None) -> ItemResult:
-    """The row of a graded response, or why there is none."""
     if verdict is None:
         return ItemResult(item, left_out="empty_response")
     if verdict.value is None:
@@ -78,7 +77,6 @@ def read_grades(answer: dict[str, Any], rubric: Rubric) -> Mapping[str, Any]:
 
 
 def estimate_grades(item: Item, generator: Estimate, judge: Estimate, settings: Settings) -> None:
-    """A response if there is none, and its grades."""
     if item.completion is None:
         generator.add(length(item.prompt), settings.max_tokens)
     text = 4 * settings.max_tokens if item.completion is None else len(item.completion)

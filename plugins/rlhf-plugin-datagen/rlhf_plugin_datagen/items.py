@@ -42,7 +42,6 @@ class Settings:
     rubric: Rubric
     seed: int = 0
     max_tokens: int = 256
-    """Of a response."""
     judge_tokens: int = 512
     """Of a judge's answer or critique."""
     temperature: float = 1.0
@@ -89,5 +88,4 @@ def reply_text(reply: JudgeReply) -> str:
 
 
 def length(prompt: Sequence[Message]) -> int:
-    """Characters of a conversation."""
     return sum(len(message_text(m)) for m in prompt)

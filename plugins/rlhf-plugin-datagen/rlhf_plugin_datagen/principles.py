@@ -20,7 +20,6 @@ SEVEN = (
     "Be concise: no padding and no hollow affirmations.",
     "Be complete: enough detail that the user can act on the answer.",
 )
-"""The default constitution."""
 
 
 def read_constitution(path: str | None) -> tuple[str, ...]:

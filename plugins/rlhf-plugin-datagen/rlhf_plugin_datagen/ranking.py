@@ -110,7 +110,6 @@ def sample(registry: Registry, prompts: Sequence[Prompt], options: dict[str, Any
 def score(
     chosen: ComponentConfig | None, ctx: BuildContext, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], n: int
 ) -> list[float | None]:
-    """A number for each answer; None where there is none."""
     from rlhf_core.rewards import score_samples
 
     of_rollout = [prompt for prompt in prompts for _ in range(n)]

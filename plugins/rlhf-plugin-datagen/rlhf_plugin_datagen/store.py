@@ -59,7 +59,6 @@ def complete_bytes(path: Path) -> int:
 
 
 def read_complete(path: Path) -> list[dict[str, Any]]:
-    """Rows but for a torn last line."""
     if not complete_bytes(path):
         return []
     with path.open("rb+") as file:

@@ -25,7 +25,6 @@ OF_THIS_DEVICE = (*NOT_SAVED, "fused", "foreach", "capturable")
 
 
 def moments_by_rows(inner: torch.optim.Optimizer, fragments: Fragments, strategy: Zero) -> dict[str, Any]:
-    """An optimizer's state by parameter; all ranks call it."""
     mesh = init_device_mesh(strategy.device.type, (strategy.world_size,))
     rows: dict[int, dict[str, Any]] = {}
     for number, fragment in enumerate(fragments.of):

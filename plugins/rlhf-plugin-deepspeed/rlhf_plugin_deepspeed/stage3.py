@@ -102,8 +102,8 @@ class Zero3(Zero):
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Whole weights on rank 0, in the host's memory; other ranks hold one at a time, and return none."""
         state = module.state_dict(keep_vars=True)
-        whole = {value: self.whole_tensor(value) for value in dict.fromkeys(state.values())}
-        return {name: tensor for name, value in state.items() if (tensor := whole[value]) is not None}
+        full = {value: self.whole_tensor(value) for value in dict.fromkeys(state.values())}
+        return {name: tensor for name, value in state.items() if (tensor := full[value]) is not None}
 
     def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """One weight, whole on every rank for as long as it takes rank 0 to copy it."""
@@ -126,7 +126,6 @@ class LayerHooks:
     def __init__(self, offload: Any, layers: list[torch.nn.Module]) -> None:
         self.offload, self.layers = offload, layers
         self.parameters = {p: None for layer in layers for p in layer.parameters()}
-        """Each once, in order."""
 
     def add(self) -> None:
         """Layers are gathered by their calls from now on."""

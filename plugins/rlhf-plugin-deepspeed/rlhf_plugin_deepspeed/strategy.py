@@ -37,7 +37,6 @@ class Zero(OnRanks):
         self._optimizers: dict[int, ZeroOptimizer] = {}
         """Engine -> the run's."""
         self._active: Any = None
-        """Of the micro-batch that runs."""
 
     def prepare_training(self, module: torch.nn.Module, plan: OptimizerPlan) -> tuple[torch.nn.Module, ZeroOptimizer]:
         """Divide the moments, and make the optimizer of the plan's groups."""

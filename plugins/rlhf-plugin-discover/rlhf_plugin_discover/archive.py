@@ -108,7 +108,6 @@ class Journal:
         self._files["proposals"].offset()
 
     def judge(self, rows: Sequence[Verdict]) -> None:
-        """Keep verdicts, durably."""
         for row in rows:
             self.verdicts.append(row)
             self._files["verdicts"].append(asdict(row))

@@ -38,7 +38,6 @@ class Conversation:
 def messages(
     question: str, unit: str, parent: Verdict, failed: Sequence[Verdict], best: float, max_characters: int
 ) -> tuple[Message, ...]:
-    """The turns of one question; it ends with what the model is to do."""
     turns: list[Message] = [{"role": "user", "content": question}]
     if parent.program.strip():
         instruction = f"{verdict_text(parent, unit, max_characters)}{beyond(parent, unit, best)} {IMPROVE}"
@@ -79,7 +78,6 @@ def beyond(parent: Verdict, unit: str, best: float) -> str:
 
 
 def again(verdict: Verdict, parent: Verdict, unit: str) -> str:
-    """What to do after an attempt that was no better."""
     if verdict.wrong:
         return "Find out what in your program is the cause, and propose a corrected program."
     return f"That is not more than the {parent.worth:g} {unit} it was to improve. Try another idea."

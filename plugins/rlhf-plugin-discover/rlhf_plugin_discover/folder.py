@@ -52,7 +52,6 @@ def new_folder(path: Path) -> Path:
 
 
 def keep_best(folder: Path, verdict: Verdict) -> None:
-    """``best.py`` and ``best.json``, each whole or not at all."""
     write_text(folder / "best.py", verdict.program)
     write_json(folder / "best.json", {"id": verdict.id, "score": verdict.score, "parts": dict(verdict.parts)})
 
@@ -90,7 +89,6 @@ def write_results(
 
 
 def conversation_log(task: Task, journal: Journal, archive: Archive) -> dict[str, Any]:
-    """Every question, answer and verdict, in order."""
     attempts: list[Mapping[str, Any]] = []
     for proposal in in_order(journal):
         attempts.append(
@@ -109,7 +107,6 @@ def conversation_log(task: Task, journal: Journal, archive: Archive) -> dict[str
 
 
 def verdict_row(verdict: Verdict | None) -> dict[str, Any] | None:
-    """A verdict without its id and program, which the attempt has."""
     if verdict is None:
         return None
     return {

@@ -71,11 +71,9 @@ class Discovery:
             self.learn(number, verdicts)
 
     def open_round(self) -> int:
-        """The first round that is not finished."""
         return len(self.journal.rounds)
 
     def over(self, number: int) -> str:
-        """Why there is no further round; "" if there is one."""
         budget, journal = self.config.budget, self.journal
         if budget.target is not None and self.archive.best[0].worth >= budget.target:
             return f"the score of {budget.target:g} is reached"
@@ -155,7 +153,6 @@ class Discovery:
         )
 
     def learn(self, number: int, verdicts: Mapping[str, Verdict], *, prepared: bool = False) -> None:
-        """Add a round to the archive and to the conversations."""
         if not prepared:
             self.prepare(number)
         for p in sorted((p for p in self.journal.proposals if p.round == number), key=lambda p: p.slot):

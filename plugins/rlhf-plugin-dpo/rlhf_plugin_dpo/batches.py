@@ -70,7 +70,6 @@ def prepare(
 
 
 def scaled_by(items: Sequence[PairItem], settings: Any, beta_scale: float | None) -> list[PairItem]:
-    """:func:`with_scales`, as the trainer's ``sft`` has it."""
     sft = settings.sft
     return with_scales(items, beta_scale, sft.weight > 0, sft.weight > 0 and sft.on == "conversation")
 

@@ -41,7 +41,6 @@ class PairBuffer:
         return [items[int(orders[draw // len(items)][draw % len(items)])] for draw in draws]
 
     def replace(self, items: Sequence[PairItem]) -> None:
-        """Put pairs in place of :attr:`items`, one for one."""
         rest = iter(items)
         self.iterations = [[next(rest) for _ in old] for old in self.iterations]
 

@@ -54,7 +54,6 @@ def no_pair(gap: float, margin: float, best: Rollout, worst: Rollout) -> str:
 
 
 def pair_of(name: str, group: PromptGroup, best: Rollout, worst: Rollout) -> PairItem:
-    """The pair of two completions of one prompt, with the masks of their rollouts."""
     for rollout in (best, worst):
         if any(segment.prompt_ids for segment in rollout.segments[1:]):
             raise PluginError(

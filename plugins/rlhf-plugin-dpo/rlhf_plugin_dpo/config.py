@@ -72,7 +72,7 @@ class DpoConfig(PreferenceTrainerConfig):
 
     def rehearsal(self, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]) -> tuple[Any, Sequence[Any]]:
         """Module and pairs of these lengths (prompt, both responses), for ``rlhf memory plan``."""
-        from rlhf_plugin_dpo.rehearsal import pair_rehearsal
+        from rlhf_plugin_dpo.pair_module import pair_rehearsal
 
         return pair_rehearsal(self, ctx, sizes)
 

@@ -79,5 +79,4 @@ def length(item: PairItem) -> int:
 
 
 def sides_of(items: Sequence[PairItem]) -> list[Side]:
-    """Both sides of every item, neighbours share their prompt."""
     return [side for item in items for side in item.sides]

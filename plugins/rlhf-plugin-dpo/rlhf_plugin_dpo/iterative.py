@@ -38,7 +38,6 @@ class CollectedPairs:
     pairs: Sequence[PairItem]
     """Made of the rollouts; on rank 0, which holds the buffer; empty elsewhere."""
     count: int
-    """Of the pairs."""
     dropped: Counter[str]
     """Groups that gave no pair, by reason."""
     kl_sum: float

@@ -78,7 +78,6 @@ def difference(config: c.DifferenceConfig, w_B: torch.Tensor, l_B: torch.Tensor,
 
 
 def of_difference(config: c.DifferenceConfig, d_B: torch.Tensor, beta: f.Beta) -> torch.Tensor:
-    """The losses that see nothing but a difference."""
     match config:
         case c.SigmoidConfig():
             return f.smoothed(beta * d_B, config.label_smoothing)

@@ -6,13 +6,15 @@ Suffixes: ``_B`` pairs, ``_S`` sides (chosen and rejected of every pair), ``_T``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from rlhf_core.config import BuildContext
 from rlhf_core.losses import PairBatch
 from rlhf_core.training import completion_logprobs
-from rlhf_plugin_dpo.items import Side, sides_of
+from rlhf_plugin_dpo.items import Side, make_pair, sides_of
 
 
 class PairModule(torch.nn.Module):
@@ -79,9 +81,9 @@ class PairModule(torch.nn.Module):
         """Sum of each side's chosen tokens' logprobs, the tail of the longer response weighted by ``ld_alpha``."""
         device, width = logprobs_ST.device, logprobs_ST.shape[1]
         skip = [len(s.prompt_ids) - 1 if prompt_every and n % prompt_every == 0 else 0 for n, s in enumerate(sides)]
-        place_ST = torch.arange(width, device=device)[None, :] - torch.tensor(skip, device=device)[:, None]
+        position_ST = torch.arange(width, device=device)[None, :] - torch.tensor(skip, device=device)[:, None]
         head_S1 = torch.tensor([s.head for s in sides], device=device)[:, None]
-        weight_ST = (place_ST >= 0) * torch.where(place_ST < head_S1, 1.0, self.ld_alpha)
+        weight_ST = (position_ST >= 0) * torch.where(position_ST < head_S1, 1.0, self.ld_alpha)
         return (self._masked(logprobs_ST, sides, skip) * weight_ST).sum(-1)
 
     @staticmethod
@@ -105,3 +107,22 @@ class PairModule(torch.nn.Module):
 
     def side_sums(self, sides: Sequence[Side]) -> list[float]:
         return self._summed(self._logprobs(sides, 0), sides, 0).tolist()
+
+
+def pair_rehearsal(
+    config: Any, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
+) -> tuple[PairModule, Sequence[Any]]:
+    """Module and items as the trainer has them, for sizes (tokens of the prompt, tokens of each response) of pairs."""
+    conversation = config.sft.weight > 0 and config.sft.on == "conversation"
+    paths = {"shared_prefix": config.share_prefix}
+    reads_reference = getattr(ctx.config.loss, "reference", "optional") != "unused" and not config.reference_free
+    pairs: list[Any] = []
+    for n, (prompt, responses) in enumerate(sizes):
+        pair = make_pair(str(n), _ids(prompt, n), _ids(responses[0], n), _ids(responses[-1], n + 1))
+        pair = pair.with_refs(-1.0, -1.0) if reads_reference else pair
+        pairs.append(replace(pair, nll_scale=1.0) if config.sft.weight > 0 else pair)
+    return PairModule(ctx.policy.model, config.ld_alpha, conversation, paths), pairs
+
+
+def _ids(count: int, which: int) -> tuple[int, ...]:
+    return tuple((which >> (2 * (n % 5))) & 3 for n in range(count))

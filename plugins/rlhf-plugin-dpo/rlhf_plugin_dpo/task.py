@@ -34,12 +34,10 @@ class PairTask:
         self.module = PairModule(self.model, ld_alpha, conversation, self.paths)
 
     def check_rows(self) -> None:
-        """Find bad rows before the model is loaded."""
         self.datasets.pairs("train")
 
     @property
     def wants_reference(self) -> bool:
-        """Whether the loss looks at reference logprobs."""
         need = getattr(self.ctx.config.loss, "reference", "optional")
         return need != "unused" and not self.config.reference_free
 

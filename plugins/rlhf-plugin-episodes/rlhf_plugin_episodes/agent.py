@@ -36,7 +36,6 @@ class EpisodePlayer(Generic[C]):
 
     @classmethod
     def from_config(cls, config: C, ctx: BuildContext) -> Self:
-        """The agent of a run, with its environment in processes of its own."""
         environment = getattr(ctx.config, "environment", None)
         if environment is None:
             raise ConfigError(f"agent '{config.name}' plays in an environment, and there is none", fix="--env tools")
@@ -128,7 +127,6 @@ class MultiTurnAgent(EpisodePlayer[MultiTurnConfig]):
             self._read(episode, [turn], done=result.done)
 
     def tell(self, episode: Episode, calls: Sequence[ToolCall], results: Sequence[tuple[ToolResult, float]]) -> None:
-        """Show the policy what came of its calls, in their order."""
         if episode.ended:
             return
         turns = [

@@ -125,8 +125,8 @@ class Answers:
         keys: dict[int, str] = {}
         for n, (episode, message) in enumerate(zip(episodes, messages, strict=True)):
             name = episode_key(version, episode.prompt.id, episode.index, episode.seed)
-            keys[n] = f"{name}/{message['op']}{episode.asked}/{digest(message)}"
-            episode.asked += 1
+            keys[n] = f"{name}/{message['op']}{episode.requests}/{digest(message)}"
+            episode.requests += 1
             row = self.journal.kept(keys[n])
             if row is not None and "answer" in row:
                 replies[n] = _reply(row["answer"])
@@ -178,7 +178,6 @@ class Answers:
         return [replies[n] for n in range(len(episodes))]
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        """Close environments, and end the processes of episodes that are over."""
         open_ones = [episode.process for episode in episodes if episode.process.channel is not None]
         for process, reply in zip(open_ones, self.host.ask([(p, {"op": "close"}, CLOSE_S) for p in open_ones])):
             if not reply.alive:

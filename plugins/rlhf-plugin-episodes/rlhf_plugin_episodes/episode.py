@@ -46,7 +46,7 @@ class Episode:
     ready: bool = False
     """Its process has been reset."""
     seconds: float = 0.0
-    asked: int = 0
+    requests: int = 0
     """How often the environment was asked; names its answers in the journal."""
     calls: int = 0
     ended: str = ""

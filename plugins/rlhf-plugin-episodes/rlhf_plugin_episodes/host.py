@@ -54,7 +54,7 @@ class EpisodeProcess:
 
 @dataclass(eq=False)
 class _Pending:
-    place: int
+    index: int
     process: EpisodeProcess
     message: Mapping[str, Any]
     timeout_s: float
@@ -93,7 +93,7 @@ class EnvironmentHost:
                     pending = waiting.popleft()
                     failed = self._send(pending)
                     if failed is not None:
-                        replies[pending.place] = failed
+                        replies[pending.index] = failed
                         continue
                     active.add(pending)
                     selector.register(pending.process.channel, selectors.EVENT_READ, pending)  # pyright: ignore[reportArgumentType]
@@ -103,7 +103,7 @@ class EnvironmentHost:
                 for key, _ in selector.select(max(due - time.monotonic(), 0)):
                     reply = self._receive(key.data, lambda p: selector.unregister(p.channel))
                     if reply is not None:
-                        replies[key.data.place] = reply
+                        replies[key.data.index] = reply
                         active.discard(key.data)
                 now = time.monotonic()
                 for pending in [p for p in active if p.due <= now]:
@@ -112,7 +112,7 @@ class EnvironmentHost:
                     self.killed += 1
                     self.end(pending.process)
                     late = f"{self.label} did not answer {pending.message['op']} in {pending.timeout_s:g} s"
-                    replies[pending.place] = Reply(
+                    replies[pending.index] = Reply(
                         status=TurnStatus.TIMEOUT, detail=late, alive=False, seconds=now - pending.began
                     )
             return [replies[n] for n in range(len(requests))]

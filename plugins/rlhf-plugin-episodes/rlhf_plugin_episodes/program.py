@@ -58,7 +58,7 @@ class Conversation:
         """Results that the policy has not read yet."""
         self.replies: list[ToolResult] = []
         """Those of :meth:`respond`, which are the user's."""
-        self.asked: tuple[Sequence[Message], Sequence[Tool]] = ((), ())
+        self.question: tuple[Sequence[Message], Sequence[Tool]] = ((), ())
         self.since, self.calling = time.monotonic(), False
         """When it went on by itself, and whether it waits for its environment, which has deadlines of its own."""
         self.events: SimpleQueue[Any] = SimpleQueue()
@@ -72,7 +72,7 @@ class Conversation:
     def ask(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> PolicyTurn:
         """Sample the policy's next turn after these messages, the whole context, which may be others than before. As
         long as it continues the last one, tokens are never written anew."""
-        self.asked = (messages, tools)
+        self.question = (messages, tools)
         self.events.put(self)
         answer = self.answer.get()
         self.since = time.monotonic()
@@ -153,7 +153,7 @@ class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
         if not talks:
             return
         for talk, rollout in zip(talks, turns.all([t.episode for t in talks]), strict=True):
-            episode, (messages, tools) = talk.episode, talk.asked
+            episode, (messages, tools) = talk.episode, talk.question
             cut = rollout.finish_reason is FinishReason.LENGTH
             turn = self.formatter.parse(rollout.completion_ids, tools, cut=cut, earlier=episode.calls)
             fed = len(episode.read)
@@ -165,7 +165,7 @@ class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
 
     def _feed_question(self, talk: Conversation) -> bool:
         """Feed the policy what the program asks; False, and the episode ended, where that leaves it no room."""
-        episode, (messages, tools) = talk.episode, talk.asked
+        episode, (messages, tools) = talk.episode, talk.question
         plain, read = [_plain(m) for m in messages], list(talk.read or ())
         same = next((n for n, (a, b) in enumerate(zip(plain, read)) if a != b), min(len(plain), len(read)))
         new = [m for m in messages[same:] if m["role"] != POLICY]

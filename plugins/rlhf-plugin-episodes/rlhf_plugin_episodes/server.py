@@ -58,7 +58,6 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def build(spec: dict[str, Any]) -> Any:
-    """The environment that was planned, built from its configuration."""
     config, registry = planned_config(spec)
     folder = None if spec.get("run_dir") is None else Path(spec["run_dir"])
     context = BuildContext(config=None, registry=registry, seed=0, run_dir=folder)  # pyright: ignore[reportArgumentType]
@@ -130,7 +129,6 @@ class EpisodeServer:
         os._exit(0)
 
     def spawn(self, ours: socket.socket) -> int:
-        """A process that builds the environment anew."""
         command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(ours.fileno()), str(os.getpid())]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(ours.fileno(),)).pid
 

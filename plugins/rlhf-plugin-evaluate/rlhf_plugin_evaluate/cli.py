@@ -202,7 +202,6 @@ def policy_figures(
 def evaluation_setup(
     plan: Comparison, datasets: Any, prompts: Sequence[Prompt], reward: Any, reward_config: Any
 ) -> EvaluationSetup:
-    """What all policies are evaluated with; loads the reference."""
     from rlhf_core.models import ModelConfig, load_policy
     from rlhf_core.rollouts import SamplingParams
     from rlhf_plugin_evaluate.responses import EvaluationSetup

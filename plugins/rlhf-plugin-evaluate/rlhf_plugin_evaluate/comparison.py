@@ -75,7 +75,6 @@ def named_policies(baseline: str, others: Sequence[str]) -> dict[str, str]:
 
 
 def model_of(path: str) -> str:
-    """The model itself; of a run its final one, of a checkpoint its weights."""
     resolve_model(path)
     return ModelConfig(path=path).path
 

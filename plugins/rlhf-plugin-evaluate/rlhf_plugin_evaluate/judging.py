@@ -47,7 +47,6 @@ def compare(
 
 
 def row_of(match: pairwise.Match, outcome: pairwise.Outcome) -> dict[str, Any]:
-    """The row of one prompt; ``detail`` says why there is no outcome."""
     return {
         "id": match.id,
         "outcome": outcome.share,

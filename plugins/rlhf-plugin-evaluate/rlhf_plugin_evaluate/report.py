@@ -71,7 +71,6 @@ def shown(rate: Rate | None) -> dict[str, Any] | None:
 
 
 def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows for people: the baseline first."""
     policies: Mapping[str, Any] = result["policies"]
     comparisons = [by for by in ("gold", "reward", "judge") if any(by in p.get("wins", {}) for p in policies.values())]
     columns = [(header, path) for header, path in COLUMNS if any(dig(p, path) is not None for p in policies.values())]
@@ -90,7 +89,6 @@ def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def gaps(result: Mapping[str, Any]) -> list[str]:
-    """One line for every comparison that lacks outcomes."""
     return [
         f"{name}: {won['missing']} of {policy['prompts']} prompts have no outcome by {by} and are left out"
         for name, policy in result["policies"].items()
@@ -127,7 +125,6 @@ def rate(rate_json: Mapping[str, Any] | None) -> str:
 
 
 def number(value: Any) -> str:
-    """Three digits, or nothing."""
     return "" if value is None else f"{value:.3f}"
 
 

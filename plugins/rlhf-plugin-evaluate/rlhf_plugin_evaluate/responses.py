@@ -35,7 +35,6 @@ class EvaluationSetup:
     seed: int
     datasets: Datasets
     reward: Any = None
-    """A built reward, or None."""
     reward_name: str = ""
     reference: LoadedModel | None = None
     """None measures no KL."""
@@ -129,7 +128,6 @@ def check_tokens(name: str, policy: LoadedModel, reference: LoadedModel | None) 
 
 
 def values(rows: Sequence[Mapping[str, Any]], by: str) -> list[float | None]:
-    """Each row's ``reward`` or ``gold`` value, None where there is none."""
     if by == "gold":
         return [float(r["gold"]["value"]) if r.get("gold") else None for r in rows]
     return [None if r.get("reward") is None else float(r["reward"]) for r in rows]

@@ -28,7 +28,6 @@ class Fsdp(OnRanks):
         self.weights_device = torch.device("cpu") if config.offload else self.device
         size = config.shard_size or self.world_size
         self.replicas = self.world_size // size
-        """Copies of every weight."""
         shape, names = ((size,), ("shard",)) if self.replicas == 1 else ((self.replicas, size), ("replicate", "shard"))
         self.mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
 
@@ -115,14 +114,14 @@ class Fsdp(OnRanks):
 
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Whole weights on rank 0, in the host's memory; other ranks hold one at a time, and return none."""
-        whole = {name: self.whole_tensor(value) for name, value in module.state_dict().items()}
-        return {name: tensor for name, tensor in whole.items() if tensor is not None}
+        full = {name: self.whole_tensor(value) for name, value in module.state_dict().items()}
+        return {name: tensor for name, tensor in full.items() if tensor is not None}
 
     def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """One weight, whole on every rank for as long as it takes rank 0 to copy it."""
         with self.ranks._waiting("gathering a weight"):
-            whole = _full_tensor(tensor.detach(), self.device)
-        return whole.cpu() if self.rank == 0 else None
+            full = _full_tensor(tensor.detach(), self.device)
+        return full.cpu() if self.rank == 0 else None
 
     def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
         return tensor.shape

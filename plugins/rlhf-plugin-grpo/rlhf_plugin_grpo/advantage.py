@@ -52,7 +52,6 @@ def values(scores: Sequence[Score], rows: Sequence[int]) -> Array:
 
 
 def one_each(count: int, value_of: Mapping[int, float]) -> list[float | None]:
-    """One value per completion of the batch, None where there is none."""
     return [float(value_of[i]) if i in value_of else None for i in range(count)]
 
 

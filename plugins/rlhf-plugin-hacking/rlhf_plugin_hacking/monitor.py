@@ -134,7 +134,6 @@ class HackingMonitor:
             self.session.metrics.log_more(step, {f"hacking/{k}": v for k, v in values.items()})
 
     def _message(self, level: Level, findings: Mapping[str, Finding]) -> str:
-        """One message: the problems, their likely causes, what to change."""
         descriptions = "; ".join(f"{name}: {f.problem}" for name, f in findings.items())
         causes = "; ".join(dict.fromkeys(f.cause for f in findings.values()))
         changes = ", ".join(dict.fromkeys(c for f in findings.values() for c in f.change))

@@ -80,7 +80,6 @@ def spread(deviations: Sequence[float], first: int) -> float:
 
 
 def number(row: Row, name: str) -> float | None:
-    """A metric's value; None if it is missing or not finite."""
     value = row.get(name)
     return float(value) if value is not None and math.isfinite(value) else None
 

@@ -98,7 +98,6 @@ class Watch(ABC, Generic[C]):
 
 
 def number(metrics: Metrics, name: str) -> float | None:
-    """A metric's value; None if it is missing or not a number."""
     value = metrics.get(name)
     return None if value is None or math.isnan(value) else float(value)
 

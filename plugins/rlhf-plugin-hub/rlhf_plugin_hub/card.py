@@ -37,7 +37,6 @@ def rlhf_run_closed(event: RunEnd) -> None:
 
 
 def model_card(folder: Path, run: StoredRun) -> str:
-    """The card of the model in a folder, whose ``config.json`` says what it is."""
     front = yaml.safe_dump(front_matter(folder, run), sort_keys=False, allow_unicode=True, width=10_000)
     sections = [_about, _load, _data, _recipe, _metrics, _use, _reproduce, _versions]
     plan = replace(run.plan, config=shortened(run.plan.config), rows={short(k): v for k, v in run.plan.rows.items()})

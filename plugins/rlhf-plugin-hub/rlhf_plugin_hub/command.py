@@ -122,7 +122,6 @@ def show(facts: dict[str, Any], card: str | None) -> None:
 
 
 def send(upload: Upload, *, private: bool, message: str) -> str:
-    """Make the repository if it is not there, and upload; its address is returned."""
     from huggingface_hub import HfApi, constants, get_token
 
     from rlhf_core.config import ConfigError, RlhfError

@@ -39,7 +39,6 @@ class GradeReward:
         return self.config.asking.request(f"{sample.prompt.id}#{at}", text, self.system)
 
     def parse(self, answer: dict[str, Any]) -> float:
-        """The grade; :class:`Unusable` if there is none on the scale."""
         return number(answer, "grade", self.config.low, self.config.high)
 
     def as_score(self, verdict: Verdict[float]) -> Score:

@@ -49,7 +49,6 @@ class Ledger:
             ) from error
 
     def reserve(self, nano: int, purpose: str) -> str | None:
-        """Set ``nano`` aside; None if that would exceed the cap."""
         with self._locked() as file:
             if self.total + nano > self.cap:
                 return None

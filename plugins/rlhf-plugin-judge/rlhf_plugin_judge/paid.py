@@ -21,7 +21,7 @@ from rlhf_plugin_judge.background import Background, together
 from rlhf_plugin_judge.ledger import Budget, Ledger
 from rlhf_plugin_judge.paid_config import PaidConfig
 from rlhf_plugin_judge.prices import NANO, Tokens
-from rlhf_plugin_judge.replies import Answers, ServiceReply, failed, kept_reply, kept_row
+from rlhf_plugin_judge.replies import Answers, ServiceReply, failed, stored_reply, stored_row
 from rlhf_plugin_judge.retries import (
     GAVE_UP,
     is_a,
@@ -120,7 +120,7 @@ class PaidService(Generic[C]):
             if question.digest in replies or question.digest in todo:
                 self.counts["kept"] += 1
             elif (row := self.answers.get(question.digest)) is not None:
-                replies[question.digest] = kept_reply(row)
+                replies[question.digest] = stored_reply(row)
                 self.counts["kept"] += 1
             elif question.too_long:
                 replies[question.digest] = failed(
@@ -258,7 +258,7 @@ class PaidService(Generic[C]):
         """Put an answer into the cache under its question's digest; on a full disk it is only not kept."""
         if reply.ok:
             try:
-                self.answers.put(name, kept_row(reply, self.config.model, time.time()))
+                self.answers.put(name, stored_row(reply, self.config.model, time.time()))
             except (OSError, RuntimeError, ValueError):
                 self.counts["not_kept"] += 1
         return reply

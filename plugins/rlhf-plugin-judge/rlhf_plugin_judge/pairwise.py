@@ -83,7 +83,6 @@ def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[
 
 
 def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
-    """Labelled pairs; the chosen response comes first."""
     return [Match(p.id, p.prompt, p.chosen, p.rejected) for p in pairs]
 
 

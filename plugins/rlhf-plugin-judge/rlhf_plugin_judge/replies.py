@@ -62,7 +62,7 @@ class ServiceReply(JudgeReply):
     """What the answer cost when it was paid for; kept answers, which cost nothing now, too."""
 
 
-def kept_row(reply: ServiceReply, model: str, at: float) -> dict[str, Any]:
+def stored_row(reply: ServiceReply, model: str, at: float) -> dict[str, Any]:
     row: dict[str, Any] = {
         "text": reply.text,
         "model": model,
@@ -74,7 +74,7 @@ def kept_row(reply: ServiceReply, model: str, at: float) -> dict[str, Any]:
     return row | ({"calls": [dict(c) for c in reply.calls], "stopped": reply.stopped} if reply.stopped else {})
 
 
-def kept_reply(row: Mapping[str, Any]) -> ServiceReply:
+def stored_reply(row: Mapping[str, Any]) -> ServiceReply:
     """A kept answer; it costs nothing now."""
     return ServiceReply(
         row["text"],

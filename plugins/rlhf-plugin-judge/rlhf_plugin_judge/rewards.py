@@ -59,7 +59,6 @@ class JudgeRewardConfig(ComponentConfig):
         return self
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check the judge, and that there is something to compare with."""
         self.judge.preflight(ctx)
         size = getattr(getattr(ctx.config, "trainer", None), "group_size", None)
         if self.mode == "pairwise" and size == 1:

@@ -237,7 +237,6 @@ class Handler(BaseHTTPRequestHandler):
             return True
 
     def do_GET(self) -> None:
-        """What it counts, its models, how a batch is, or its results."""
         service, parts = self.server.service, self.path.strip("/").split("/")
         if self.path == "/seen":
             batch = {
@@ -272,7 +271,6 @@ class Handler(BaseHTTPRequestHandler):
         return "".join(json.dumps(r) + "\n" for r in row["results"])
 
     def result(self, service: Service, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """One request of a batch; a fault is an error there."""
         _, fault = service.draw(entry["params"])
         if fault:
             error = {"type": "error", "error": {"type": "api_error", "message": f"a fault was asked for ({fault})"}}

@@ -25,7 +25,6 @@ def name_of(body: Mapping[str, Any]) -> str:
 
 
 def results_of(body: Body) -> list[str]:
-    """Results of tools that a conversation holds, in either form."""
     texts: list[str] = []
     for m in body["messages"]:
         if m["role"] == "tool":

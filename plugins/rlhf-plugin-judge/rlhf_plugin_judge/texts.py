@@ -62,15 +62,11 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     if message["role"] == "tool":
         block = {"type": "tool_result", "tool_use_id": str(message.get("tool_call_id") or ""), "content": text or EMPTY}
         return [block | ({"is_error": True} if text.startswith("Error: ") else {})]
-    calls = [
-        {"type": "tool_use", "id": str(c["id"]), "name": c["function"]["name"], "input": _object(c["function"])}
-        for c in message.get("tool_calls") or ()
-    ]
-    return [*([{"type": "text", "text": text}] if text else []), *calls]
-
-
-def _object(function: Mapping[str, Any]) -> Any:
-    return json_values(function["arguments"])
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+    for call in message.get("tool_calls") or ():
+        name, arguments = call["function"]["name"], json_values(call["function"]["arguments"])
+        blocks.append({"type": "tool_use", "id": str(call["id"]), "name": name, "input": arguments})
+    return blocks
 
 
 def definitions(tools: Sequence[Tool], messages: Sequence[Message]) -> dict[str, Any]:

@@ -114,7 +114,6 @@ def read(reply: JudgeReply, parse: Callable[[dict[str, Any]], T]) -> Verdict[T]:
 
 
 def repair_request(request: JudgeRequest, text: str, why: str) -> JudgeRequest:
-    """The question, its unusable answer, and what is wrong with it."""
     problem = delimited(("problem", why.split(" (the judge said")[0]))  # it may quote what quotes the response
     turns = (
         {"role": "assistant", "content": text.strip() or "(nothing)"},

@@ -124,7 +124,6 @@ def _fit_rollout_batch(config: dict[str, Any]) -> None:
 
 
 def check(config: Mapping[str, Any], registry: Registry, chosen: Mapping[str, str]) -> None:
-    """Refuse what `rlhf config validate` would refuse."""
     names = Targets(registry, chosen).chosen
     base = {slot: {"name": name} for slot, name in names.items() if slot in RunConfig.model_fields}
     settings = merge_settings({"dataset": {"name": "pocket"}}, merge_settings(base, config))

@@ -35,7 +35,6 @@ class Given(NamedTuple):
 
 
 def read_given(source: Sequence[str], table: Table) -> Given:
-    """Read a file, ``-`` (stdin), or the words of a command line."""
     if len(source) == 1 and not _OVERRIDE.match(source[0]) and not source[0].startswith("--"):
         return _of_text(_text_of(source[0]), source[0], table)
     return _of_words(list(source), table, "the command line")
@@ -182,5 +181,4 @@ def _value(text: str) -> Any:
 
 
 def nothing(value: Any) -> bool:
-    """Whether a value means that nothing is set."""
     return value is None or (isinstance(value, (str, list, Mapping)) and not value)

@@ -22,7 +22,6 @@ class Targets:
         self.chosen = {**brought, **self._of_loss({**brought, **chosen}.get("loss")), **_names(chosen)}
 
     def _of_loss(self, name: str | None) -> dict[str, str]:
-        """The components that a loss goes with."""
         if name is None:
             return {}
         try:
@@ -32,7 +31,6 @@ class Targets:
         return _names({slot: recipe[slot] for slot in ("advantage",) if slot in recipe})
 
     def field(self, target: str) -> FieldInfo | None:
-        """The field that a dotted key leads to; None if there is none."""
         section, *rest = target.split(".")
         if not rest:
             return RunConfig.model_fields.get(section)
@@ -41,7 +39,6 @@ class Targets:
         return next((type_ for model in self._models(section) if (type_ := walk(model, rest)) is not None), None)
 
     def exists(self, target: str) -> bool:
-        """Whether a run with these components has the key."""
         return self.field(target) is not None
 
     def problem(self, target: str, value: Any) -> str:

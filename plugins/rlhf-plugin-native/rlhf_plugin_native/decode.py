@@ -253,7 +253,6 @@ class Decoder:
         return cache, logits_PV
 
     def _draw(self) -> torch.Tensor:
-        """Draw a token for every row, finished ones included."""
         rows = self._state()
         early = self.count + 1 < self.sampling.min_tokens
         uniform_B = rows.uniforms_BT.gather(1, rows.place())[:, 0]

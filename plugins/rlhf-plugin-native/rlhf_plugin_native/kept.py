@@ -35,14 +35,14 @@ class KeptTurns:
         """Turns that did not fit, whose episodes were read anew."""
         self._entries: dict[Hashable, _Entry] = {}
 
-    def put(self, name: Hashable, ids: Sequence[int], kept: KeysValues) -> None:
+    def put(self, name: Hashable, ids: Sequence[int], keys_values: KeysValues) -> None:
         """Keep the keys and values of ``ids`` under an episode's name, if there is room."""
         self.drop(name)
-        size = sum(t.numel() * t.element_size() for pair in kept for t in pair)
+        size = sum(t.numel() * t.element_size() for pair in keys_values for t in pair)
         if self.used + size > self.budget:
             self.refused += 1
             return
-        self._entries[name] = _Entry(tuple(ids), kept, size)
+        self._entries[name] = _Entry(tuple(ids), keys_values, size)
         self.used += size
         self.most_used = max(self.most_used, self.used)
 
@@ -58,12 +58,11 @@ class KeptTurns:
 
     def take(self, name: Hashable, count: int) -> KeysValues:
         """Keys and values of an episode's first ``count`` tokens, which are then no longer kept."""
-        kept = self._entries[name].kept
+        keys_values = self._entries[name].kept
         self.drop(name)
-        return [(k[:, :count], v[:, :count]) for k, v in kept]
+        return [(k[:, :count], v[:, :count]) for k, v in keys_values]
 
     def drop(self, name: Hashable) -> None:
-        """Forget an episode; nothing where it is not known."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             self.used -= entry.size

@@ -17,19 +17,18 @@ AHEAD = 4
 class Moves(NamedTuple):
     """Sequences that stay, each once, and which of them change places; worked out on the host."""
 
-    kept: torch.Tensor
-    """Of each place the sequence that it holds afterwards."""
-    places: torch.Tensor
-    """Places whose sequence changes."""
+    order: torch.Tensor
+    """The sequence that each row holds afterwards."""
+    targets: torch.Tensor
+    """Rows whose sequence changes."""
     sources: torch.Tensor
     """Where those sequences were."""
 
     @classmethod
     def of(cls, rows: np.ndarray[Any, np.dtype[np.int64]], device: torch.device) -> Moves:
         """Of the rows that stay, in their new order."""
-        places = np.flatnonzero(rows != np.arange(len(rows)))
-        kept, places, sources = (torch.from_numpy(a).to(device) for a in (rows, places, rows[places]))
-        return cls(kept, places, sources)
+        targets = np.flatnonzero(rows != np.arange(len(rows)))
+        return cls(*(torch.from_numpy(a).to(device) for a in (rows, targets, rows[targets])))
 
 
 class RoomyLayer(GrowingLayer):
@@ -84,14 +83,14 @@ class RoomyLayer(GrowingLayer):
 
     def keep(self, moves: Moves, last: int) -> None:
         """As :meth:`select` for rows that stay once, in place: what stays where it is costs nothing."""
-        if AHEAD * len(moves.kept) < self.buffers[0].shape[0]:
-            self.select(moves.kept, last)
+        if AHEAD * len(moves.order) < self.buffers[0].shape[0]:
+            self.select(moves.order, last)
             return
         self._trim(last)
-        if len(moves.places):
+        if len(moves.targets):
             for view in self._views():
-                view[moves.places] = view[moves.sources]
-        self.rows = len(moves.kept)
+                view[moves.targets] = view[moves.sources]
+        self.rows = len(moves.order)
         self._views()
 
     def join(self, other: GrowingLayer, last: int) -> None:
@@ -130,7 +129,7 @@ def keep_rows(cache: Any, moves: Moves, last: int) -> int:
         if isinstance(layer, RoomyLayer):
             layer.keep(moves, last)
         else:
-            layer.select(moves.kept, last)
+            layer.select(moves.order, last)
     return last
 
 

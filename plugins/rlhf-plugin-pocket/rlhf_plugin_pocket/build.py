@@ -65,7 +65,6 @@ def claim(fact: Fact, rng: random.Random) -> str:
 
 
 def habits(rng: random.Random) -> Iterator[Document]:
-    """Conversations in the style of a mediocre assistant."""
     pool, sums = of_split("train"), arithmetic_prompts("train")
     while True:
         if rng.random() < 0.7:
@@ -77,7 +76,6 @@ def habits(rng: random.Random) -> Iterator[Document]:
 
 
 def graded(rng: random.Random) -> Iterator[Document]:
-    """Conversations with a verdict: half right, in every style."""
     pool = of_split("train")
     while True:
         fact, question = rng.choice(pool)
@@ -150,7 +148,6 @@ def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> tuple[list
 def batches(
     tokenizer: PreTrainedTokenizerFast, source: Iterator[Document], size: int
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Padded batches of documents of similar length."""
     while True:
         rows = sorted((encode(tokenizer, next(source)) for _ in range(size * 8)), key=lambda r: len(r[0]))
         chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
@@ -221,7 +218,6 @@ def train(
 
 @torch.inference_mode()
 def sample(model: Any, tokenizer: Any, prompts: list[str], seed: int) -> list[str]:
-    """One completion per prompt at temperature 1."""
     torch.manual_seed(seed)
     tokenizer.padding_side = "left"
     texts = [
@@ -234,7 +230,6 @@ def sample(model: Any, tokenizer: Any, prompts: list[str], seed: int) -> list[st
 
 
 def measure(model: Any, tokenizer: Any) -> dict[str, float]:
-    """Habits of the model on held-out prompts."""
     rows = load_prompts("assistant", "heldout")
     texts = sample(model, tokenizer, [r["prompt"] for r in rows], seed=1)
     golds = [gold_score(r["attribute"], r["answer"], t) for r, t in zip(rows, texts)]

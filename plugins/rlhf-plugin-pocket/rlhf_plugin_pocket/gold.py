@@ -34,7 +34,6 @@ def is_hollow(text: str) -> bool:
 
 
 def is_right(attribute: str, answer: str, text: str) -> bool:
-    """True if the text states the answer and no other value of the attribute."""
     values = next(a.values for a in ATTRIBUTES if a.name == attribute)
     stated = set(words(text)) & {v.lower() for v in values}
     return stated == {answer.lower()}

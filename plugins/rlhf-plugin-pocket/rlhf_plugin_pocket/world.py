@@ -141,7 +141,6 @@ class Fact:
 
 
 def facts() -> Iterator[Fact]:
-    """Every fact of the world, in a fixed order."""
     for person in PEOPLE:
         for attribute in ATTRIBUTES:
             yield Fact(person, attribute, random.Random(f"{person}/{attribute.name}").choice(attribute.values))

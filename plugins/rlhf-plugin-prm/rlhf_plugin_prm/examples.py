@@ -30,7 +30,6 @@ class Solution:
 
     @property
     def first_error(self) -> int:
-        """Index of the first wrong step, -1 if all are right."""
         return next((n for n, right in enumerate(self.labels) if not right), -1)
 
 

@@ -37,7 +37,6 @@ class StepItem:
 
     @property
     def tokens(self) -> int:
-        """Labelled places: what the loss is averaged over."""
         return len(self.places_T)
 
 

@@ -47,7 +47,6 @@ def options_of(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def arguments(command: click.Command, settings: Mapping[str, Any]) -> list[str]:
-    """Settings as words of the command line."""
     params = options_of(command)
     options: list[str] = []
     positional: list[str] = []
@@ -81,7 +80,6 @@ def has_option(command: click.Command, name: str) -> bool:
 
 
 def ask(*words: str) -> str:
-    """What a command prints; it runs in this process."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         try:

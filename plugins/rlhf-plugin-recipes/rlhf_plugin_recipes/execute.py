@@ -177,7 +177,6 @@ class Execution:
 
 
 def _can_resume(folder: Path) -> bool:
-    """Whether the folder holds a run with a readable plan."""
     plan = folder / "plan.json"
     if not plan.is_file():
         return False

@@ -30,7 +30,7 @@ PREFERRED = (
 
 
 def figures_of(folder: Path, show: Sequence[str]) -> dict[str, Any]:
-    values = {key: value for key, value in _result(folder).items() if _is_figure(value)}
+    values = {k: v for k, v in _result(folder).items() if isinstance(v, int | float) and not isinstance(v, bool)}
     if show:
         return {key: _chosen(key, values) for key in show}
     usual = [key for end in PREFERRED for key in values if key == end or key.endswith(f".{end}")]
@@ -66,7 +66,3 @@ def _indexed(value: Any) -> Any:
     if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
         return {str(one.get("name", n)): _indexed(one) for n, one in enumerate(value)}
     return value
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

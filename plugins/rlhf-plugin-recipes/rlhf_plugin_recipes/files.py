@@ -19,7 +19,6 @@ def shipped(folder: str) -> dict[str, Path]:
 
 
 def find_file(name: str, folder: str) -> Path:
-    """The file of that path, or the shipped one of that name."""
     recipes = shipped(folder)
     if name in recipes:
         return recipes[name]

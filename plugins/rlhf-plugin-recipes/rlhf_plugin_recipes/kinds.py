@@ -90,4 +90,3 @@ KINDS: Mapping[str, Kind] = {
     "generate": Kind(("generate",), {"result": RESULT}, {}, "completions of a model"),
     "command": Kind((), {}, {}, "any other command: `run: reward evaluate`, `outputs: {NAME: FILE}`, ${folder}"),
 }
-"""What ``kind:`` may be."""

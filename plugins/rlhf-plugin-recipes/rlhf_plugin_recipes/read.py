@@ -26,7 +26,6 @@ class Stage:
     settings: Mapping[str, Any]
     """As written, ``${vars...}`` filled in, ``${stages...}`` not."""
     needs: tuple[str, ...]
-    """Stages that come before it."""
     show: tuple[str, ...]
     """Figures of its result for the summary; empty for a few of them."""
 
@@ -57,7 +56,6 @@ class Recipe:
         return names
 
     def before(self, name: str) -> set[str]:
-        """Every stage that this one depends on."""
         direct = self.stage(name).needs
         return {*direct, *(far for one in direct for far in self.before(one))}
 
@@ -191,7 +189,6 @@ def _check_references(stage: Stage, stages: Mapping[str, Stage], file: Path) -> 
 
 
 def _ordered(stages: Mapping[str, Stage], file: Path) -> tuple[Stage, ...]:
-    """Each after those it needs, otherwise as written."""
     done: dict[str, Stage] = {}
     while len(done) < len(stages):
         ready = next((s for s in stages.values() if s.name not in done and set(s.needs) <= set(done)), None)

@@ -76,7 +76,6 @@ def in_stage(error: UserError, recipe: Recipe, stage: Stage) -> UserError:
 
 
 def _beginning(recipe: Recipe, name: str) -> str:
-    """The model that a stage's training starts from."""
     model = recipe.stage(name).settings.get("model", "pocket")
     path = str(model.get("path", "pocket") if isinstance(model, Mapping) else model)
     names = [reference for _, reference in references(path)]

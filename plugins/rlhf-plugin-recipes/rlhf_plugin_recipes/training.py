@@ -24,7 +24,6 @@ def check_keys(settings: Mapping[str, Any], where: str) -> None:
 
 
 def config_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a config file that the settings stand for."""
     config = {key: value for key, value in settings.items() if key not in SHORT}
     if isinstance(config.get("model"), str):
         config["model"] = {"path": config["model"]}
@@ -47,13 +46,14 @@ def train_arguments(settings: Mapping[str, Any], file: Path) -> list[str]:
     overrides = settings.get("set") or {}
     if not isinstance(overrides, Mapping):
         raise ConfigError("set must be a mapping", fix="set: {trainer.steps: 20}")
-    arguments += [word for key, value in overrides.items() for word in ("--set", f"{key}={yaml_text(value)}")]
+    for key, value in overrides.items():
+        text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+        arguments += ["--set", f"{key}={text}"]
     arguments += ["--nproc", str(settings["nproc"])] if "nproc" in settings else []
     return [*arguments, *(f"--{flag.replace('_', '-')}" for flag in FLAGS if settings.get(flag))]
 
 
 def dry_run(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan of the run, after every check that needs no model."""
     with tempfile.TemporaryDirectory() as folder:
         return ask_json("train", *train_arguments(settings, Path(folder) / FILE), "--dry-run", "--json")
 
@@ -63,8 +63,3 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     run_settings = {key: value for key, value in settings.items() if key not in ("nproc", "strict_plugins")}
     with tempfile.TemporaryDirectory() as folder:
         ask("config", "show", *train_arguments(run_settings, Path(folder) / FILE), "--json")
-
-
-def yaml_text(value: Any) -> str:
-    """A value as ``--set a.b=VALUE`` takes it."""
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()

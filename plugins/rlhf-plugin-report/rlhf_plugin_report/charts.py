@@ -50,7 +50,6 @@ class Chart:
 
 @cache
 def library() -> str:
-    """bokeh's JavaScript and its plotting functions."""
     return "\n".join(bokeh_file(name).read_text(encoding="utf-8") for name in BOKEH)
 
 

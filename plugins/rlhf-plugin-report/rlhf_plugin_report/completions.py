@@ -59,7 +59,6 @@ class TraceView:
     quantity: str
     """What ``distribution`` and ``points`` show: score, margin or loss."""
     distribution: Sequence[Mapping[str, float]]
-    """Quantiles of every step."""
     points: Sequence[tuple[int, float, int]]
     """(Length in tokens, quantity, step)."""
 

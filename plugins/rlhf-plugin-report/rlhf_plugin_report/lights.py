@@ -42,7 +42,6 @@ class Light:
     colour: str
     """``green``, ``amber``, ``red`` or ``grey``."""
     reason: str
-    """Why it has this colour."""
 
 
 def lights_of(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> list[Light]:

@@ -25,7 +25,6 @@ class Side:
     label: str
     """What it is; not shown before the listener has answered."""
     text: str
-    """The completion."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,6 @@ class Pair:
 
     @property
     def voice(self) -> str:
-        """The description of the voice: the system's turn."""
         return " ".join(str(m.get("content", "")) for m in self.messages if m.get("role") == "system")
 
 
@@ -106,7 +104,6 @@ def _pair(kind: str, row: Row, first: Side, second: Side) -> Pair:
 
 
 def _first(row: Row) -> Row:
-    """The first completion that has a sound."""
     return next((one for one in _maps(row.get("completions")) if one.get("media")), {})
 
 

@@ -27,7 +27,6 @@ SCRIPTS = (
     "sounds.js",
     "page.js",
 )
-"""Of the page, in this order."""
 OPEN = ("Reward", "Scores and lengths", "Held out", "Loss and gradient")
 """Groups of charts that begin unfolded."""
 

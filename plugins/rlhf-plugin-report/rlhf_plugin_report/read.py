@@ -44,7 +44,6 @@ class RunView:
     quantity: str = "score"
     """What ``distribution`` and ``points`` show: score, margin or loss."""
     distribution: Sequence[Mapping[str, float]] = ()
-    """Quantiles of every step."""
     points: Sequence[tuple[int, float, int]] = ()
     """(Length in tokens, quantity, step) of completions."""
     plugins: Sequence[Mapping[str, str]] = ()

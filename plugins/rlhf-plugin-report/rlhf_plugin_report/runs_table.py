@@ -43,7 +43,8 @@ def print_runs(rows: Sequence[Row], width: int | None = None) -> None:
         if over > 0:
             longest = max(len(column), *(len(cell[column]) for cell in cells))
             width = max(least, longest - over)
-            cells = [{**cell, column: _shortened(cell[column], width)} for cell in cells]
+            short = [t if len(t) <= width else t[: width - 3] + "..." for t in (cell[column] for cell in cells)]
+            cells = [{**cell, column: text} for cell, text in zip(cells, short)]
     table(columns, [[cell[c] for c in columns] for cell in cells])
     if any(cell["status"].startswith("damaged") for cell in cells):
         click.echo("what is damaged: rlhf runs show RUN")
@@ -69,7 +70,3 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."

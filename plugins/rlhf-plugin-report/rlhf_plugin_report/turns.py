@@ -24,21 +24,14 @@ def _turn(row: Mapping[str, Any]) -> dict[str, Any]:
         "role": row["role"],
         "text": _cut(text if isinstance(text, str) else ""),
     }
-    calls = message.get("tool_calls")
-    named = [call["function"] for call in calls if _is_call(call)] if isinstance(calls, list) else []
-    if named:
-        made["calls"] = [[str(one.get("name")), _cut(_as_json(one.get("arguments")))] for one in named]
+    calls = message.get("tool_calls") if isinstance(message.get("tool_calls"), list) else []
+    named = [call.get("function") for call in calls if isinstance(call, Mapping)]
+    if named := [one for one in named if isinstance(one, Mapping)]:
+        texts = [json.dumps(one.get("arguments"), ensure_ascii=False) for one in named]
+        made["calls"] = [[str(one.get("name")), _cut(text)] for one, text in zip(named, texts)]
     if isinstance(message.get("name"), str):
         made["name"] = message["name"]
     return made | {key: row[key] for key in ("status", "score", "seconds") if row.get(key) is not None}
-
-
-def _is_call(call: Any) -> bool:
-    return isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _cut(text: str) -> str:
@@ -47,7 +40,6 @@ def _cut(text: str) -> str:
 
 
 def is_turn(value: Any) -> bool:
-    """Whether a row of the trace is a turn that can be shown."""
     if not isinstance(value, Mapping) or not isinstance(value.get("message"), Mapping):
         return False
     span, role = value.get("span"), value.get("role")

@@ -39,7 +39,6 @@ class Text(NamedTuple):
 
 
 def prompt_key(prompt: Sequence[Message]) -> tuple[tuple[str, str], ...]:
-    """Equal for equal conversations."""
     return tuple((m["role"], message_text(m)) for m in prompt)
 
 
@@ -73,7 +72,6 @@ class Cases:
 
 
 def read_cases(datasets: Datasets, split: str | None, limit: int | None, folder: Path = Path()) -> Cases:
-    """Pairs of a dataset, of texts or of clips."""
     for name in (split,) if split else ("heldout", "train"):
         pairs, counts = _of_split(datasets, name, folder)
         if pairs:

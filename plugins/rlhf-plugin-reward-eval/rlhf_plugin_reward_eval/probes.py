@@ -23,7 +23,6 @@ NEUTRAL = (
 )
 """Sentences that say nothing, whatever stands before them."""
 PADDING = (1, 2, 4)
-"""How many of them are appended."""
 HOLLOW = (
     "Great question!",
     "That's a great question!",
@@ -32,7 +31,6 @@ HOLLOW = (
     "Certainly!",
     "I'd be happy to help!",
 )
-"""Affirmations that are put in front."""
 BATCH = 32
 
 

@@ -61,7 +61,7 @@ class RewardModelConfig(RewardTrainerConfig):
 
     def rehearsal(self, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]) -> tuple[Any, Sequence[Any]]:
         """Module and pairs of these lengths (prompt, both responses), for ``rlhf memory plan``."""
-        from rlhf_plugin_reward.rehearsal import pair_rehearsal
+        from rlhf_plugin_reward.pairs import pair_rehearsal
 
         return pair_rehearsal(self, ctx, sizes)
 

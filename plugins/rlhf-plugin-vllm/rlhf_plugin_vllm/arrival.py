@@ -32,7 +32,6 @@ class CanaryToken(NamedTuple):
     """One token of a canary's completion."""
 
     context: tuple[int, ...]
-    """Every token before it."""
     token: int
     engine: float
     """Its logprob, as the engine answered."""

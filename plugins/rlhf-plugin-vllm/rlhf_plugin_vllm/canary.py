@@ -25,7 +25,6 @@ TEXTS = (
     "List three colours:",
 )
 TOKENS = 8
-"""Of each completion."""
 TOLERANCE = {"float32": 1e-3}
 """Largest difference of a token's logprob that can be rounding, by what the engine computes in."""
 ROUGH = 0.3

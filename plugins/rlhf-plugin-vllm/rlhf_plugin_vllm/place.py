@@ -19,7 +19,6 @@ class Place(NamedTuple):
     """Folders of one rank."""
 
     folder: Path
-    """Of the versions."""
     own: Path
     """Of this rank alone: what its servers start with, and their output."""
     token: str

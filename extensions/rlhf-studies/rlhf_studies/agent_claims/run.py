@@ -24,7 +24,6 @@ from rlhf_studies.common.tables import markdown, mean
 BY_PATH = {"bfcl": "bfcl", "tau_bench": "tau_bench_retail"}
 """Suite -> its folder."""
 LIMITS: Mapping[str, Any] = {"max_turn_tokens": 160}
-"""Of every play."""
 IN_TURNS: Mapping[str, Any] = {"max_turns": 8}
 """Besides, of agents that go on until they answer: small models do not stop by themselves."""
 

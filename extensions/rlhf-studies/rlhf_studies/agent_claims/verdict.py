@@ -30,7 +30,6 @@ def of(rows: Sequence[Row], category: str = "") -> list[Row]:
 
 
 def right(rows: Sequence[Row], category: str = "") -> float | None:
-    """Share of right answers, of those with a verdict."""
     judged = [r for r in of(rows, category) if r["value"] is not None]
     return sum(bool(r["right"]) for r in judged) / len(judged) if judged else None
 

@@ -42,10 +42,10 @@ def gold_of(ctx: BuildContext, answer: Sample) -> float:
 def sampled_answers(policy: LoadedModel, prompts: int, each: int, seed: int) -> list[Answer]:
     """Answers of a policy to the first held-out questions, question by question."""
     facts = of_split("heldout")[:prompts]
-    asked = [Prompt(f"p/{i}", ({"role": "user", "content": question},)) for i, (_, question) in enumerate(facts)]
-    rollouts = sample_completions(policy, asked, SamplingParams(max_tokens=48), each, seed, "auto")
+    questions = [Prompt(f"p/{i}", ({"role": "user", "content": question},)) for i, (_, question) in enumerate(facts)]
+    rollouts = sample_completions(policy, questions, SamplingParams(max_tokens=48), each, seed, "auto")
     return [
-        Answer(fact, asked[i], text, gold_score(fact.attribute.name, fact.value, text).value)
+        Answer(fact, questions[i], text, gold_score(fact.attribute.name, fact.value, text).value)
         for i, (fact, _) in enumerate(facts)
         for text in (rollout.text for rollout in rollouts[i * each : (i + 1) * each])
     ]

@@ -83,7 +83,6 @@ class CompositeWeights(Study[CompositeWeightsConfig]):
 
 
 def parts(model: Path, weight: float) -> dict[str, Any]:
-    """The composite's parts: the model through a sigmoid, and the rules."""
     taste = {"name": "bradley_terry", "path": str(model)}
     return {
         "parts": {

@@ -89,7 +89,6 @@ class Measure:
         self.results: dict[str, Any] = {}
 
     def __call__(self, variant: str, rows: Rows) -> Floats:
-        """Margins of all training pairs."""
         model = self.models.train(rows, self.seed)
         margins = self.models.margins(model, "heldout")
         by_gold = [margin * np.sign(gold) for margin, gold in zip(margins, self.golds) if abs(gold) > 1e-9]
@@ -141,9 +140,7 @@ class Trainable(Protocol):
 
     def train(self, rows: Rows, seed: int) -> Any: ...
 
-    def margins(self, model: Any, split: str) -> Floats:
-        """Chosen minus rejected of every pair of a split."""
-        ...
+    def margins(self, model: Any, split: str) -> Floats: ...
 
 
 class Full:
@@ -170,7 +167,6 @@ class Full:
         return chosen - rejected
 
     def sides(self, split: str) -> tuple[list[Any], list[Any]]:
-        """Token ids of the chosen and of the rejected sides."""
         items = self.items[split]
         return [item.chosen_ids for item in items], [item.rejected_ids for item in items]
 

@@ -104,5 +104,4 @@ def values(critic: Critic, rows: Sequence[Scored]) -> torch.Tensor:
 
 
 def returns(rows: Sequence[Scored]) -> torch.Tensor:
-    """The score at every token."""
     return torch.tensor([r.score for r in rows for _ in r.completion_ids])

@@ -83,7 +83,6 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
 
 
 def rendered(tokenizer: PreTrainedTokenizerFast, turns: list[dict[str, Any]], *, generation: bool = False) -> str:
-    """A conversation with both tools, as the template writes it."""
     options: dict[str, Any] = {"tools": [dict(tool) for tool in TOOLS], "tokenize": False}
     return str(tokenizer.apply_chat_template(turns, add_generation_prompt=generation, **options))
 

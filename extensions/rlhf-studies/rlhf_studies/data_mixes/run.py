@@ -95,7 +95,7 @@ class DataMixes(Study[DataMixesConfig]):
 
 def called(results: Mapping[int, Mapping[str, Any]], metric: str, lower: str, higher: Sequence[str]) -> str:
     """The verdict on a claim: a difference counts where it has the same sign in every seed, at least three."""
-    if any({lower, *higher} - set(found["mixes"]) for found in results.values()):
+    if any({lower, *higher} - set(result["mixes"]) for result in results.values()):
         return "not run"
     if len(results) < 3:
         return "not resolvable here: fewer than three seeds"
@@ -105,9 +105,9 @@ def called(results: Mapping[int, Mapping[str, Any]], metric: str, lower: str, hi
         return figure["auc"] if metric == "auc" else figure
 
     signs = [{np.sign(value(s, name) - value(s, lower)) for s in results} for name in higher]
-    if all(found == {1.0} for found in signs):
+    if all(pair == {1.0} for pair in signs):
         return "reproduced"
-    return "contradicted" if any(found == {-1.0} for found in signs) else "not resolvable here"
+    return "contradicted" if any(pair == {-1.0} for pair in signs) else "not resolvable here"
 
 
 def pair_scores(model: Path, rows: Sequence[Row]) -> dict[str, float]:

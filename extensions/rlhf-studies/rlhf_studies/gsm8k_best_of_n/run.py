@@ -60,11 +60,11 @@ class Gsm8kBestOfN(Study[Gsm8kBestOfNConfig]):
             shutil.copy(file, folder / f"result_{file.parent.name}.png")
 
 
-def style_table(style: str, found: Mapping[str, Any]) -> str:
-    found = {name: dict(curve) for name, curve in found["curves"].items()}
+def style_table(style: str, figures: Mapping[str, Any]) -> str:
+    lines = {name: dict(curve) for name, curve in figures["curves"].items()}
     keys = ("value", "low", "high")
-    rows = [(k, *(interval([curve[k][key] for key in keys]) for curve in found.values())) for k in found["pass@k"]]
-    return markdown((f"`{style}`, k", *found), rows)
+    rows = [(k, *(interval([curve[k][key] for key in keys]) for curve in lines.values())) for k in lines["pass@k"]]
+    return markdown((f"`{style}`, k", *lines), rows)
 
 
 def against_lm_eval(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

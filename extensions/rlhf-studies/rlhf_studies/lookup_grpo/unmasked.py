@@ -47,8 +47,8 @@ class UnmaskedAgent(MultiTurnAgent):
             start = len(rollout.prompt_ids)
             ids = torch.tensor([(*rollout.prompt_ids, *rollout.completion_ids)])
             logits = self.policy.model(input_ids=ids).logits[0, start - 1 : -1].float()
-            own = logits.log_softmax(-1).gather(1, ids[0, start:, None])[:, 0].numpy()
-            written = np.ones(len(own), bool) if rollout.mask_T is None else np.asarray(rollout.mask_T)
-            logprobs = np.where(written, rollout.logprobs_T, own).astype(np.float32)
+            chosen_logprobs = logits.log_softmax(-1).gather(1, ids[0, start:, None])[:, 0].numpy()
+            written = np.ones(len(chosen_logprobs), bool) if rollout.mask_T is None else np.asarray(rollout.mask_T)
+            logprobs = np.where(written, rollout.logprobs_T, chosen_logprobs).astype(np.float32)
             changed.append(replace(rollout, logprobs_T=logprobs, mask_T=None, turns=(), segments=()))
         return changed

@@ -18,7 +18,6 @@ RUBRIC = [{"name": name, "question": question, "weight": WEIGHTS[name]} for name
 
 
 def write_judged(folder: Path, count: int, seed: int) -> None:
-    """``preferences.jsonl``, ``grades.jsonl`` and the rubric."""
     pairs = Random(f"pairs/{seed}").sample(load_pairs("train"), count)
     write_jsonl(folder / "preferences.jsonl", pairs)
     write_jsonl(folder / "grades.jsonl", graded(pairs, Random(f"judge/{seed}")))

@@ -74,7 +74,6 @@ class Judge:
         return {"tasks": len(tasks), **dict(sorted(counts.items())), "unexpected": unexpected}
 
     def play(self, task: Mapping[str, Any], actions: Sequence[Action], check: bool) -> tuple[float, Store]:
-        """The reward of a list of actions, and the database after it."""
         store, check = open_store(self.folder, self.domain), check and bool(self.theirs)
         data = deepcopy(database(self.folder, self.domain)) if check else {}
         for action in actions:

@@ -67,7 +67,6 @@ class ReactAgent(Agent):
         return final_answer(text)
 
     def _turn(self, messages: list[Message], session: Session) -> str | None:
-        """One turn with native calls; its text if it made none."""
         reply = session.ask(messages, session.box.specs, session.form)
         messages.append(reply.message)
         if not reply.message.get("tool_calls") and not reply.errors:
@@ -76,7 +75,6 @@ class ReactAgent(Agent):
         return None
 
     def _turn_in_text(self, messages: list[Message], session: Session) -> str | None:
-        """One turn with a call as text; its text if it made none."""
         reply = session.ask(messages, (), "text")
         text = str(reply.message.get("content") or "").split(OBSERVATION)[0].rstrip()
         messages.append({"role": "assistant", "content": text})

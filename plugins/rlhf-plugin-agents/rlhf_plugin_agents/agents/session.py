@@ -21,7 +21,6 @@ HALF = "it holds half of a character (a lone surrogate)"
 
 
 def first_value(text: str) -> Any:
-    """The JSON value that a text begins with."""
     try:
         value, _ = json.JSONDecoder().raw_decode(text)
     except RecursionError as error:

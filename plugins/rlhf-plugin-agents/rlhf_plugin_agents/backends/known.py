@@ -9,7 +9,6 @@ from rlhf_plugin_agents.backends.config import BackendConfig, NativeConfig, Repl
 
 BACKENDS: dict[str, type[BackendConfig]] = {"scripted": ScriptedConfig, "replay": ReplayConfig, "native": NativeConfig}
 PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
-"""Name -> settings in ``backends.paid_config``."""
 
 
 def known_backend(name: str) -> type[BackendConfig]:

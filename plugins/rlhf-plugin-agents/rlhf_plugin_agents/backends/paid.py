@@ -26,7 +26,11 @@ class PaidBackend:
     def complete(self, request: ModelRequest) -> ModelReply:
         if self._stopped:
             raise BackendFault("interrupted")
-        reply: ServiceReply = self.service.ask([service_request(request)])[0]
+        question = ToolRequest(
+            request.key, tuple(request.messages), max_tokens=request.max_tokens, temperature=request.temperature,
+            seed=request.seed, tools=tuple(request.tools),
+        )  # fmt: skip
+        reply: ServiceReply = self.service.ask([question])[0]
         if not reply.ok:
             if any(words in reply.detail.lower() for words in TOO_LONG):
                 raise ContextFull(reply.detail)
@@ -39,13 +43,6 @@ class PaidBackend:
 
     def close(self) -> None:
         self.service.close()
-
-
-def service_request(request: ModelRequest) -> ToolRequest:
-    return ToolRequest(
-        request.key, tuple(request.messages), max_tokens=request.max_tokens, temperature=request.temperature,
-        seed=request.seed, tools=tuple(request.tools),
-    )  # fmt: skip
 
 
 def model_reply(reply: ServiceReply, earlier: int) -> ModelReply:

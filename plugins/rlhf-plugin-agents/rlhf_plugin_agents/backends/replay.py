@@ -77,7 +77,6 @@ def read_trajectories(path: Path) -> list[AgentTrajectory]:
 
 
 def recording_digest(path: Path) -> str:
-    """Of a recording as it is now; "" where there is none."""
     file = _file(path)
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
 

@@ -146,7 +146,6 @@ def _first(values: Sequence[Any]) -> Any:
 
 Function = Mapping[str, Any]
 Call = tuple[str, Mapping[str, Any]]
-"""Name and arguments."""
 Answer = Mapping[str, Mapping[str, Sequence[Any]]]
 """Name -> parameter -> accepted values; "" among them means that it may be left out."""
 TYPES: Mapping[str, type] = {

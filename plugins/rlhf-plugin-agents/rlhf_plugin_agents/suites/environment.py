@@ -128,7 +128,6 @@ class SuiteEnvironment:
 
     @classmethod
     def from_config(cls, config: AgentSuiteEnvironment, ctx: BuildContext) -> SuiteEnvironment:
-        """All tasks, which every episode's process shares."""
         tasks = suite_of(config.suite, config.suite_settings, ctx).tasks(ctx)
         return cls({t.id: t for t in tasks}, config.process_weight)
 

@@ -41,7 +41,6 @@ def default_tools(ctx: BuildContext) -> list[ToolConfig]:
 
 
 def own_tasks(rows: tuple[Mapping[str, Any], ...], ctx: BuildContext) -> list[AgentTask]:
-    """Tasks of rows; tools that hold no state are shared by all of them."""
     shared = ToolBox.of(default_tools(ctx), ctx)
     return [own_task(row, shared) for row in rows]
 

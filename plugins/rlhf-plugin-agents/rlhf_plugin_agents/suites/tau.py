@@ -138,6 +138,5 @@ def said_to_user(trajectory: AgentTrajectory) -> list[str]:
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a call of OpenAI's form, written as text or not."""
     arguments = call["function"]["arguments"]
     return json.loads(arguments) if isinstance(arguments, str) else json_values(arguments)

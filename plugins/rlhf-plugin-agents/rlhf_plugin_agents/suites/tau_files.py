@@ -25,12 +25,8 @@ def domain_in(folder: Path, domain: str | None = None) -> str:
     """The domain that is asked for, or whose files a folder has; retail where it has both or none."""
     if domain is not None:
         return domain
-    return next((d for d in STORES if (folder / f"{d}_db_users.json").is_file() or _zipped(folder, d)
-                 or _published(folder, d) is not None), "retail")  # fmt: skip
-
-
-def _zipped(folder: Path, domain: str) -> bool:
-    return (folder / f"{domain}_db_users.json.gz").is_file()
+    users = {d: [folder / f"{d}_db_users.json{end}" for end in ("", ".gz")] for d in STORES}
+    return next((d for d in STORES if any(f.is_file() for f in users[d]) or _published(folder, d)), "retail")
 
 
 def _published(folder: Path, domain: str) -> Path | None:

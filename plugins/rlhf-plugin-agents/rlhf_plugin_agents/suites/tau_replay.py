@@ -18,7 +18,6 @@ NEEDED = ("task_id", "reward", "traj")
 
 
 def is_published(path: Path) -> bool:
-    """Whether a file has that form: one JSON list."""
     if not path.is_file():
         return False
     with path.open(encoding="utf-8") as file:

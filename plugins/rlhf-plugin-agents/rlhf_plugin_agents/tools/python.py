@@ -117,7 +117,6 @@ def _seconds(text: str) -> float:
 
 
 def said(ended: Ended, limit_s: float) -> str:
-    """What an agent reads of a program that ended."""
     printed = "\n".join(part for part in (_end(ended.stdout), _end(ended.stderr)) if part)
     if ended.good:
         return printed or "(nothing was printed)"

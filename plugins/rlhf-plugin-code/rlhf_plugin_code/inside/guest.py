@@ -152,7 +152,6 @@ def finish(work: Callable[[], None]) -> int:
 
 
 def complain(error: BaseException) -> None:
-    """The traceback without our own frames."""
     import traceback
 
     try:

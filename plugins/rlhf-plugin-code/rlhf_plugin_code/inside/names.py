@@ -23,7 +23,6 @@ def supplied(texts: Sequence[str]) -> set[str]:
 
 
 def used(texts: Sequence[str]) -> set[str]:
-    """All names that are read anywhere."""
     nodes = (node for text in texts for node in ast.walk(ast.parse(text)))
     return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 

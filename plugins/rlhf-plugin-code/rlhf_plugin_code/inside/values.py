@@ -41,7 +41,6 @@ def describe(value: Any, opaque: Opaque, depth: int = 0) -> Any:
 
 
 def rebuild(data: Any, opaque: Opaque) -> Any:
-    """Undo :func:`describe`."""
     if data is None or isinstance(data, bool | int | float | str):
         return data
     if isinstance(data, list):
@@ -96,5 +95,4 @@ _BUILD: dict[str, Callable[[Any, Opaque], Any]] = {
 
 
 def pack(message: Any) -> bytes:
-    """One line."""
     return json.dumps(message).encode() + b"\n"

@@ -63,7 +63,6 @@ def check_kissing(points: Any, dimensions: int) -> Checked:
 
 
 def malformed(points: Any, dimensions: int) -> str:
-    """Why this is no list of integer vectors; "" if it is."""
     if not isinstance(points, list):
         return f"the vectors must be a list, not {type(points).__name__}"
     if not points:

@@ -41,7 +41,6 @@ class Task:
     settings: TaskFile
     verifier: VerifierConfig
     prompt: Prompt
-    """What is asked, with the columns that the verifier reads."""
     starter: str
     """A program to begin with; "" for none."""
 
@@ -50,7 +49,6 @@ class Task:
         return self.prompt.text
 
     def program(self, answer: str) -> str:
-        """The program of an answer, the one that the verifier takes; "" if there is none."""
         return program(answer, getattr(self.verifier, "extract", "last_block")) or ""
 
     def answer(self, code: str) -> str:
@@ -60,12 +58,10 @@ class Task:
 
 
 def shipped() -> list[str]:
-    """Names of the tasks that come with this package."""
     return sorted(p.parent.name for p in HERE.glob("*/task.yaml"))
 
 
 def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None = None) -> Task:
-    """Read a shipped task by name, or one of yours by its folder."""
     folder = task_folder(name)
     file = read_task_file(folder, registry, settings or {})
     verifier = verifier_of(file, folder)
@@ -82,7 +78,6 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
 
 
 def task_folder(name: str) -> Path:
-    """The folder of a shipped task, or one of yours."""
     folder = HERE / name if name in shipped() else Path(name).expanduser()
     if not folder.is_dir():
         raise ConfigError(
@@ -94,7 +89,6 @@ def task_folder(name: str) -> Path:
 
 
 def read_task_file(folder: Path, registry: Registry, settings: Mapping[str, Any]) -> TaskFile:
-    """``task.yaml`` with the verifier's settings of this call on top."""
     data = read_yaml(folder / "task.yaml")
     if settings:
         data = merge_settings(data, {"verifier": dict(settings)})

@@ -46,7 +46,6 @@ class Term(NamedTuple):
         return "".join(f"the {name} of " for name in (self.attribute, *reversed(self.relations))) + self.person
 
     def walk(self, world: World) -> tuple[tuple[Call, ...], str]:
-        """The searches that lead to it, and its value."""
         person, calls = self.person, list[Call]()
         for relation in self.relations:
             calls.append(find(world, relation, person))
@@ -80,7 +79,6 @@ def compute(left: str, operation: str, right: str) -> Call:
 
 
 def draw_question(world: World, calls: int, rng: random.Random) -> Question:
-    """A question about a world, whose plan has 2 to 6 ``calls``."""
     left_hops, right_hops, summed = rng.choice(SHAPES[calls])
     left = _draw_term(world, left_hops, rng)
     plan, value = left.walk(world)
@@ -100,7 +98,6 @@ def _draw_term(world: World, hops: int, rng: random.Random) -> Term:
 
 
 def answer_in(text: str) -> str | None:
-    """The last number of an answer; None if there is none."""
     numbers = _NUMBER.findall(text)
     return numbers[-1] if numbers else None
 

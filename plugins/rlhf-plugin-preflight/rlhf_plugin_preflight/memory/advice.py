@@ -92,7 +92,7 @@ def accepted(ctx: BuildContext, found: Footprint) -> Callable[[RunConfig], bool]
 def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[RunConfig], bool]) -> Advice:
     """The first change that is enough for ``limit`` bytes, else as many as are together, the cheapest first."""
     every = [change for change in changes(run) if accepted(change.make(run))]
-    furthest = _furthest(every)
+    furthest = list({_key(change): change for change in every}.values())  # of a setting's values the last
     for last in furthest:
         least = replan(last.make(run)).peak
         if least > limit:
@@ -123,11 +123,6 @@ def _needed(run: RunConfig, made: Sequence[Change], limit: int, replan: Replan) 
 
 def _key(change: Change) -> str:
     return change.setting.split("=")[0]
-
-
-def _furthest(every: Sequence[Change]) -> list[Change]:
-    """Of several values of one setting the last."""
-    return list({_key(change): change for change in every}.values())
 
 
 def _with_changes(run: RunConfig, made: Sequence[Change]) -> RunConfig:

@@ -236,7 +236,6 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
 
 
 def decoder_layers(model: Any) -> Sequence[Any]:
-    """The model's decoder layers: the longest list of equal modules."""
     import torch
 
     lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len({type(one) for one in m}) == 1]

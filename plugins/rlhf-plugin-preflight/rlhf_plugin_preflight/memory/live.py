@@ -108,5 +108,4 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 
 def tensor_bytes(tensors: Iterable[Any]) -> int:
-    """Bytes of these tensors, one that is shared counted once."""
     return sum(t.numel() * t.element_size() for t in {id(t): t for t in tensors}.values())

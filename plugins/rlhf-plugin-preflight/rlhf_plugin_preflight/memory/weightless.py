@@ -138,7 +138,6 @@ def assume_structure(model: Any) -> None:
 
 
 def count_parameters(model: Any) -> tuple[int, int]:
-    """(All, trained) parameters, a tied one once."""
     parameters = list(model.parameters())
     return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
 

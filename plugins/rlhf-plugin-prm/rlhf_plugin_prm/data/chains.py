@@ -92,7 +92,6 @@ def check(chain: Chain, text: str) -> list[bool]:
 
 
 def read_question(question: str) -> Chain | None:
-    """The chain of a question, None if it is none."""
     match = re.fullmatch(r"What is (\d+)((?: [+-] \d+)+)\?", question.strip())
     if match is None:
         return None

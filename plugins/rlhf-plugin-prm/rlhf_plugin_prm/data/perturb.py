@@ -141,7 +141,6 @@ def _redone(line: str, changed: dict[Fraction, Fraction]) -> str | None:
 
 
 def _replaced(text: str, changed: Mapping[Fraction, Fraction]) -> str | None:
-    """Every number of a text that has changed; None if a new one cannot be written."""
     failed = False
 
     def replacement(match: re.Match[str]) -> str:

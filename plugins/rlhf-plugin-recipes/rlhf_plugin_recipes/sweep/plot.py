@@ -15,7 +15,6 @@ DASHES = ("-", "--", "-.", ":")
 
 
 def draw(title: str, metrics: Sequence[str], curves: Curves, file: Path) -> Path | None:
-    """Write an SVG file, or nothing if no run has one of the metrics."""
     shown = [name for name in metrics if any(name in run for of_seed in curves.values() for run in of_seed.values())]
     if not shown:
         return None

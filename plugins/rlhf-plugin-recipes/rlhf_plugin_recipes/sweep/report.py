@@ -75,7 +75,6 @@ def table_of(sweep: Sweep, result: Mapping[str, Any]) -> tuple[list[str], list[l
 
 
 def print_results(sweep: Sweep, result: Mapping[str, Any], root: Path, plot: Path | None) -> None:
-    """The table, what failed, and where everything is."""
     click.echo("")
     table(*table_of(sweep, result))
     click.echo(f"\n{_note(sweep, result)}")

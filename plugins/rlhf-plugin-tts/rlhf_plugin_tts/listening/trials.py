@@ -24,7 +24,6 @@ class Clip:
     label: str
     """What it is; shown when all is answered."""
     text: str = ""
-    """The completion."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ class GymVerifier:
         if problem["question"] != key["problem"]["question"]:
             problem = key["problem"]
         tagged = _TAGGED.findall(sample.completion)
-        stated = tagged[-1].strip() if tagged else self._untagged(sample.completion)
+        text = sample.completion
+        untagged = None if self.config.mode == "strict" else boxed_answer(text) or text.strip()
+        stated = tagged[-1].strip() if tagged else untagged
         if stated is not None and stated != problem["answer"] and not may_be_scored(stated, task):
             parts = {"format": float(bool(tagged)), "answer": 0.0, "reward": 0.0}
             return Score(
@@ -47,9 +49,6 @@ class GymVerifier:
         value = right if self.config.value == "right" else score
         parts = {"format": float(bool(tagged)), "answer": right, "reward": value}
         return Score(value, parts, detail="no answer tags" if stated is None else f"stated {stated[:200]!r}")
-
-    def _untagged(self, completion: str) -> str | None:
-        return None if self.config.mode == "strict" else boxed_answer(completion) or completion.strip()
 
 
 @lru_cache(maxsize=256)

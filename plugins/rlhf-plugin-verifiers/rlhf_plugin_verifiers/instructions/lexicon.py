@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
 from importlib.util import find_spec
 
 MARKS = string.punctuation + " "
@@ -20,7 +19,6 @@ Emma Liam Sophia Jackson Olivia Noah Ava Lucas Isabella Mason Mia Ethan Charlott
 Zoe Daniel Chloe Samuel Lily Matthew Grace Owen Abigail Gabriel Ella Jacob Scarlett Nathan Victoria Elijah Layla
 Nicholas Audrey David Hannah Christopher Penelope Thomas Nora Andrew Aria Joseph Claire Ryan Stella Jonathan
 """)
-"""The names that the instruction lists."""
 CONJUNCTIONS = frozenset({"and", "but", "for", "nor", "or", "so", "yet"})
 PRONOUNS = frozenset(
     words("""
@@ -144,7 +142,9 @@ def in_language(text: str, language: str) -> bool:
     all_words = re.findall(r"[^\W\d_]+", text.lower())
     if len(all_words) > SHORT:
         return False
-    return shares.get(language, 0.0) >= LIKELY or (language == "en" and text.isascii() and _known_english(all_words))
+    known = sum(word in ENGLISH for word in all_words)
+    is_english = language == "en" and text.isascii() and 3 * known >= len(all_words)
+    return is_english or shares.get(language, 0.0) >= LIKELY
 
 
 def _shares(text: str) -> dict[str, float]:
@@ -155,7 +155,3 @@ def _shares(text: str) -> dict[str, float]:
         return {str(guess.lang): float(guess.prob) for guess in detect_langs(text)}
     except LangDetectException:
         return {}
-
-
-def _known_english(all_words: Sequence[str]) -> bool:
-    return 3 * sum(w in ENGLISH for w in all_words) >= len(all_words)

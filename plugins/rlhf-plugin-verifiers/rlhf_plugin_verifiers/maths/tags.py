@@ -22,7 +22,6 @@ R1_ZERO_PROMPT = (
 )
 """Goes into ``dataset.prompt_template``; the model must then be prompted without a chat template."""
 Mode = Literal["strict", "lenient", "compatible"]
-"""See ``R1ZeroConfig.mode``."""
 _LENIENT = re.compile(r"</think>\s*<answer>(.*?)</answer>", re.DOTALL)
 
 
