@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import array
 import ctypes
+import fcntl
 import gc
 import importlib.util
 import inspect
 import json
+import multiprocessing.util
 import os
 import runpy
 import signal
@@ -35,7 +37,7 @@ LAUNCHERS = (
     "accelerate.commands.launch",
 )
 """Those that start processes themselves."""
-MODULES = (*LAUNCHERS, "rlhf_testing.strategy_rank", "scripts.bench._sharding_rank")
+MODULES = (*LAUNCHERS, "rlhf_testing.strategy_rank", "scripts.bench._sharding_rank", "scripts.check.step_path")
 """Modules, besides those of tests, that are started as forks after ``python -m``."""
 IMPORTED = (
     "torch",
@@ -84,8 +86,15 @@ IMPORTED = (
     "rlhf_plugin_tts.keep",
     "rlhf_plugin_verifiers.reward",
 )
-WORKER = "rlhf_core.workers.worker"
-OF_WORKERS = (WORKER, "pydantic", "rlhf_plugin_verifiers.reward_config", "rlhf_plugin_verifiers.maths.verifier")
+SPAWNED = "from multiprocessing.spawn import spawn_main"
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlhf_"
+"""How the code of a process of multiprocessing begins, and that of a verifier's or an environment's."""
+OF_WORKERS = (
+    "rlhf_core.workers.worker",
+    "rlhf_plugin_episodes.server",
+    "rlhf_plugin_verifiers.reward_config",
+    "rlhf_plugin_verifiers.maths.verifier",
+)
 """What the server of workers imports: no torch, which a worker's bound on its memory would count."""
 READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "CUDA_", "LD_")
 READ_AT_IMPORT += ("TORCH_", "PYTHON", "ACCELERATE_", "HOME", "XDG_", "LC_", "LANG")
@@ -121,14 +130,14 @@ class Client:
     def takes(self, given: Mapping[str, Any]) -> bool:
         """Whether a fork of the server is what Popen was asked to start."""
         args, env = given["args"], given["env"]
-        plain = not (given["shell"] or given["executable"] or (given["pass_fds"] and not self.workers))
+        plain = not (given["shell"] or given["executable"])
         plain = plain and given["preexec_fn"] in (None, heed_ctrl_c)
         if os.getpid() != self.owner or not plain or isinstance(args, (str, bytes, os.PathLike)):
             return False
         found = target([str(a) for a in args])
         if given.get("process_group", -1) not in (-1, 0, None) or found is None:
             return False
-        if (found[0] == "-c") != self.workers:
+        if (found[0] == BOOT) != self.workers or (given["pass_fds"] and found[0] not in (BOOT, SPAWNED)):
             return False
         env = dict(os.environ if env is None else env)
         names = {name for name in {*env, *self.environment} if name.startswith(READ_AT_IMPORT)}
@@ -204,6 +213,15 @@ def install(*clients: Client) -> None:
             names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
             self._close_pipe_fds(*(given[name] for name in names))
 
+    def spawn(path: str, args: Sequence[str], passfds: Sequence[int]) -> int:
+        given: dict[str, Any] = dict.fromkeys(PARAMETERS[1:]) | {"args": [os.fsdecode(word) for word in args]}
+        given |= {"pass_fds": sorted(map(int, passfds)), "close_fds": True}
+        given |= dict.fromkeys(("p2cread", "c2pwrite", "errwrite"), -1)
+        client = next((one for one in clients if one.takes(given)), None)
+        return real_spawn(path, args, passfds) if client is None else client.start(given)
+
+    real_spawn = multiprocessing.util.spawnv_passfds
+    multiprocessing.util.spawnv_passfds = spawn
     subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
 
 
@@ -217,10 +235,11 @@ def target(args: Sequence[str]) -> tuple[str, list[str]] | None:
         return (str(stand_in), [str(stand_in), *rest[2:]]) if stand_in.is_file() else None
     if args[0] != sys.executable:
         return None
-    if rest[:1] == ["-c"] and f"from {WORKER} import" in rest[1]:
-        return "-c", ["-c", *rest[2:]]
-    while rest[:1] == ["-u"]:
+    while rest[:1] in (["-u"], ["-B"]):
         del rest[0]
+    if rest[:1] == ["-c"]:
+        code = next((code for code in (BOOT, SPAWNED) if rest[1].startswith(code)), None)
+        return (code, ["-c", *rest[2:]]) if code else None
     if len(rest) > 1 and rest[0] == "-m":
         own = rest[1] in MODULES or rest[1].startswith("tests.")
         return (rest[1], rest[1:]) if own else None
@@ -274,10 +293,13 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     for n, fd in enumerate(files[:3]):
         os.dup2(fd, n)
         os.close(fd)
-    for fd, n in zip(files[3:], request["passed"]):
+    passed = files[3:][: len(request["passed"])]
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, 500) for fd in passed]
+    for fd in passed:
+        os.close(fd)
+    for fd, n in zip(moved, request["passed"]):
         os.dup2(fd, n)
-        if fd != n:
-            os.close(fd)
+        os.close(fd)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
@@ -335,8 +357,9 @@ def run(request: dict[str, Any], libraries: Sequence[str], environment: Mapping[
     for module in ("tests.fork_server", "tests"):
         sys.modules.pop(module, None)
     importlib.invalidate_caches()
-    if name == "-c":
-        exec(request["args"][2], {"__name__": "__main__"})
+    if name in (BOOT, SPAWNED):
+        code = request["args"][request["args"].index("-c") + 1]
+        exec(code, {"__name__": "__main__"})
     elif name.endswith(".py"):
         runpy.run_path(name, run_name="__main__")
     else:

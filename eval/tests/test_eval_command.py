@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from rlhf_core.data.settings import CurriculumSettings
 from rlhf_core.models import ModelConfig
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import Job, evaluate
+from rlhf_eval.judging import BatchedJudge
 from rlhf_eval.watch import Watcher, linked_copy
 
 from .conftest import ARITHMETIC, BENCHMARK
@@ -76,7 +76,12 @@ def test_a_torn_evaluation_goes_on_to_the_same_bytes(arithmetic: Arithmetic) -> 
 def test_rows_and_progress_come_while_a_chunk_is_sampled(
     arithmetic: Arithmetic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    def put(judge: BatchedJudge, new: Any) -> list[dict[str, Any]]:
+        judge._waiting += new
+        return judge._collect(wait=True)  # else all may be sampled before the workers have started
+
     monkeypatch.setattr("rlhf_eval.benchmark.EVERY_S", 0.0)
+    monkeypatch.setattr(BatchedJudge, "put", put)
     ctx = context_of(open_registry())
     suite = suite_of(
         ctx, "prompts", dataset="pocket/arithmetic", verifier="numeric", samples=4, limit=12, max_tokens=12
@@ -84,7 +89,6 @@ def test_rows_and_progress_come_while_a_chunk_is_sampled(
     lines, on_disk = list[str](), list[int]()
 
     def say(text: str) -> None:
-        time.sleep(0.1)  # the workers start meanwhile
         lines.append(text)
         on_disk.append(len((tmp_path / "out/rows.jsonl").read_text().splitlines()))
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +71,10 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
 
     torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention plans anew for every length, at each token
     source = resolve_model(config.path)
-    tokenizer = load_tokenizer(config)
-    model = None if weights else _without_weights(config, source)
-    model = _load_model(config, source) if model is None else model
+    with _parsed_once(source):
+        tokenizer = load_tokenizer(config)
+        model = None if weights else _without_weights(config, source)
+        model = _load_model(config, source) if model is None else model
     check_vocabulary(model, tokenizer, config.path)
     context = context_length(model, config)
     if config.gradient_checkpointing:
@@ -118,6 +123,24 @@ def load_tokenizer(config: ModelConfig) -> Any:
 
         apply_template(tokenizer, config.chat_template)
     return tokenizer
+
+
+@contextmanager
+def _parsed_once(source: Source) -> Generator[None, None, None]:
+    """transformers parses a ``.gguf`` file anew for the configuration, the tokenizer and the weights, and lists the
+    names of its tensors for every module: minutes where the vocabulary is large."""
+    if source.gguf is None or find_spec("gguf") is None:
+        yield
+        return
+    gguf = import_module("gguf")
+    slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    try:
+        for name, function in slow.items():
+            setattr(gguf, name, cache(function))
+        yield
+    finally:
+        for name, function in slow.items():
+            setattr(gguf, name, function)
 
 
 def _load_model(config: ModelConfig, source: Source) -> Any:

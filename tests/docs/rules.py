@@ -48,7 +48,8 @@ SMALL: dict[str, list[str]] = {
     "rlhf eval injection": ["--max-per-category", "1"],
     "rlhf eval episodes": ["--limit", "2"],
     "rlhf eval": ["--limit", "2", "--max-tokens", "4"],
-    "rlhf reward evaluate": ["--limit", "16"],
+    "rlhf reward evaluate": ["--limit", "16", "--probe-pairs", "4"],
+    "rlhf memory plan --algo grpo": ["--set", "trainer.micro_batch_size=2"],
 }
 """What is appended, so that a command takes seconds."""
 

@@ -10,26 +10,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MEASURE = """
-import json, sys
-from scripts.bench._memory_run import plan_and_measure
-from scripts.bench.memory_plan import names_of, rows, settings_of
-
-row = rows()["sft, one process"]
-settings = settings_of("pocket", row)
-found = {
-    chosen: plan_and_measure(names_of("pocket", row), (*settings, f"trainer.precision={chosen}"))
-    for chosen in ("fp32", "bf16")
-}
-print(json.dumps(found))
-"""
 
 
 @pytest.mark.slow
 def test_the_plan_of_sft_in_bfloat16_is_what_it_holds() -> None:
-    """In an interpreter of its own, which forks."""
+    """In a process of its own, which forks."""
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-m", "tests.memory.precisions"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])

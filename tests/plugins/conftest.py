@@ -14,6 +14,7 @@ import pytest
 
 from rlhf_core.cli.main import main
 
+ROOT = Path(__file__).parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -60,30 +61,18 @@ def install(python: str, *packages: Path) -> None:
     assert out.returncode == 0, out.stdout + out.stderr
 
 
-SERVER = """
-import contextlib, io, json, os, sys
-from rlhf_core.cli.main import main
-
-for line in sys.stdin:
-    asked, out, err = json.loads(line), io.StringIO(), io.StringIO()
-    os.chdir(asked["cwd"])
-    os.environ |= asked["env"]
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main(asked["args"])
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
-"""
+def inside(python: str, module: str, *words: str) -> list[str]:
+    """The command that runs a module where what is installed in an environment is installed too."""
+    (folder,) = Path(python).parents[1].glob("lib/python*/site-packages")
+    return [sys.executable, "-m", "tests.plugins.inside", str(folder), module, *words]
 
 
 class Commands:
-    """`rlhf` in another environment: one process for all calls, since each would import torch anew."""
+    """`rlhf` in another environment: one process for all calls."""
 
     def __init__(self, python: str) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        self.process = subprocess.Popen([python, "-c", SERVER], env=environment(), **pipes)  # type: ignore[call-overload]
+        self.process = subprocess.Popen(inside(python, "rlhf"), env=environment(PYTHONPATH=str(ROOT)), **pipes)  # type: ignore[call-overload]
 
     def __call__(self, *args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
         """Call the command in a folder, with caches of its own there."""

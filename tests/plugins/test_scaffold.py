@@ -14,7 +14,7 @@ from rlhf_core.cli.main import main
 from rlhf_core.types.errors import UserError
 from rlhf_testing.scaffold.write import kinds, names_for, write_package
 
-from .conftest import Commands, call, environment, install
+from .conftest import ROOT, Commands, call, environment, inside, install
 
 KINDS = (
     "advantage",
@@ -55,17 +55,16 @@ def test_every_kind_has_templates() -> None:
 @pytest.mark.slow
 def test_tests_pass_from_birth(packages: dict[str, Path], other_python: str, tmp_path: Path) -> None:
     out = call(
-        [
+        inside(
             other_python,
-            "-m",
             "pytest",
             "-v",
             "--import-mode=importlib",
             "-p",
             "no:cacheprovider",
             *map(str, packages.values()),
-        ],
-        env=environment(),
+        ),
+        env=environment(PYTHONPATH=str(ROOT)),
         cwd=tmp_path,
     )
     assert out.returncode == 0, out.stdout[-4000:] + out.stderr[-2000:]

@@ -12,7 +12,7 @@ from rlhf_core.cli.main import main
 from rlhf_core.types.errors import UserError
 from rlhf_testing.scaffold.into import write_into
 
-from .conftest import call, environment, install
+from .conftest import ROOT, call, environment, inside, install
 
 HATCH = """\
 [build-system]
@@ -166,8 +166,8 @@ def test_the_package_installs_and_its_new_tests_pass(layout: str, other_python: 
         write_into(f"{layout}-{kind}", kind, folder)
     install(other_python, folder)
     out = call(
-        [other_python, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "tests"],
-        env=environment(),
+        inside(other_python, "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "tests"),
+        env=environment(PYTHONPATH=str(ROOT)),
         cwd=folder,
     )
     call([sys.executable, "-m", "pip", "--python", other_python, "uninstall", "-q", "-y", name])

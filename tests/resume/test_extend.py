@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,36 @@ def set_to(text: str) -> list[str]:
     return ["--set", text]
 
 
+Extended = Callable[[str], tuple[Left, Path]]
+
+
+@pytest.fixture(scope="module")
+def extended(words: Words, tmp_path_factory: pytest.TempPathFactory) -> Extended:
+    """What a case's shorter run left, and its folder when it had been made as long as the case's: not to be changed."""
+
+    @cache
+    def run_of(name: str) -> tuple[Left, Path]:
+        folder, (short, long) = tmp_path_factory.mktemp("extended"), EXTENDED[name]
+        run = folder / "run"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RLHF_CACHE", str(folder / "cache"))
+            assert train(*words(CASES[name]), *set_to(short), "--run-dir", str(run)) == 0
+            before = read_run(run)
+            assert train("--resume", str(run), *set_to(long)) == 0
+        return before, run
+
+    return run_of
+
+
 MARKS = {"grpo": (), "dpo": pytest.mark.slow}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=MARKS.get(n, pytest.mark.long)) for n in EXTENDED])
 def test_equals_a_run_that_was_as_long_from_the_start(
-    name: str, words: Words, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, extended: Extended, whole: Whole, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
-    run, (short, long) = tmp_path / "run", EXTENDED[name]
-    assert train(*words(CASES[name]), *set_to(short), "--run-dir", str(run)) == 0
-    before = read_run(run)
-    assert train("--resume", str(run), *set_to(long)) == 0
+    (before, run), (_, long) = extended(name), EXTENDED[name]
     assert read_run(run).metrics != before.metrics
     check_same(read_run(run), read_run(whole(name)))
     plan = json.loads((run / "plan.json").read_text())
@@ -79,10 +98,9 @@ def test_iterative_dpo_makes_up_for_the_evaluation_after_its_earlier_last_iterat
 
 
 @pytest.mark.slow
-def test_an_extension_that_was_killed_goes_on(words: Words, whole: Whole, tmp_path: Path) -> None:
+def test_an_extension_that_was_killed_goes_on(extended: Extended, whole: Whole, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train(*words(CASES["grpo"]), "--set", "trainer.steps=2", "--run-dir", str(run)) == 0
-    assert train("--resume", str(run), "--set", "trainer.steps=3") == 0
+    shutil.copytree(extended("grpo")[1], run)
     (run / "summary.json").unlink()
     shutil.rmtree(run / "final")
     shutil.rmtree(run / "checkpoints" / "step-000003")

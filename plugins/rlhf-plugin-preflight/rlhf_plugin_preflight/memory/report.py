@@ -125,9 +125,13 @@ def make_report(
         return plan.in_one_memory if on_cpu else plan
 
     def replan(run: RunConfig) -> MemoryPlan:
-        return planned(found if run is ctx.config else footprint_of(run))
+        key = repr(run)
+        if key not in footprints:
+            footprints[key] = footprint_of(run)
+        return planned(footprints[key])
 
     found = footprint_of(ctx.config)
+    footprints = {repr(ctx.config): found}
     several: list[Name] = [name for name in STRATEGIES if name != "single"]
     report = Report(
         algo=ctx.config.trainer.name,

@@ -1,0 +1,28 @@
+"""Rehearsals that the tests of planning share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_plugin_preflight.memory import footprint
+
+REHEARSED: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rehearsal finds depends on the run, the model's depth and the sizes alone: it is made once for all tests
+    that plan this run, for one card or another."""
+    for name in ("rehearse", "rehearse_sampling"):
+        rehearse = getattr(footprint, name)
+
+        def found(ctx: Any, sizes: Any, *rest: Any, _made: Any = rehearse, _name: str = name, **more: Any) -> Any:
+            depth = len(footprint.decoder_layers(ctx.policy.model))
+            key = repr((_name, ctx.config, ctx.world_size, depth, sizes, more))
+            if key not in REHEARSED:
+                REHEARSED[key] = _made(ctx, sizes, *rest, **more)
+            return REHEARSED[key]
+
+        monkeypatch.setattr(footprint, name, found)
