@@ -176,7 +176,7 @@ def run_with_a_slow_benchmark(folder: Path, seconds: int, timeout_s: int) -> Ite
     (folder / "run.yaml").write_text(f"benchmarks: [{{name: slow, seconds: {seconds}}}]\n")
     settings = (
         "threads=1", "reward.workers=1", "trainer.steps=1", "trainer.rollout_batch_size=16", "trainer.eval_samples=0",
-        "trainer.sampling.max_tokens=8", f"strategy.timeout_s={timeout_s}",
+        "trainer.sampling.max_tokens=8", "dataset.limit=64", f"strategy.timeout_s={timeout_s}",
     )  # fmt: skip
     words = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2"]
     words += [word for setting in settings for word in ("--set", setting)]
