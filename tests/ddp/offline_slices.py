@@ -278,10 +278,10 @@ def compared(ranks: AcceleratedStrategy, layout: str, case: str, place: Path) ->
     return found
 
 
-def main(out: str, *cases: str) -> None:
+def main(out: str, layers: str, *cases: str) -> None:
     """These of ``CASES``, each after the strategy that divides it: ``fsdp/sft``, ``3/reward_model``."""
     ranks, place = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200), Path(out).parent
-    size = write_model(place / "model") if ranks.rank == 0 else 0
+    size = write_model(place / "model", int(layers)) if ranks.rank == 0 else 0
     if ranks.rank == 0:
         write_rows(place)
     size = ranks.gather_objects(size)[0]
