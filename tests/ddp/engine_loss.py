@@ -109,8 +109,8 @@ class Case(NamedTuple):
 
 def grpo(kind: str = "Failing", **trainer: Any) -> dict[str, Any]:
     """Four steps on the pocket model."""
-    base = {"name": "grpo", "steps": 4, "rollout_batch_size": 16, "group_size": 4, "micro_batch_size": 4}
-    base |= {"checkpoint_every": 0, "gold_samples": 0, "eval_samples": 0}
+    base = {"name": "grpo", "steps": 4, "rollout_batch_size": 8, "group_size": 4, "micro_batch_size": 4}
+    base |= {"checkpoint_every": 0, "gold_samples": 0, "eval_samples": 0, "sampling": {"max_tokens": 8}}
     return {
         "trainer": {**base, **trainer},
         "rollout": {"name": "failing", "kind": kind},

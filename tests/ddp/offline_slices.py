@@ -92,6 +92,7 @@ class Held(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.peak, self._storages = 0, dict[int, weakref.ref[torch.UntypedStorage]]()
+        self._sizes, self._sum = dict[int, int](), 0
         self.over = False
         """Whether nothing is counted any more."""
 
@@ -100,20 +101,24 @@ class Held(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if self.over:
             return out
-        new = False
         for value in tree_leaves((args, out)):
             tensor = getattr(value, "_local_tensor", getattr(value, "elem", value))  # or what a collective fills
             if isinstance(tensor, torch.Tensor) and tensor.device.type != "meta":
                 storage = tensor.untyped_storage()
-                new = new or id(storage) not in self._storages
                 self._storages.setdefault(id(storage), weakref.ref(storage, partial(self._drop, id(storage))))
-        if new:
-            sizes = [storage.nbytes() for ref in list(self._storages.values()) if (storage := ref()) is not None]
-            self.peak = max(self.peak, sum(sizes))
+                size = storage.nbytes()
+                self._sum += size - self._sizes.get(id(storage), 0)
+                self._sizes[id(storage)] = size
+        if self._sum > self.peak:  # what was emptied since is in the sum still
+            alive = {key: storage for key, ref in list(self._storages.items()) if (storage := ref()) is not None}
+            self._sizes = {key: storage.nbytes() for key, storage in alive.items()}
+            self._sum = sum(self._sizes.values())
+            self.peak = max(self.peak, self._sum)
         return out
 
     def _drop(self, key: int, _: Any) -> None:
         self._storages.pop(key, None)
+        self._sum -= self._sizes.pop(key, 0)
 
 
 def write_model(folder: Path, layers: int = LAYERS, size: int = 128) -> int:
@@ -273,10 +278,10 @@ def compared(ranks: AcceleratedStrategy, layout: str, case: str, place: Path) ->
     return found
 
 
-def main(out: str, *cases: str) -> None:
+def main(out: str, layers: str, *cases: str) -> None:
     """These of ``CASES``, each after the strategy that divides it: ``fsdp/sft``, ``3/reward_model``."""
     ranks, place = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200), Path(out).parent
-    size = write_model(place / "model") if ranks.rank == 0 else 0
+    size = write_model(place / "model", int(layers)) if ranks.rank == 0 else 0
     if ranks.rank == 0:
         write_rows(place)
     size = ranks.gather_objects(size)[0]

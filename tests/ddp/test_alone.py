@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from .test_launch import ranks_of
 from .test_stalled_rank import two as two
 
 SCRIPT = Path(__file__).with_name("alone.py")
+
+
+Pairs = dict[str, list[subprocess.Popen[str]]]
 
 
 @contextmanager
@@ -67,27 +70,40 @@ def waited_s(text: str, start: str) -> float:
     return float(found.group(1))
 
 
-@pytest.mark.slow
-def test_work_may_take_longer_than_a_collective() -> None:
-    with ranks("work", "6", "4") as (zero, one):
-        assert waited_s(zero.communicate(timeout=90)[0], "rank 0 went on") >= 6
-        assert waited_s(one.communicate(timeout=90)[0], "rank 1 went on") >= 6
-        assert (zero.returncode, one.returncode) == (0, 0)
+@pytest.fixture(scope="module")
+def pairs() -> Iterator[Pairs]:
+    """Two ranks for every test, all past their first collective; they wait at the same time."""
+    words = {"work": ("work", "6"), "fail": ("fail", "5"), "killed": ("work", "300"), "stopped": ("work", "300")}
+    with ExitStack() as stack:
+        started: Pairs = {}
+        for name, does in words.items():
+            zero, _ = started[name] = stack.enter_context(ranks(*does, "4"))
+            assert zero.stdout is not None
+            while not (line := zero.stdout.readline()).startswith("pid "):
+                assert line, "rank 0 ended"
+        yield started
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("signal_number", "cause", "deadline_s"),
-    [(signal.SIGKILL, "its process has ended", 4.0), (signal.SIGSTOP, "it says nothing more", 4.0 + 4.0)],
-)
-def test_a_rank_0_that_ends_or_stops_is_named(signal_number: int, cause: str, deadline_s: float) -> None:
-    with ranks("work", "300", "4") as (zero, one):
-        assert zero.stdout is not None
-        while not (line := zero.stdout.readline()).startswith("pid "):
-            assert line, "rank 0 ended"
-        time.sleep(2 * peers_module.BEAT_S)
-        killed = time.monotonic()
-        os.kill(zero.pid, signal_number)
+def test_work_may_take_longer_than_a_collective(pairs: Pairs) -> None:
+    zero, one = pairs["work"]
+    assert waited_s(zero.communicate(timeout=90)[0], "rank 0 went on") >= 6
+    assert waited_s(one.communicate(timeout=90)[0], "rank 1 went on") >= 6
+    assert (zero.returncode, one.returncode) == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_rank_0_that_ends_or_stops_is_named(pairs: Pairs) -> None:
+    cases = {
+        "killed": (signal.SIGKILL, "its process has ended", 4.0),
+        "stopped": (signal.SIGSTOP, "it says nothing more", 4.0 + 4.0),
+    }
+    time.sleep(2 * peers_module.BEAT_S)
+    killed = time.monotonic()
+    for name, (signal_number, _, _) in cases.items():
+        os.kill(pairs[name][0].pid, signal_number)
+    for name, (_, cause, deadline_s) in cases.items():
+        one = pairs[name][1]
         said, _ = one.communicate(timeout=90)
         assert time.monotonic() - killed < deadline_s + STACKS_S + 2
         assert one.returncode == 1
@@ -101,12 +117,12 @@ def test_a_rank_0_that_ends_or_stops_is_named(signal_number: int, cause: str, de
 
 
 @pytest.mark.slow
-def test_an_error_of_rank_0_ends_the_others_at_once() -> None:
-    with ranks("fail", "5", "4") as (zero, one):
-        said = one.communicate(timeout=90)[0]
-        assert "error of rank 0 after 5.0 s: OSError: no space left" in zero.communicate(timeout=90)[0]
-        assert "OtherRankFailed: rank 0 failed, alone at work (the first of them): OSError: no space left" in said
-        assert waited_s(said, "error of rank 1") < 7
+def test_an_error_of_rank_0_ends_the_others_at_once(pairs: Pairs) -> None:
+    zero, one = pairs["fail"]
+    said = one.communicate(timeout=90)[0]
+    assert "error of rank 0 after 5.0 s: OSError: no space left" in zero.communicate(timeout=90)[0]
+    assert "OtherRankFailed: rank 0 failed, alone at work (the first of them): OSError: no space left" in said
+    assert waited_s(said, "error of rank 1") < 7
 
 
 def test_works_are_left_in_order(two: Any) -> None:
@@ -133,10 +149,10 @@ def test_a_wait_for_a_store_that_is_gone_says_so(two: Any, monkeypatch: pytest.M
         raise RuntimeError("Connection was likely closed")
 
     monkeypatch.setattr(one, "done", gone)
-    with pytest.raises(DeadlineExceeded, match="benchmarks"), rank_0_alone("benchmarks", 1, one, 6.0):
+    with pytest.raises(DeadlineExceeded, match="benchmarks"), rank_0_alone("benchmarks", 1, one, 0.5):
         pass
     monkeypatch.setattr(one, "done", lambda work: "OSError: full")
-    with pytest.raises(OtherRankFailed, match="OSError: full"), rank_0_alone("benchmarks", 1, one, 6.0):
+    with pytest.raises(OtherRankFailed, match="OSError: full"), rank_0_alone("benchmarks", 1, one, 0.5):
         pass
 
 
@@ -176,7 +192,7 @@ def run_with_a_slow_benchmark(folder: Path, seconds: int, timeout_s: int) -> Ite
     (folder / "run.yaml").write_text(f"benchmarks: [{{name: slow, seconds: {seconds}}}]\n")
     settings = (
         "threads=1", "reward.workers=1", "trainer.steps=1", "trainer.rollout_batch_size=16", "trainer.eval_samples=0",
-        "trainer.sampling.max_tokens=8", f"strategy.timeout_s={timeout_s}",
+        "trainer.sampling.max_tokens=8", "dataset.limit=64", f"strategy.timeout_s={timeout_s}",
     )  # fmt: skip
     words = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2"]
     words += [word for setting in settings for word in ("--set", setting)]

@@ -47,7 +47,7 @@ class FailingConfig(ComponentConfig):
 RUN = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2"]
 RUN += ["--set", "trainer.steps=4", "--set", "trainer.rollout_batch_size=16", "--set", "trainer.group_size=4"]
 RUN += ["--set", "trainer.checkpoint_every=0", "--set", "trainer.micro_batch_size=4", "--set", "trainer.gold_samples=0"]
-RUN += ["--set", "rollout.name=failing", "--set", "strategy.timeout_s=120"]
+RUN += ["--set", "rollout.name=failing", "--set", "strategy.timeout_s=120", "--set", "dataset.limit=64"]
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "loss": {"name": "aot_unpaired"},
     },
     "sft": {**BASE, "trainer": SFT},
-    "frozen trunk": {"threads": 1, "trainer": FROZEN},
+    "frozen trunk": {"threads": 1, "dataset": {"limit": 64}, "trainer": FROZEN},
 }
 
 

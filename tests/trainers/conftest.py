@@ -94,6 +94,7 @@ def one_and_two_processes(folder: Path, *trainer: str) -> list[Path]:
     """Folders of the same run made by one process and by two; ``trainer`` are its settings, ``key=value``."""
     settings = [
         "threads=1",
+        "dataset.limit=64",
         "reward.workers=1",
         *(f"trainer.{s}" for s in ("group_size=4", "eval_samples=2", "optimizer.eps=1e-3", *trainer)),
     ]
