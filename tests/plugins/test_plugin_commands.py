@@ -50,12 +50,12 @@ def test_a_command_is_imported_only_when_called_and_may_be_switched_off(fakes: F
 def test_the_cores_commands_cannot_be_replaced_and_twins_are_refused(fakes: Fakes) -> None:
     fakes.add(
         "acme-scales",
-        "[rlhf.command]\ntrain = acme_scales:weigh\nreward.score = acme_scales:weigh\nweigh = acme_scales:weigh\n",
+        "[rlhf.command]\ntrain = acme_scales:weigh\nplugins.list = acme_scales:weigh\nweigh = acme_scales:weigh\n",
         CODE,
     )
     fakes.add("other-scales", "[rlhf.command]\nweigh = other_scales:weigh\n", CODE)
     assert "Train a model" in fakes.rlhf("train", "--help").stdout
-    assert "Score the completions" in fakes.rlhf("reward", "score", "--help").stdout
+    assert "that are installed" in fakes.rlhf("plugins", "list", "--help").stdout
     out = fakes.rlhf("weigh")
     assert out.returncode == 2
     assert "acme-scales 1.0, other-scales 1.0" in out.stderr

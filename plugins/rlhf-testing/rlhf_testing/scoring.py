@@ -95,7 +95,7 @@ def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> l
     try:
         answer = score(samples)
         listed = isinstance(answer, Iterable) and not isinstance(answer, (str, bytes, Mapping, Set))
-        scores = list(answer) if listed else []
+        scores: list[Any] = list(answer) if listed else []
     except AssertionError:
         raise
     except Exception as error:

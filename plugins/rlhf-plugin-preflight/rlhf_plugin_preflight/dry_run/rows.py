@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import BuildContext, RunConfig
-from rlhf_core.data import DatasetError, Datasets, Demonstration, PreferencePair, Prompt, UnpairedPreference
+from rlhf_core.data import DatasetError, Datasets, PreferencePair, Prompt
 from rlhf_core.models import ModelError
 from rlhf_core.runs.launch.rows import remote_sources
+from rlhf_core.types.messages import Demonstration, UnpairedPreference
 
 DataRow = Prompt | PreferencePair | Demonstration | UnpairedPreference
 READERS = {"token_advantages": "prompts", "pairs": "pairs", "unpaired": "unpaired"}
