@@ -31,6 +31,7 @@ def test_repository_passes() -> None:
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_plugin_b.y\n", "does not depend on rlhf-plugin-b"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "from rlhf_core.data.atomic import write_json\n", "a plugin uses"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_core.training.functional\n", "a plugin uses"),
+        ("imports", "plugins/a/rlhf_plugin_a/x.py", "from rlhf_core.data import Nothing\n", "no public rlhf_core.data"),
         ("cycles", "rlhf_core/x.py", "def f():\n    from rlhf_core import x\n", "rlhf_core.x -> rlhf_core.x"),
         ("cycles", "plugins/a/rlhf_plugin_a/x.py", "from . import x\n", "rlhf_plugin_a.x -> rlhf_plugin_a.x"),
         ("imports", "extensions/study/x.py", "from rlhf_core.plugins.registry import Registry\n", "a plugin uses"),

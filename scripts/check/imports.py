@@ -11,8 +11,10 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
+from rlhf_core._surface import public_names
 from rlhf_core._version import __version__
 from scripts.check.files import is_test, parse, python_files
 
@@ -27,7 +29,7 @@ TOPICS = tuple(
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
     "rlhf-plugin-episodes": 19,
-    "rlhf-plugin-preflight": 62,
+    "rlhf-plugin-preflight": 63,
     "rlhf-plugin-verifiers": 1,
     "rlhf-study": 3,
     "rlhf-testing": 28,
@@ -65,6 +67,7 @@ def check(root: Path) -> list[str]:
             continue
         where = file.relative_to(root)
         owner = next((p for p in projects if p.folder in file.parents), None)
+        problems += [f"{where}:{line}: there is no public {name}" for line, name in missing(root, parse(file))]
         for line, module in imported(parse(file)):
             if where.parts[0] == "rlhf_core":
                 wrong = core_wrong(module, ours)
@@ -90,6 +93,16 @@ def check(root: Path) -> list[str]:
             if project.name in INSIDE and f"rlhf-core=={__version__}" not in project.requires
         ]
     )
+
+
+def missing(root: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of what is imported from a topic that has no such name, which a type checker takes for anything."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in TOPICS:
+            folder, known = root.joinpath(*node.module.split(".")), public_names(import_module(node.module).__name__)
+            for alias in node.names:
+                if alias.name not in known and not (folder / f"{alias.name}.py").is_file():
+                    yield node.lineno, f"{node.module}.{alias.name}"
 
 
 def core_wrong(module: str, ours: Mapping[str, Project]) -> str:
