@@ -19,6 +19,7 @@ NOT_RUN: dict[str, str] = {
     r"^rlhf data flywheel|^rlhf reward ensemble": "minutes; has tests of its own",
     r"reward.path=runs/(prm|rubric)/final": "a reward that only its plugin's tests train",
     r"^rlhf data check|^rlhf config from-": "run by tests/data/test_data_page.py and the plugin's test_page.py",
+    r"^rlhf doctor$": "run by tests/cli/test_doctor.py",
     r"reasoning_gym": "needs a C compiler",
     r"my_loss": "a package that the reader writes; tests/plugins/test_scaffold.py does all of it",
 }

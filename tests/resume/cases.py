@@ -174,6 +174,7 @@ CASES: Mapping[str, Case] = {
         "grpo",
         {
             **GRPO,
+            "trainer.steps": 2,
             "trainer.rollout_batch_size": 32,
             "trainer.adaptive_sampling": {"k_success": 2, "k_failure": 1, "max_completions": 10, "chunk_size": 4},
             "dataset.difficulty": {},
@@ -194,9 +195,9 @@ CASES: Mapping[str, Case] = {
     ),
     "grpo-monitor": Case(
         "grpo",
-        {**GRPO, "trainer.steps": 6, "monitors": [HACKING]},
+        {**GRPO, "trainer.steps": 4, "monitors": [HACKING]},
         (3,),
-        shows=lambda left: "hacking/second" in left.at(6),
+        shows=lambda left: "hacking/second" in left.at(4),
     ),
     "grpo-ahead-renewed_reference": ahead(2, {"trainer.kl.coefficient": 0.05, "trainer.kl.sync_every": 2}, slow=False),
     # two updates a step leave no room ahead: what waits at step 3 is the batch that step 4 reads again
