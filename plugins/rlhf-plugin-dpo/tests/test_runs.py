@@ -40,6 +40,7 @@ SMALL = (
 )
 LOOP = (
     "threads=1",
+    "dataset.limit=64",
     "trainer.rollout_batch_size=32",
     "trainer.steps=2",
     "trainer.rollout_batches=2",
