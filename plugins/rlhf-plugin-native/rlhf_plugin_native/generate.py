@@ -189,8 +189,8 @@ def generate(
     use_matmul_backend("auto")
     policy = load_policy(config)
     rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
-    further: Any = stage or ()
-    rollouts = play_prompts(policy, config, prompts, sampling, n, seed, *further)
+    played: dict[str, Any] = {} if stage is None else stage._asdict()
+    rollouts = play_prompts(policy, config, prompts, sampling, n, seed, **played)
     formatter = Formatter(policy.tokenizer, config.prompt_format, config.tool_format)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:
