@@ -158,7 +158,7 @@ def train(case: str, place: Path, run: str, strategy: Any, resume: bool = False)
     rows = {"prm": "steps", "rubric_model": "graded"}.get(algo, "pairs")
     names = {"algo": algo, "model": str(place / "model"), "dataset": str(place / f"{rows}.jsonl")}
     registry, hooks = open_plugins(reports=False)
-    config = resolve_options(registry, (), [f"{key}={value}" for key, value in settings.items()], names)
+    config = resolve_options(registry, (), [f"{key}={value}" for key, value in settings.items()], names).config
     plan = plan_run(registry, hooks, config, strategy.world_size)
     with patch.object(process, "_build_strategy", lambda *_: strategy):
         process.run_plan(plan, config, registry, hooks, place / run, resume=resume)

@@ -115,7 +115,7 @@ def planned(folder: Path) -> int:
     write_rows(folder.parent)
     registry, _ = open_plugins(reports=False)
     names = {"algo": "sft", "model": str(folder), "dataset": str(folder.parent / "pairs.jsonl")}
-    config = resolve_options(registry, (), ["trainer.sample_prompts=0"], names)
+    config = resolve_options(registry, (), ["trainer.sample_prompts=0"], names).config
     ctx = BuildContext(config=config, registry=registry, seed=0, world_size=2)
     plan = plan_for(footprint(ctx, on_cpu=True), Placement("zero3", 2, bucket=BUCKET), on_cpu=True)
     return plan.phases["load"].total

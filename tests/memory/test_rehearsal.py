@@ -34,7 +34,7 @@ SMALL = ("trainer.micro_batch_size=2", "trainer.batch_size=4", "trainer.sample_p
 
 def context(algo: str, *settings: str, **names: str) -> BuildContext:
     registry, _ = open_plugins()
-    run = resolve_options(registry, (), settings, {"algo": algo, "model": "pocket", **names})
+    run = resolve_options(registry, (), settings, {"algo": algo, "model": "pocket", **names}).config
     return BuildContext(config=run, registry=registry, seed=0)
 
 

@@ -111,7 +111,7 @@ def test_an_update_waits_as_often_whatever_its_micro_batches(algorithm: str, poc
     settings = ("trainer.micro_batch_size=4", "dataset.limit=40")
     registry, _ = open_plugins()
     names = {"algo": algorithm.split(",")[0], "model": "pocket"}
-    run = resolve_options(registry, (), (*settings, *ALGORITHMS[algorithm]), names)
+    run = resolve_options(registry, (), (*settings, *ALGORITHMS[algorithm]), names).config
     ctx = BuildContext(config=run, registry=registry, seed=0)
     sizes = sizes_of(run, ctx, pocket.context)
 
