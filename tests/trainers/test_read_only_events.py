@@ -49,7 +49,7 @@ EVENTS = {
     "rlhf_run_end": lambda: hk.RunEnd(
         Path("run"), "completed", summary={"evaluations": [{"step": 1}], "array": np.zeros(2)}
     ),
-    "rlhf_run_closed": lambda: hk.RunEnd(Path("run"), "failed", "OSError: no disk"),
+    "rlhf_run_closed": lambda: hk.RunEnd(Path("run"), "failed", "OSError: no disk", {"steps": 1}),
 }
 
 
