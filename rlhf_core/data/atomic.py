@@ -1,7 +1,5 @@
-"""Files and folders that are either whole or absent: write aside, fsync, rename.
-
-What is written aside belongs to one process: of two that write the same place, the last rename wins. What a killed
-process left there, the next one that writes into the same folder removes.
+"""Files and folders that are either whole or absent: write aside, fsync, rename. Of two processes that write the same
+place, the last rename wins; what a killed one left aside, the next that writes into the folder removes.
 """
 
 from __future__ import annotations

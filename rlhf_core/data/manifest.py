@@ -1,6 +1,5 @@
-"""What every file of a folder was when it was written: ``manifest.json``, checked before the folder is read, so that a
-damaged disk or a copy that was cut short does not load without a word. A manifest lists its folder's files and the
-manifests of the folders below, so that a part (a checkpoint's ``model``) is checked on its own as well.
+"""What every file of a folder was when it was written: ``manifest.json``, checked before the folder is read. It lists
+the folder's files and the manifests of the folders below, so that a part (a checkpoint's ``model``) is checked alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Mixed precision: the transformer in bfloat16, everything that decides a probability in float32.
-
-The trunk runs under autocast; its weights stay float32, and what it returns is float32 again (a head in bfloat16 is
-what makes sampled and trained log-probabilities drift apart; MiniMax 2025, "MiniMax-M1", section 3.2). Because the
-model itself is changed, sampling, reference, critic and update agree.
+"""Mixed precision: the transformer in bfloat16, everything that decides a probability in float32: a head in bfloat16
+makes sampled and trained log-probabilities drift apart (MiniMax 2025, "MiniMax-M1", section 3.2). The model itself is
+changed, so that sampling, reference, critic and update agree.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Models without weights: built without memory, sharded, and only then read, by each rank the part that it holds. Every
-module keeps where the values of its own parameters lie, and so does a deep copy of it.
-"""
+"""Models without weights: built without memory, sharded, and only then read, by each rank the part that it holds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A conversation as a chat template writes it. Text stays text: ``<|im_end|>`` in data is never a control token.
-
-Tokenizers read the names of their special tokens wherever they stand, so that a message could close its own turn and
-speak as another role. Here only a chat template's own marks become special tokens.
+"""A conversation as a chat template writes it. Text stays text: only the template's own marks become special tokens,
+so that no message can close its own turn and speak as another role.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A transformer with a scalar head: hidden states of last tokens, adapters, and weights as files have them.
-
-A module's own weights, which may be shards, are not asked for when it is saved: whole ones are looked up by name.
-"""
+"""A transformer with a scalar head. When it is saved, whole weights are looked up by name: its own may be shards."""
 
 from __future__ import annotations
 

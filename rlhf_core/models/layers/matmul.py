@@ -1,9 +1,7 @@
-"""float32 matrix products by oneDNN instead of MKL, on CPUs where that is twice as fast.
+"""float32 matrix products by oneDNN instead of MKL, which stays with 256-bit vectors on CPUs that are not Intel's.
 
-On processors of other makers than Intel, torch's MKL stays with 256-bit vectors; oneDNN uses the 512-bit ones: 2.2
-times as fast on an AMD EPYC (``docs/lab-notes.md``). torch's own kernels of ``mm`` and ``addmm`` are replaced
-underneath autograd, small products excepted. Results change by rounding only, and the processor decides, never a
-timing, so the same machine always gives the same run.
+torch's kernels of ``mm`` and ``addmm`` are replaced underneath autograd, small products excepted. Results change by
+rounding only, and the processor decides, never a timing, so the same machine always gives the same run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Sequences end to end in one row, without padding; no token sees another sequence.
 
-A row holds *segments*. Each attends causally to itself and, with prefix sharing, to the whole of the prompt that it
-continues. Only attention has to know them: :func:`attend` runs it segment by segment (no mask as large as the row
-squared, no cache, so activation checkpointing works), or in one call, since on a GPU each call costs a launch. Each of
-three backends with one call is tried once for a kind of tensors against the result by segment; the first that agrees is
-taken. transformers gets the segments as the attention mask, a 4-D tensor that it hands to every layer.
+Each *segment* of a row attends causally to itself and, with prefix sharing, to all of the prompt that it continues:
+:func:`attend` runs segment by segment, or in one call by the first backend that agrees with that. transformers gets the
+segments as the attention mask, a 4-D tensor that it hands to every layer.
 
 Suffixes: ``_N`` tokens of the row, ``_A`` heads, ``_D`` head size, ``_H`` hidden.
 """
@@ -273,7 +271,7 @@ def pack(prompts: Ids, completions: Ids, share: bool) -> Row:
 
 
 def packed_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, share: bool) -> torch.Tensor:
-    """Return ``hidden_NH`` as :func:`rlhf_core.models.layers.trunk_and_head.padded_hidden`, its plain equivalent."""
+    """Return ``hidden_NH`` as ``trunk_and_head.padded_hidden``, its plain equivalent."""
     return row_hidden(trunk_and_head(model).trunk, pack(prompts, completions, share))
 
 

@@ -1,7 +1,6 @@
 """Prompt once, completions many: the G completions of a prompt share its forward *and* its backward.
 
-``G (P + R)`` token-forwards become ``P + G R``. The prompt's cached keys and values keep their autograd graph and are
-handed to all G completions, whose gradients add up in the one prompt forward.
+The prompt's cached keys and values keep their autograd graph; gradients of all completions add up in its one forward.
 
 Suffixes: ``_P`` distinct prompts, ``_B`` completions, ``_L`` prompt positions, ``_R`` completion positions, ``_N``
 completion tokens of all rows, flat, ``_H`` hidden.

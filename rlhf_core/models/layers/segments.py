@@ -1,9 +1,7 @@
 """Segments of a packed row, and attention to them: one by one, which faster kernels are compared with, or in one call.
 
-torch's ``varlen_attn`` and flash-attn take sequences of different length: a segment's queries, with the keys of the
-prompt that it continues and its own, end to end. In torch's FlexAttention every query sees two stretches of the row, of
-its prompt and of its own segment. They are known on the host, where the mask's blocks are counted: nothing as large as
-the row squared is made, and nothing waits for the device.
+torch's ``varlen_attn`` and flash-attn take a segment's queries, with the keys of its prompt and its own, end to end. In
+FlexAttention a query sees two stretches of the row; the mask's blocks are counted on the host.
 
 Suffixes: ``_N`` tokens of the row, ``_S`` positions of one segment, ``_K`` keys it sees, or keys of all segments,
 ``_R`` blocks of queries, ``_C`` blocks of keys, ``_A`` heads, ``_D`` head size.

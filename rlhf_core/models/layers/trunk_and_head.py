@@ -1,7 +1,5 @@
-"""A causal language model taken apart: the trunk (tokens to hidden states) and the head (hidden states to logits).
-
-And one right-padded forward of it, the plain equivalent of packing and prefix sharing: in a causal model no real token
-looks to its right, so it needs no attention mask.
+"""A causal language model taken apart, trunk (tokens to hidden states) and head (hidden states to logits), and one
+right-padded forward of it, the plain equivalent of packing and prefix sharing; no real token looks to its right.
 
 Suffixes: ``_B`` sequences, ``_L`` positions, ``_N`` completion tokens of all rows, flat, ``_H`` hidden, ``_V``
 vocabulary, ``_X`` either of the last two.
