@@ -2,9 +2,8 @@
 of verifiers as forks of one that has imported neither.
 
 The tests start hundreds of trainings and ranks, each of which imports for five to eight processor seconds.
-:func:`install` replaces how ``subprocess.Popen`` starts workers and this repository's own commands (see ``MODULES``);
-every other process, and one whose environment differs in a variable that a library reads when it is imported, is
-started as usual. Linux only; RLHF_FORK_SERVER=0 switches it off.
+:func:`install` replaces how ``subprocess.Popen`` starts workers and this repository's commands (``MODULES``); other
+processes, and those with another variable that a library reads when it is imported, start as usual. Linux only.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {}
 EASY = ("lookup", "--limit", 3, "--n", 2, "--set", "dataset.calls=[2]", "--set", "dataset.prompts=20")
 
 
+@pytest.mark.slow
 def test_episodes_are_counted_chosen_from_and_go_on_where_they_were_killed(
     rlhf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

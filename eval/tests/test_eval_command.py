@@ -30,6 +30,7 @@ def jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_completion_is_on_disk_and_the_report_is_what_the_rows_say(arithmetic: Arithmetic, rlhf: Rlhf) -> None:
     oracle = "reward:{name: verifier, verifier: numeric}"
     result = arithmetic("--n", 4, "--limit", 24, "--best-by", oracle, "--out", "out")
@@ -60,6 +61,7 @@ def test_every_completion_is_on_disk_and_the_report_is_what_the_rows_say(arithme
     assert (scored["prompts"], scored["count"], scored["earlier_mean"]) == (24, 96, scored["mean"])
 
 
+@pytest.mark.slow
 def test_a_torn_evaluation_goes_on_to_the_same_bytes(arithmetic: Arithmetic) -> None:
     options = ("--n", 2, "--limit", 12, "--set", "chunk=8")
     arithmetic(*options, "--out", "whole")
@@ -73,6 +75,7 @@ def test_a_torn_evaluation_goes_on_to_the_same_bytes(arithmetic: Arithmetic) -> 
     assert result["completions"] == 24
 
 
+@pytest.mark.slow
 def test_rows_and_progress_come_while_a_chunk_is_sampled(
     arithmetic: Arithmetic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -101,6 +104,7 @@ def test_rows_and_progress_come_while_a_chunk_is_sampled(
     assert same[0] == same[1]
 
 
+@pytest.mark.slow
 def test_several_suites_in_one_command(rlhf: Rlhf, write: Callable[..., Path]) -> None:
     gsm8k = write("test.jsonl", [{"question": "What is 2 + 3?", "answer": "So. #### 5"}])
     prompts = write(

@@ -19,6 +19,7 @@ from tests.waiting import wait_for
 Rlhf = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_nan_loss(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rlhf_plugin_grpo.loss import GrpoClip
 
@@ -76,6 +77,7 @@ def test_reward_that_fails_on_everything(
     assert "Traceback" not in out.err
 
 
+@pytest.mark.slow
 def test_ctrl_c(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = ("--set", "trainer.steps=16", "--set", "trainer.sampling.max_tokens=8")

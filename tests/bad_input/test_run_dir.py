@@ -80,6 +80,7 @@ def test_resuming_a_damaged_plan(rlhf: Rlhf, finished_run: Path, tmp_path: Path)
     assert "Traceback" not in out.err
 
 
+@pytest.mark.slow
 def test_disk_full_at_a_checkpoint(
     rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full(rlhf: Rlhf, quick: tuple[str, ...], small_disk: Path) -> None:
     out = rlhf(*quick, "--run-dir", small_disk / "run", "--set", "trainer.checkpoint_every=1")
     assert out.code == 2, out.err

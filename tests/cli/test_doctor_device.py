@@ -36,6 +36,7 @@ def pocket() -> LoadedModel:
     return load_policy(ModelConfig(path="pocket"))
 
 
+@pytest.mark.slow
 def test_the_forwards_of_this_machine_agree(pocket: LoadedModel) -> None:
     rows = list(forwards.compare_forwards(pocket, CPU, "fp32"))
     names = [row.what.removeprefix("forward fp32: ") for row in rows]
@@ -44,6 +45,7 @@ def test_the_forwards_of_this_machine_agree(pocket: LoadedModel) -> None:
     assert all(row.seconds > 0 and row.speedup for row in rows)
 
 
+@pytest.mark.slow
 def test_a_forward_that_computes_something_else_is_found(pocket: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     right = forward_check.completion_logprobs
 

@@ -46,6 +46,7 @@ RUNS = {
 """Options, and what is not there."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["here", pytest.param("model", marks=pytest.mark.slow)])
 def test_nothing_but_looking(run: str, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()

@@ -135,6 +135,7 @@ def test_a_hub_that_was_not_asked_is_said_so(rlhf: Rlhf, hub_copy: str) -> None:
     assert "the Hugging Face hub gives no" not in ran.err
 
 
+@pytest.mark.slow
 def test_an_adapter_is_a_policy_bit_for_bit(tmp_path: Path, quick: tuple[str, ...], call: Rlhf, hub_copy: str) -> None:
     import torch
 

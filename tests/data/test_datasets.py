@@ -302,6 +302,7 @@ def test_real_hh_rlhf(datasets: Make, test_data: Path) -> None:
             assert "".join(transcript_of(pair.prompt, getattr(pair, side)).split()) == "".join(row[side].split())
 
 
+@pytest.mark.slow
 def test_real_gsm8k(datasets: Make, test_data: Path) -> None:
     folder = test_data / "gsm8k"
     loaded = datasets(

@@ -110,6 +110,7 @@ def test_an_offline_run_draws_evaluates_and_resumes_by_source(
     assert "dataset changed since the checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_online_run_evaluates_by_source(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = {
         "name": "grpo",

@@ -140,6 +140,7 @@ def test_nothing_is_waited_for_without_other_ranks() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_store_that_is_gone_says_so(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from rlhf_core.distributed.alone import rank_0_alone
 

@@ -107,6 +107,7 @@ def test_ctrl_c_saves_what_a_run_goes_on_from(tmp_path: Path, rlhf: Callable[...
         assert CheckpointStore(run / "checkpoints").newest_whole() == max(steps)
 
 
+@pytest.mark.slow
 def test_early_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path) as (process, run):
         wait_for(lambda: ranks_of(run), "the ranks")
@@ -166,6 +167,7 @@ def test_bad_input_that_only_a_rank_finds(tmp_path: Path) -> None:
     assert not folder.parent.exists()
 
 
+@pytest.mark.slow
 def test_who_only_starts_the_ranks_loads_no_model_library(tmp_path: Path) -> None:
     out = subprocess.run(
         [sys.executable, "-c", WAITER, *LONG, "--run-dir", str(tmp_path / "run")],
@@ -177,6 +179,7 @@ def test_who_only_starts_the_ranks_loads_no_model_library(tmp_path: Path) -> Non
     assert out.stdout == "2 ranks []\n", out.stderr
 
 
+@pytest.mark.slow
 def test_the_first_reason_wins_while_another_rank_is_busy(tmp_path: Path) -> None:
     """torchrun ends the busy rank; neither its signal nor its exit code is the run's."""
     code = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 GROUP_LIVES = """
 import sys
 import torch.distributed as dist
@@ -57,6 +59,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_the_process_group_is_left_but_never_destroyed() -> None:
     """Its destructor joins threads that may need the interpreter lock, which the destructor's caller holds."""
     out = run(GROUP_LIVES)
@@ -69,6 +72,7 @@ def test_a_rank_leaves_without_taking_the_interpreter_down() -> None:
     assert (out.returncode, out.stdout) == (3, "not flushed told at exit\n"), out.stderr
 
 
+@pytest.mark.slow
 def test_a_command_ends_with_its_own_code_while_a_daemon_thread_is_inside_torch() -> None:
     """The interpreter would end that thread in the middle of C++, which aborts the process."""
     out = run(IN_TORCH)

@@ -49,6 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", of("run"))
 def test_commands_of_a_page_run(page: str, place: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """``rlhf train`` as a dry run: everything before the model is loaded."""

@@ -75,6 +75,7 @@ def test_the_blocks_are_those_that_torch_counts(length: int, window: int | None)
         assert torch.equal(got, wanted), name
 
 
+@pytest.mark.slow
 def test_rows_of_other_lengths_and_windows_are_not_compiled_again() -> None:
     """A row of one block and rows of several; dynamo takes a size of 1 for a constant."""
     counter = CompileCounterWithBackend("aot_eager")

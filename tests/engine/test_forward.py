@@ -109,6 +109,7 @@ def test_gradient_is_the_same_in_any_micro_batches(model: Any) -> None:
         assert_same(total, want, 1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_shared_and_packed_equal_padded_for_any_batch(new_model: Any, data: st.DataObject) -> None:

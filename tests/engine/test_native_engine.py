@@ -214,6 +214,7 @@ def test_looking_only_now_and_then_changes_nothing(model: Any, tokenizer: Any, m
         same(a, b)
 
 
+@pytest.mark.slow
 @kinds
 def test_waiting_requests_enter_when_others_leave(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends, stop strings, early tokens without an end and limits of their own, with 5 places for 36 requests."""

@@ -59,6 +59,7 @@ def lfm2() -> Any:
     return Lfm2ForCausalLM(Lfm2Config(num_hidden_layers=3, full_attn_idxs=[1], **LAYERS, **SIZES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [None, mamba2, qwen3_next, falcon_h1, lfm2])
 def test_samples_do_not_depend_on_neighbours_and_mean_what_training_means(
     make: Any, new_model: Any, tokenizer: Any

@@ -277,6 +277,7 @@ def test_segments_of_a_row() -> None:
     assert rows.key_places_K.tolist() == [0, 1, 0, 1, 2, 0, 1, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_the_device_check_compares_every_way_and_names_the_one_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU with flash-attn and a torch before `varlen_attn`."""
     loaded = load_policy(ModelConfig(path="pocket"))

@@ -87,6 +87,7 @@ def run(given: list[str]) -> int:
     return int(done.value.code or 0)
 
 
+@pytest.mark.slow
 def test_a_run_whose_policy_gets_everything_wrong_goes_on(mess: Path, small_model: Path) -> None:
     assert run(words(small_model, mess)) == 0
     rows = [json.loads(line) for line in (mess / "run" / "trace.jsonl").read_text().splitlines()]

@@ -143,6 +143,7 @@ def test_a_program_that_asks_nothing_is_named(stage: Stage) -> None:
         stage.play({"p": ["x"]})
 
 
+@pytest.mark.slow
 def test_a_program_that_does_nothing_for_too_long_is_a_missing_score(stage: Stage) -> None:
     """Whether before its first question or after it; it gets no further, and the others play on."""
     release, late = threading.Event(), list[str]()

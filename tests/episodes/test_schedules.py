@@ -98,6 +98,7 @@ def test_a_wrong_type_ends_the_run_at_once_and_leaves_no_call(stage: Stage) -> N
     assert not {*descendants(os.getpid())} - {*before}
 
 
+@pytest.mark.slow
 def test_schedules_sample_the_same_episodes(naughty: Path, small_model: Path, tmp_path: Path) -> None:
     """The native engine over a small model, which writes nonsense; the environment answers twice."""
     from rlhf_core.models.load import load_policy
@@ -153,6 +154,7 @@ class Interrupted(Streaming):
         return super().take(steps)
 
 
+@pytest.mark.slow
 def test_a_call_that_ctrl_c_has_killed_is_made_again(naughty: Path, tokenizer: Any, tmp_path: Path) -> None:
     script = {"slow": [call("sleep", "1"), "Done."], "talks": ["No call."]}
     stages = [Stage(tokenizer, tmp_path / "run") for _ in range(2)]

@@ -86,6 +86,7 @@ def test_a_number_of_calls_that_no_question_takes_is_refused(capsys: pytest.Capt
     assert "its questions take two to six calls" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_environment_brings_model_data_and_settings_which_the_user_may_replace(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

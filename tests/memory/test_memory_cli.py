@@ -33,6 +33,7 @@ def test_a_folder_with_a_configuration_alone_is_planned(tmp_path: Path) -> None:
     assert facts["estimate"] is all(row["planned_for"] for row in facts["strategies"] if row["strategy"] == "fsdp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "planned", "per_node"),
     [
@@ -50,6 +51,7 @@ def test_the_runs_own_strategy_is_planned(settings: tuple[str, ...], planned: st
     assert (facts["strategy"], facts["ranks_per_node"]) == (planned, per_node)
 
 
+@pytest.mark.slow
 def test_main_memory_is_compared_with_what_is_offloaded_there() -> None:
     words = ("--algo", "sft", "--set", "trainer.micro_batch_size=1", "--set", "model.gradient_checkpointing=true")
     words += ("--set", "trainer.sample_prompts=0", "--prompt-tokens", "20", "--reply-tokens", "10")

@@ -69,6 +69,7 @@ def test_a_shape_has_no_memory() -> None:
     assert (live.peak, live.total) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["sft", "dpo"])
 def test_an_update_without_weights_holds_what_a_real_one_holds(algo: str) -> None:
     ctx = context(algo, *SMALL)
@@ -106,6 +107,7 @@ def test_a_copy_of_a_tensor_without_values_is_its_views_memory() -> None:
         assert first.weight is second.weight
 
 
+@pytest.mark.slow
 def test_the_backward_goes_through_the_critic_first() -> None:
     """Its gradients, and what it kept, are gone or complete when the policy's head begins."""
     names = {"reward": "exact", "dataset": "pocket/arithmetic"}

@@ -122,6 +122,7 @@ def test_unknown_name_gets_the_nearest(fakes: Fakes) -> None:
     assert "did you mean 'grpo_clip'" in out.stderr
 
 
+@pytest.mark.slow
 def test_a_raising_hook_is_counted_and_a_misspelled_one_is_warned_of(
     fakes: Fakes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_raising_hook_is_counted_and_a_misspelled_one_is_warned_of(
     assert "rlhf_step_ends" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "said"), [(HOOKS, "no disk in this hook"), (MISSPELLED, "rlhf_step_ends")])
 def test_strict_plugins_fails_the_run(fakes: Fakes, code: str, said: str) -> None:
     fakes.add("bad-hook", "[rlhf]\nobserver = bad_hook:hooks\n", code)

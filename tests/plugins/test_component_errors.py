@@ -132,6 +132,7 @@ class Part:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "answer", "code", "said"),
     [

@@ -43,6 +43,7 @@ def test_it_is_about_25_lines_of_code(acme: Path) -> None:
     assert len([row for row in lines if '"""' not in row and "import" not in row]) <= 25
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("acme")
 def test_a_run_trains_with_it(commands: Commands, tmp_path: Path) -> None:
     run = tmp_path / "run"

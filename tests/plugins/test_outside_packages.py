@@ -78,6 +78,7 @@ def test_a_trainer_with_a_loop_of_its_own(outside: Outside, raft: tuple[dict[str
     assert (outside.folder / "raft" / "final" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("raft")
 def test_its_run_is_resumed_exactly(outside: Outside) -> None:
     """A run that lost its last two steps makes them again, with the same numbers."""
@@ -96,6 +97,7 @@ def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "time"} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_trained_reward_model_and_a_command(outside: Outside) -> None:
     summary, rows = outside.train("scorer", "--algo", "acme_scorer", "--set", "trainer.max_steps=20", *SIZES)
     assert summary["status"] == "completed"

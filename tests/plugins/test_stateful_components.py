@@ -240,6 +240,7 @@ def test_a_state_that_cannot_be_saved_is_named(fakes: Fakes) -> None:
     assert "state_dict() of monitor 'moody' (acme-moods 1.0) holds a set" in out.stderr
 
 
+@pytest.mark.slow
 def test_a_state_that_the_checkpoint_lacks_is_named(fakes: Fakes) -> None:
     forgetful = MOODS.replace("def state_dict", "def no_state_dict")
     fakes.add("acme-moods", ENTRIES, forgetful)

@@ -85,6 +85,7 @@ def test_prompts_are_written_as_the_models_config_says() -> None:
     assert ids(ModelConfig(path="pocket", prompt_format="raw"), prompt_format="chat") == ids("pocket")
 
 
+@pytest.mark.slow
 def test_evaluate_gives_the_benchmarks_metrics() -> None:
     settings = {"dataset": {"name": "pocket/arithmetic"}, "limit": 4, "verifier": "numeric"}
     first = rlhf_core.evaluate(ModelConfig(path="pocket"), "prompts", settings=settings)

@@ -78,6 +78,7 @@ def test_the_plan_says_that_objects_are_not_in_it(run: rlhf_core.Run) -> None:
     assert source["digest"]
 
 
+@pytest.mark.slow
 def test_the_same_rows_from_a_file_train_the_same(tmp_path: Path) -> None:
     """The rows' label decides ids and seeds: the file is given the label of rows in memory."""
     run = small(tmp_path / "memory")
@@ -149,6 +150,7 @@ def test_a_wrong_number_of_scores_ends_the_run(tmp_path: Path) -> None:
         small(tmp_path, reward=lambda samples: [1.0])
 
 
+@pytest.mark.slow
 def test_a_runs_model_gets_prompts_as_the_run_wrote_them(tmp_path: Path) -> None:
     run = small(tmp_path, settings={**SMALL, "trainer.steps": 1, "model.prompt_format": "raw"})
     raw = rlhf_core.generate("pocket", "What is 2 + 3?", max_tokens=2, prompt_format="raw")[0][0].prompt_ids
@@ -181,6 +183,7 @@ def test_what_cannot_work_is_refused_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_resume_goes_on_with_the_same_objects_and_refuses_others(tmp_path: Path) -> None:
     whole = small(tmp_path / "whole", settings={**SMALL, "trainer.steps": 3})
 

@@ -51,6 +51,7 @@ def run(whole_run: Path, tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "damage", "says"),
     [

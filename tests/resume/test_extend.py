@@ -55,6 +55,7 @@ def extended(words: Words, tmp_path_factory: pytest.TempPathFactory) -> Extended
 MARKS = {"grpo": (), "dpo": pytest.mark.slow}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=MARKS.get(n, pytest.mark.long)) for n in EXTENDED])
 def test_equals_a_run_that_was_as_long_from_the_start(
     name: str, extended: Extended, whole: Whole, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -19,6 +19,7 @@ CUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "cut"), CUTS)
 def test_a_resumed_run_is_the_uninterrupted_one(
     name: str, cut: int, whole: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

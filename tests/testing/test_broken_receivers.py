@@ -43,6 +43,7 @@ def adapters() -> BuildContext:
     return ctx.with_(policy=LoadedModel(model, ctx.policy.tokenizer, ctx.policy.source, ctx.policy.context))
 
 
+@pytest.mark.slow
 def test_sound_ones_pass_and_the_policy_is_what_it_was() -> None:
     ctx = policy_context()
     before = trained_weights(ctx.policy.model)
@@ -51,12 +52,14 @@ def test_sound_ones_pass_and_the_policy_is_what_it_was() -> None:
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [*FAULTS, *(pytest.param(name, marks=pytest.mark.long) for name in MORE_FAULTS)])
 def test_a_broken_receiver(fault: str) -> None:
     with pytest.raises(AssertionError, match={**FAULTS, **MORE_FAULTS}[fault]):
         check_rollout(ReceiverConfig(fault=fault))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "rule"),
     [("asked version", "tokens of a version have its logprobs"), ("unknown version", "each was sent")],

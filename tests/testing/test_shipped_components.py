@@ -88,6 +88,7 @@ def load(kind: str, name: str, **options: Any) -> ComponentConfig:
     return cls.model_validate({"name": cls.model_fields["name"].default, **options}, context={"registry": registry})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "entry",
     [pytest.param(e, marks=pytest.mark.long if (e.kind, e.name) in PRESETS else ()) for e in RUN],

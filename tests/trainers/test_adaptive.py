@@ -55,6 +55,7 @@ def check_groups(found: list[dict[str, Any]]) -> int:
     return lacking
 
 
+@pytest.mark.slow
 def test_every_prompt_gets_what_it_needs(train: Any, tmp_path: Path) -> None:
     summary = train(changed(trace_prompts=99))
     found = rows(tmp_path / "run")

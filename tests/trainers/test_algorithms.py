@@ -46,6 +46,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     return [r for r in read_jsonl(folder / "metrics.jsonl") if "tokens_generated" in r]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), EACH)
 def test_a_step_with_each(train: Train, kind: str, name: str) -> None:
     """Two updates, so that the second is off policy; one for a loss that has no ratio to correct that."""

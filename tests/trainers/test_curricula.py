@@ -61,6 +61,7 @@ def test_easy_first_by_a_file_with_which_alone_it_is_resumed(train: Any, data: P
         train(base(data), resume=True)
 
 
+@pytest.mark.slow
 def test_unseen_prompts_come_first_and_then_those_solved_sometimes(train: Any, data: Path) -> None:
     train(base(data, 9, difficulty={"explore": 0}))
     rows = [r for r in read_jsonl(data / "run" / "trace.jsonl") if r["event"] == "prompt"]

@@ -64,6 +64,7 @@ def wait() -> None:
     threading.Event().wait()
 
 
+@pytest.mark.slow
 def test_a_reward_that_hangs_is_named_and_the_last_checkpoint_stays(train: Train) -> None:
     components = {("reward", "hanging"): f"{__name__}:HangingConfig"}
     change = {"trainer": {**CHECKPOINTS, "deadlines": {"reward_s": 0.5}}, "reward": {"name": "hanging"}}
@@ -154,6 +155,7 @@ def test_code_that_answers_no_signal_is_ended_with_the_process(tmp_path: Path) -
     assert "in deaf\n    time.sleep(60)" in out.stderr
 
 
+@pytest.mark.slow
 def test_rewards_may_run_in_workers(train: Train) -> None:
     """The same scores as in this process."""
     rules = {"name": "programmatic", "length": {"max": 4, "zero_at": 8}, "mode": "continuous"}

@@ -35,6 +35,7 @@ def values(row: dict[str, Any]) -> set[float]:
     return {c["score"] for c in row["completions"]}
 
 
+@pytest.mark.slow
 def test_every_group_of_the_batch_teaches(train: Any, tmp_path: Path) -> None:
     summary = train(BASE)
     kept, aside = rows(tmp_path / "run", "prompt"), rows(tmp_path / "run", "set_aside")

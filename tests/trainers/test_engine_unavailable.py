@@ -53,6 +53,7 @@ def run_until_gone(train: Train, monkeypatch: pytest.MonkeyPatch, after: int, ba
     return str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", [{}, {"dynamic_sampling": {"max_rounds": 1}}], ids=["plain", "dynamic sampling"])
 def test_the_last_whole_step_is_saved_and_resumed_to_the_same_weights(
     train: Train, monkeypatch: pytest.MonkeyPatch, trainer: Any

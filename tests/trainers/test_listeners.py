@@ -59,6 +59,7 @@ class Watcher:
 WATCH = {("monitor", "watch"): f"{__name__}:Watches", ("tracker", "watch"): f"{__name__}:Watches"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [ONLINE, pytest.param(OFFLINE, marks=pytest.mark.slow)], ids=["online", "offline"])
 @pytest.mark.parametrize(
     ("hook", "nth", "steps"),
@@ -90,6 +91,7 @@ def test_a_hook_ends_the_run_after_a_checkpoint(
     assert (run / "final" / "config.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_when_resumed(train: Train) -> None:
     whole = train(ONLINE, run="whole")
     train(ONLINE, Stops("rlhf_run_start"))

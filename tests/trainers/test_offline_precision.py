@@ -87,6 +87,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, set[torch.dtype]
     handle.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", [pytest.param(a, marks=() if a == "sft" else pytest.mark.long) for a in OFFLINE])
 def test_losses_are_those_of_float32_but_for_rounding_and_a_resumed_run_is_exact(
     algo: str, train: Train, seen: dict[str, set[torch.dtype]]

@@ -51,6 +51,7 @@ def train(rlhf: Callable[..., Any], quick: tuple[str, ...], tmp_path: Path) -> T
     return run
 
 
+@pytest.mark.slow
 def test_metrics_cover_every_update_of_a_step(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = Learner.update_sums, list[MetricSums]()
 
@@ -129,6 +130,7 @@ def test_groups_without_scores_are_not_called_constant(train: Train, monkeypatch
     assert (dropped["constant_groups"], dropped["unscored_groups"], dropped["score_gated"]) == (9, 3, 24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_missing_scores_of_an_evaluation_are_counted(train: Train, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
     real = VerifierReward.score
@@ -150,6 +152,7 @@ def test_missing_scores_of_an_evaluation_are_counted(train: Train, monkeypatch: 
     assert run.summary["evaluation_after"]["eval/reward/timeout"] == 4 - left
 
 
+@pytest.mark.slow
 def test_kl_in_the_reward(train: Train) -> None:
     run = train(
         "trainer.kl.where=reward",
@@ -179,6 +182,7 @@ def test_truncated_completions_are_left_out_of_the_loss(train: Train) -> None:
     assert run.summary["dropped"]["truncated_masked"] == sum(r["truncated_masked"] for r in run.steps)
 
 
+@pytest.mark.slow
 def test_stop_strings_end_completions(train: Train) -> None:
     run = train("trainer.sampling.stop=['1']", "trainer.rollout_batch_size=64")
     done = run.completions()
@@ -197,6 +201,7 @@ def without_dataset(arguments: Sequence[str]) -> list[str]:
     return [*arguments[:at], *arguments[at + 2 :]]
 
 
+@pytest.mark.slow
 def test_every_source_of_a_mixture_has_its_own_reward(train: Train, quick: tuple[str, ...], tmp_path: Path) -> None:
     rows = [json.dumps({"id": str(n), "prompt": f"What is {n} + 2?", "answer": str(n + 2)}) for n in range(40)]
     (tmp_path / "sums.jsonl").write_text("\n".join(rows))

@@ -91,6 +91,7 @@ def test_a_torch_without_onednn_is_not_warned_of(monkeypatch: pytest.MonkeyPatch
     assert slow_bfloat16({"model": {"dtype": "bfloat16"}}) == ""
 
 
+@pytest.mark.slow
 def test_a_run_samples_and_learns_in_the_same_precision(train: Train) -> None:
     change = {
         "trainer": {
@@ -126,6 +127,7 @@ def planned(*more: str, algo: str = GRPO) -> str:
     return json.loads(done.output)["config"]["trainer"]["precision"]
 
 
+@pytest.mark.slow
 def test_auto_is_bfloat16_where_the_device_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert planned() == "fp32", "a CPU's numbers stay"
     monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
@@ -136,6 +138,7 @@ def test_auto_is_bfloat16_where_the_device_has_it(monkeypatch: pytest.MonkeyPatc
     assert planned("--set", "trainer.precision=bf16") == "bf16"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["sft", "dpo", "kto", "reward_model", "prm", "orm"])
 def test_auto_means_the_same_where_a_run_learns_from_data(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
@@ -167,6 +170,7 @@ def test_a_card_is_asked_for_instructions_not_for_emulation(
     assert run_config.cuda_has_bfloat16() is (there and native)
 
 
+@pytest.mark.slow
 def test_an_automatic_precision_reaches_the_model(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"steps": 1, "rollout_batch_size": 4, "group_size": 2, "train_batch_size": 4, "eval_samples": 0}
     seen: list[str] = []

@@ -22,6 +22,7 @@ def settings(**kl: Any) -> dict[str, Any]:
     return {"trainer": {**FAST, "kl": kl}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["loss", "reward"])
 def test_kl_is_that_to_the_policy_of_the_last_sync(train: Train, where: str) -> None:
     train(ONLINE, change=settings(coefficient=0.05, where=where, sync_every=2), run="synced")

@@ -88,6 +88,7 @@ def workers() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name == "rollout worker"]
 
 
+@pytest.mark.slow
 def test_a_thread_that_may_not_be_ahead_is_the_synchronous_run(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     train(ONLINE, change=settings(2), run="sync")
     inner = RolloutBuffer.__init__
@@ -106,6 +107,7 @@ def test_a_thread_that_may_not_be_ahead_is_the_synchronous_run(train: Train, mon
     assert all(torch.allclose(one, after[k], rtol=1e-4, atol=1e-4) for k, one in weights(train, "sync").items())
 
 
+@pytest.mark.slow
 def test_the_clock_decides_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     change = settings(4, rollouts={"max_staleness": 2}, dynamic_sampling={"max_rounds": 2})
     train(ONLINE, change=change, run="quick")
@@ -121,6 +123,7 @@ def test_the_clock_decides_nothing(train: Train, monkeypatch: pytest.MonkeyPatch
     same(train, "quick", "slow")
 
 
+@pytest.mark.slow
 def test_what_is_too_stale_is_thrown_away_and_its_prompts_come_again(train: Train) -> None:
     """Two updates a step and room for two batches, but only two versions of staleness: some batches must go."""
     change = settings(6, rollouts={"max_staleness": 2, "capacity": 2}, train_batch_size=8, eval_samples=0)
@@ -134,6 +137,7 @@ def test_what_is_too_stale_is_thrown_away_and_its_prompts_come_again(train: Trai
     assert Counter(p for step in seen for p in step).most_common(1)[0][1] == 1, "an epoch: each once, none lost"
 
 
+@pytest.mark.slow
 def test_what_a_batch_set_aside_is_told_although_it_became_too_stale(train: Train) -> None:
     summary = train(
         ONLINE,
@@ -152,6 +156,7 @@ def test_what_a_batch_set_aside_is_told_although_it_became_too_stale(train: Trai
     assert len(aside) == summary["dropped"]["groups_set_aside"] > sum(r["dynamic_sampling/set_aside"] for r in steps)
 
 
+@pytest.mark.slow
 def test_a_batch_may_be_read_again(train: Train) -> None:
     summary = train(
         ONLINE,

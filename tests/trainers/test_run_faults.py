@@ -130,6 +130,7 @@ def test_the_chat_template_of_an_instruct_model_on_a_base_model(named: Any, tmp_
 SHARP = {"steps": 8, "rollout_batch_size": 32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "word"),
     [

@@ -34,6 +34,7 @@ def test_the_trace_keeps_what_the_update_saw_of_each_token(train: Train) -> None
         assert "old_logprobs" not in row, "with one update per rollout batch the ratio is 1"
 
 
+@pytest.mark.slow
 def test_recording_changes_no_weight_and_several_updates_have_a_ratio(train: Train) -> None:
     base = {**with_trainer(ONLINE, steps=1, eval_samples=0), "reward": {"name": "programmatic"}}
     base["dataset"] = {"name": "pocket", "subset": "assistant"}

@@ -119,6 +119,7 @@ class OwnWeights:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("staleness", "released"), [(0, [0, 1, 2]), (1, [])])
 def test_an_engine_with_weights_needs_no_copy_and_gives_memory_back_unless_it_samples_ahead(
     train: Train, monkeypatch: pytest.MonkeyPatch, staleness: int, released: list[int]

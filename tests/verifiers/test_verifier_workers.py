@@ -151,6 +151,7 @@ NOISE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thread", [False, True])
 def test_stray_writes_cost_one_verdict(judge: Judge, sample: MakeSample, thread: bool) -> None:
     reward = judge(verifier={"name": "naughty", "thread": thread}, timeout_s=20.0)
@@ -180,6 +181,7 @@ def test_a_verifier_that_forks_answers_once(judge: Judge, sample: MakeSample) ->
     assert [s.value for s in scores] == [5.0, 1.0, 5.0, 2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_daemon_of_a_late_call_dies_with_it(judge: Judge, sample: MakeSample, tmp_path: Path) -> None:
     file = tmp_path / "pid"
@@ -198,6 +200,7 @@ def test_close_leaves_no_process_and_is_idempotent(judge: Judge, sample: MakeSam
     assert not set(descendants(os.getpid())) - before
 
 
+@pytest.mark.slow
 def test_workers_die_with_a_killed_trainer(naughty: Path, tmp_path: Path) -> None:
     code = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"

@@ -214,6 +214,7 @@ def answer(body: Any) -> str:
     return "I want to cancel." if said == [GREETING] else "Yes." if len(said) == 2 else "###STOP###"
 
 
+@pytest.mark.slow
 def test_a_model_plays_the_user(airline: Path, rlhf: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("openai")
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))

@@ -56,6 +56,7 @@ def test_half_a_repair_of_the_subsequence_does_not_pass() -> None:
     assert not all(programs(SETTINGS).tests(half, row["tests"], [row["function"]]).passed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", AGENTS)
 def test_oracle_and_always_wrong(agent: str, ctx: Any) -> None:
     suite = CodeDebug(max_per_category=None if agent == "code_executor" else 1)

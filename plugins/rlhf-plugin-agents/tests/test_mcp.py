@@ -89,6 +89,7 @@ def http(script: Path) -> Iterator[str]:
     process.wait()
 
 
+@pytest.mark.slow
 def test_in_process_a_server_answers_and_one_that_changes_is_refused(script: Path) -> None:
     settings = pinned(f"import:{script.stem}:server")
     (tool,) = settings.offered()

@@ -43,6 +43,7 @@ def words(backend: str, server: StandIn, **settings: Any) -> list[str]:
     return ["--backend", backend, "--model", model, *(w for k, v in given.items() for w in ("--set", f"{k}={v}"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "agents"), [("anthropic", AGENTS[2:]), ("openai", AGENTS[:2])])
 def test_agents_play_and_nothing_is_paid_twice(backend: str, agents: Any, serve: Any, rlhf: Any) -> None:
     """Faults that cost nothing; then a folder that is lost: kept answers give the same rows and the same cost."""

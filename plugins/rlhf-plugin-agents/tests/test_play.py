@@ -73,6 +73,7 @@ def written(call: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': call['name'], 'arguments': call['arguments']})}\n</tool_call>"
 
 
+@pytest.mark.slow
 def test_react_learns_from_the_suites_verdict(play: Any) -> None:
     row = oracle()
     right, read = play(ReactPlay(), [written(row["calls"][0]), f"{FINAL} {row['answer']}"])
@@ -84,6 +85,7 @@ def test_react_learns_from_the_suites_verdict(play: Any) -> None:
     assert (cut.score.value, cut.info["ended"]) == (0.0, "max_turns")
 
 
+@pytest.mark.slow
 def test_every_part_of_a_multi_agent_is_the_policy(play: Any) -> None:
     row = oracle()
     call = row["calls"][0]
@@ -98,6 +100,7 @@ def test_every_part_of_a_multi_agent_is_the_policy(play: Any) -> None:
     assert (bad.score.value, bad.info["ended"]) == (0.0, "bad_plan")
 
 
+@pytest.mark.slow
 def test_a_user_is_told_by_the_part_that_answers_alone(play: Any, airline: Path) -> None:
     """As in an evaluation: what an executor writes down for the others reaches no user."""
     plan = json.dumps({"steps": [{"id": 1, "task": "cancel R1", "tool": "cancel_reservation"}], "synthesis": "s"})

@@ -69,6 +69,7 @@ def play(folder: Path, workers: int | None) -> tuple[list[dict[str, Any]], list[
     return [{k: row[k] for k in decided} for row in rows], ENGINES[-1].sizes
 
 
+@pytest.mark.slow
 def test_plays_share_the_calls_of_the_engine_and_end_as_they_do_alone(tmp_path: Path) -> None:
     alone, calls = play(tmp_path / "alone", 1)
     together, shared = play(tmp_path / "together", None)

@@ -74,6 +74,7 @@ def test_a_hostile_program_turns_no_neighbours_verdict(sandbox: Sandbox) -> None
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_program_that_waits_for_a_cpu_is_not_late(sandbox: Sandbox) -> None:
     with starved():
         report = sandbox.tests(WORKING.format(cpu_s=0.3), ["assert f(12) == 144"], timeout_s=0.6)
@@ -93,6 +94,7 @@ def test_new_sessions_and_groups_are_denied(sandbox: Sandbox) -> None:
     assert sandbox.script(textwrap.dedent(code)).stdout == "denied\ndenied\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["import time\ntime.sleep(60)", "while True: pass"])
 def test_a_late_program_is_late_on_a_busy_machine_too(sandbox: Sandbox, code: str) -> None:
     with starved():

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rlhf_core.config import BuildContext
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rewards import Sample, Score, ScoreStatus
@@ -28,6 +30,7 @@ def in_the_pool(options: dict[str, Any], sample: MakeSample) -> list[Score]:
         reward.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.slow
 def test_in_the_pool_a_late_program_has_a_score(sample: MakeSample) -> None:
     options = {"verifier": {"name": "mbpp", "sandbox": {"timeout_s": 0.5}}, "workers": 2}
     scores = in_the_pool(options, sample)
@@ -35,6 +38,7 @@ def test_in_the_pool_a_late_program_has_a_score(sample: MakeSample) -> None:
     assert scores[1].parts["timeout"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_worker_killed_inside_the_sandbox_spoils_nothing(sample: MakeSample) -> None:
     options = {"verifier": {"name": "mbpp", "sandbox": {"timeout_s": 20.0}}, "workers": 1, "timeout_s": 1.0}
     scores = in_the_pool(options, sample)

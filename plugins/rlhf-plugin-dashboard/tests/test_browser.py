@@ -67,6 +67,7 @@ def page(browser: Any, serve: Callable[[Path], Dashboard]) -> Callable[[Path], P
     return lambda folder: Page(browser, serve(folder).url)
 
 
+@pytest.mark.slow
 def test_it_draws_the_ticked_runs_over_one_another_with_a_legend(page: Callable[[Path], Page], root: Path) -> None:
     rows = [json.loads(line) for line in (root / "sweep/second" / "metrics.jsonl").read_text().splitlines()]
     moved = [{**row, **({"reward/mean": row["reward/mean"] + 1} if "reward/mean" in row else {})} for row in rows]
@@ -106,6 +107,7 @@ def test_charts_wait_for_their_points_however_slowly_runs_are_read(
     seen.wait_for_colour("reward/mean", ORANGE)  # bokeh warns of a figure without points, which fails the test
 
 
+@pytest.mark.slow
 def test_it_goes_on_by_itself_while_a_run_writes(page: Callable[[Path], Page], growing) -> None:
     growing.append("metrics", 2)
     growing.append("trace", 2)
@@ -134,6 +136,7 @@ def test_it_goes_on_by_itself_while_a_run_writes(page: Callable[[Path], Page], g
     assert seen.js("window.never_reloaded")
 
 
+@pytest.mark.slow
 def test_filters_runs_metrics_and_completions(page: Callable[[Path], Page], root: Path) -> None:
     seen = page(root)
     everything = len(seen.visible("figure"))
@@ -175,6 +178,7 @@ def test_texts_and_names_are_text_and_damage_is_told(page: Callable[[Path], Page
     assert "damaged" in seen.visible(".status")
 
 
+@pytest.mark.slow
 def test_pause_holds_it_and_an_ended_dashboard_is_told(browser: Any, growing) -> None:
     growing.append("metrics", 2)
     command = [sys.executable, "-m", "rlhf_core.cli.main", "dashboard", str(growing.path), "--port", "0", "--no-open"]
@@ -197,6 +201,7 @@ def test_pause_holds_it_and_an_ended_dashboard_is_told(browser: Any, growing) ->
     assert all("net::ERR_" in message for message in errors)
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone_and_its_text_can_be_read_in_light_and_dark(page: Callable[[Path], Page], root: Path) -> None:
     seen = page(root)
     seen.wait("Bokeh.documents.length > 0")
@@ -213,6 +218,7 @@ def test_it_fits_a_phone_and_its_text_can_be_read_in_light_and_dark(page: Callab
     assert seen.js("document.documentElement.scrollWidth") <= 360
 
 
+@pytest.mark.slow
 def test_every_control_is_reached_by_the_keyboard_and_has_a_name(page: Callable[[Path], Page], root: Path) -> None:
     seen = page(root)
     reached = []
@@ -224,6 +230,7 @@ def test_every_control_is_reached_by_the_keyboard_and_has_a_name(page: Callable[
     assert seen.js(f"{unnamed}.length") == 0
 
 
+@pytest.mark.slow
 def test_the_full_page_of_the_selected_runs_opens_in_its_sandbox(
     browser: Any, serve: Callable[[Path], Dashboard], root: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_numbers_beyond_int64_are_compared_exactly() -> None:
     assert _nearest_int64(np.array([[0, 0], [5, 5], [5, 6], [0, 1]])) == (1, 0, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "value", "detail"),
     [

@@ -76,6 +76,7 @@ def data(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "extra", [(), pytest.param(("model.lora.r=4", "loss.name=aot", "trainer.sft.weight=0.5"), marks=pytest.mark.slow)]
 )
@@ -176,6 +177,7 @@ def test_kto_learns_from_labels(command: Command, tmp_path: Path) -> None:
     assert last["rewards/chosen"] > 0.05 > last["rewards/rejected"] + 0.05
 
 
+@pytest.mark.slow
 def test_iterative_dpo_alternates_rollout_batches_and_updates(command: Command, tmp_path: Path) -> None:
     """Steps 1 and 2 of an iteration are rollout batches, 3 and 4 updates."""
     code, err = command(

@@ -86,6 +86,7 @@ def nudged(tmp_path: Path) -> Path:
 COMMON = ("--baseline", "pocket", "--prompts", 24, "--max-tokens", 16, "--out", "out")
 
 
+@pytest.mark.slow
 def test_rows_figures_and_going_on(run: Run, nudged: Path, tmp_path: Path) -> None:
     command = (*COMMON, "--policy", f"other={nudged}", "--policy", "same=pocket", "--judge", "shorter")
     code, out, err = run(*command)

@@ -92,6 +92,7 @@ def merged_by_peft(net: RewardNet, tokenizer: Any, folder: Path) -> None:
     save_classifier(RewardNet(trunk, net.head), tokenizer, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("adapters", ["none", "of the model", "of the trunk"])
 def test_a_reward_model(tmp_path: Path, strategy: Counted, adapters: str, dtype: Any) -> None:

@@ -78,6 +78,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in r.items() if k != "time"} for r in read_jsonl(folder / "metrics.jsonl")]
 
 
+@pytest.mark.slow
 def test_a_run_that_hacks_is_stopped_with_a_checkpoint(tmp_path: Path) -> None:
     summary = train(tmp_path / "run", SECOND)
     assert summary["status"] == "stopped", rows(tmp_path / "run")

@@ -44,6 +44,7 @@ def test_repeats_are_weighed_against_chance() -> None:
     assert set(repeat_metrics([]).values()) == {0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 8, 64])
 def test_independent_draws_surprise_nobody(size: int) -> None:
     """Of distributions from even to sharp."""

@@ -46,6 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mappin
     return train
 
 
+@pytest.mark.slow
 def test_a_healthy_run_is_quiet(run: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "rlhf"):
         summary = run("trainer.steps=5", "monitors=[health]")
@@ -53,6 +54,7 @@ def test_a_healthy_run_is_quiet(run: Callable[..., Any], caplog: pytest.LogCaptu
     assert not [r for r in caplog.records if "Likely cause" in r.getMessage()]
 
 
+@pytest.mark.slow
 def test_a_run_that_explodes_is_stopped_with_a_checkpoint(run: Callable[..., Any], tmp_path: Path) -> None:
     summary = run(
         "trainer.steps=40",

@@ -45,6 +45,7 @@ def test_conforms(serve: Any, asking: Any) -> None:
     check_judge(asking(serve(answer=echo)))
 
 
+@pytest.mark.slow
 def test_every_request_is_answered_in_spite_of_faults_and_a_rerun_is_free(
     serve: Any, asking: Any, requests: Any
 ) -> None:

@@ -27,6 +27,7 @@ def test_conforms(serve, config):
     check_judge(config(serve()))
 
 
+@pytest.mark.slow
 def test_every_request_is_answered_in_spite_of_faults(serve, config, requests):
     server = serve(faults={"429": 0.1, "500": 0.05, "529": 0.05, "malformed": 0.05, "drop": 0.05, "hang": 0.02})
     judge = config(server, timeout_s=1.0).build(ctx := make_context())

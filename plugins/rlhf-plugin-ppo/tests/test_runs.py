@@ -88,6 +88,7 @@ def start() -> Weights:
     return load_file(str(weights_path() / "model.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -119,6 +120,7 @@ def test_policy_and_critic_learn(settings: tuple[str, ...], train: Train) -> Non
     assert not list((run.folder / "final").glob("*critic*"))
 
 
+@pytest.mark.slow
 def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> None:
     """Small steps, so that rounding does not show in Adam's sign."""
     settings = (
@@ -145,6 +147,7 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> Non
         assert runs[0].steps[0].get(name) == pytest.approx(runs[1].steps[0].get(name), rel=1e-4, abs=1e-6), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param("separate", marks=pytest.mark.long), "shared"])
 def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
     decay = "trainer.optimizer.weight_decay=0.1"
@@ -168,6 +171,7 @@ def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
     assert run.steps[2]["learning_rate"] == first, "the policy's own warm-up begins only now"
 
 
+@pytest.mark.slow
 def test_after_a_warm_up_the_policys_schedule_still_reaches_its_end(train: Train) -> None:
     rates = [
         row["learning_rate"]
@@ -183,6 +187,7 @@ def test_after_a_warm_up_the_policys_schedule_still_reaches_its_end(train: Train
     assert [r / rates[2] for r in rates] == pytest.approx([0, 0, 1, 0.75, 0.5, 0.25])
 
 
+@pytest.mark.slow
 def test_updates_stop_once_the_policy_is_too_far_from_the_one_that_sampled(train: Train) -> None:
     fast = (
         "trainer.optimizer.learning_rate=0.003",
@@ -196,6 +201,7 @@ def test_updates_stop_once_the_policy_is_too_far_from_the_one_that_sampled(train
     assert limited.steps[0]["approx_kl"] < free.steps[0]["approx_kl"]
 
 
+@pytest.mark.slow
 def test_the_critic_has_its_own_learning_rate(train: Train) -> None:
     run = train("run", "advantage.critic.learning_rate=1e-8", "trainer.steps=1")
     assert 0 < float(run.critic(1)["weight_H"].abs().max()) < 1e-7

@@ -77,6 +77,7 @@ def test_real_solutions_are_changed_in_one_place(test_data: Path) -> None:
         assert differ[-1]
 
 
+@pytest.mark.slow
 def test_no_problem_is_in_both_splits(test_data: Path) -> None:
     config = Gsm8kStepsConfig(path=str(test_data / "gsm8k" / "test.jsonl.gz"), heldout_share=0.2)
     source = config.build(make_context())

@@ -108,6 +108,7 @@ def test_after_the_first_error_nothing_is_learned_if_so_wished(command: Command,
     assert shares == [120, 20 * 3 + 20]
 
 
+@pytest.mark.slow
 def test_step_advantages_from_a_process_model_reach_the_update(command: Command, prm: Path, tmp_path: Path) -> None:
     """Answers of several sentences, each its own step; a constant reward per completion could not move the weights."""
     run = tmp_path / "run"

@@ -97,6 +97,7 @@ stages:
     assert read.before("last") == {"middle", "first"}
 
 
+@pytest.mark.slow
 def test_shipped_recipes_are_listed_shown_and_valid(rlhf: Any) -> None:
     rows = json.loads(rlhf("recipe", "list", "--json").out)
     assert {row["name"] for row in rows} == set(shipped("recipes"))
@@ -113,6 +114,7 @@ def test_shipped_recipes_are_listed_shown_and_valid(rlhf: Any) -> None:
     assert "did you mean 'three_stage'?" in ran.err
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_documentation_are_valid(rlhf: Any) -> None:
     page = Path(__file__).parents[3] / "docs" / "recipes.md"
     example, sweep = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)

@@ -91,6 +91,7 @@ def test_points_grid_and_draws_multiply_and_draws_repeat(tmp_path: Path) -> None
     assert settings["trainer"]["rollout_batch_size"] == 8
 
 
+@pytest.mark.slow
 def test_shipped_sweeps_are_valid(rlhf: Any) -> None:
     assert {"learning_rate", "baseline", "clip", "off_policy"} <= set(shipped("sweeps"))
     listed = json.loads(rlhf("sweep", "--list", "--json").out)
@@ -146,6 +147,7 @@ def test_a_run_computes_alike_whatever_runs_beside_it(tmp_path: Path, monkeypatc
     assert all(one == given[0] for one in given), "the last digits depend on the number of threads"
 
 
+@pytest.mark.slow
 def test_finished_runs_are_taken_and_compared(rlhf: Any) -> None:
     rate = "trainer.optimizer.learning_rate"
     file = write({**METRIC, "grid": {rate: [1e-3]}, "seeds": [0, 1], "also": ["entropy", "entropi"]})

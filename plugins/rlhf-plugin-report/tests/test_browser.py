@@ -126,6 +126,7 @@ def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(
     assert facts["width"] <= 0
 
 
+@pytest.mark.slow
 def test_a_sequence_level_ratio_is_the_completion_s_and_control_characters_show(
     chromium: Any, copy: Path, tmp_path: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_sequence_level_ratio_is_the_completion_s_and_control_characters_show(
     assert facts["short"] < 6100 < 10_000 < facts["long"]
 
 
+@pytest.mark.slow
 def test_a_sound_has_a_player_and_hostile_text_no_element(chromium: Any, copy: Path, tmp_path: Path) -> None:
     (copy / "word.wav").write_bytes(b"RIFF0000WAVE")
     evil = "<img src=x onerror=document.title='pwned'>"

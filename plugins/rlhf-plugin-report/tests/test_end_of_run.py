@@ -34,6 +34,7 @@ def digests(run: Path) -> dict[str, str]:
     return {**{k: json.dumps(v) for k, v in texts.items()}, "weights": hashlib.sha256(weights).hexdigest()}
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_its_page_which_changes_no_other_file(
     rlhf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_run_ends_with_its_page_which_changes_no_other_file(
     assert digests(Path("with")) == digests(Path("without"))
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_has_a_page_which_its_resume_writes_anew(
     rlhf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

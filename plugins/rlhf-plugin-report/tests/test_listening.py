@@ -133,6 +133,7 @@ class Listener:
         return self.js("return played.slice(-2)")
 
 
+@pytest.mark.slow
 def test_a_blind_comparison_by_keyboard_becomes_pairs_and_goes_on_after_a_reload(browser: Any, spoken: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 

@@ -32,6 +32,7 @@ def update(run: Path, step: int) -> dict[str, Any]:
     return next(r for r in read_jsonl(run / "trace.jsonl") if r["step"] == step and r["event"] == "update")
 
 
+@pytest.mark.slow
 def test_demonstrations(rlhf: Rlhf, tmp_path: Path) -> None:
     run = tmp_path / "run"
     out = rlhf("train", "--algo", "sft", *QUICK, "--set", "trainer.trace_prompts=2", "--run-dir", run)

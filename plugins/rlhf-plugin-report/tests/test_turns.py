@@ -72,6 +72,7 @@ def test_a_turn_of_another_form_makes_its_row_one_that_is_counted(run: Path, tmp
     assert data_of(page_of(copy)) == []
 
 
+@pytest.mark.slow
 def test_an_episode_of_sixteen_turns_is_drawn_turn_by_turn(chromium: Any, episodes: str, tmp_path: Path) -> None:
     script = """
       const first = (selector, where) => (where || document).querySelector(selector);

@@ -118,6 +118,7 @@ DATA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "rows", "quantity"), [("sft", "sft", "loss"), ("dpo", "dpo", "margin"), ("reward_model", "dpo", "margin")]
 )
@@ -132,6 +133,7 @@ def test_runs_that_learn_from_data_show_their_examples(tmp_path: Path, algo: str
     assert "loss from" in page
 
 
+@pytest.mark.slow
 def test_ppo_shows_each_tokens_own_advantage(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"trainer.steps": 1, "trainer.rollout_batch_size": 8, "trainer.train_batch_size": 8}
     settings |= {"trainer.eval_samples": 0, "trainer.sampling.max_tokens": 6, "threads": 1}

@@ -81,6 +81,7 @@ SUMS = [
 VERIFIER = ("--reward", "verifier", "--set", "workers=1")
 
 
+@pytest.mark.slow
 def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None:
     code, out, err = run(
         "--model",
@@ -139,6 +140,7 @@ def test_pictures(run: Run, trained: Path, tmp_path: Path) -> None:
     assert all(p.stat().st_size > 5000 and str(p) in out for p in pictures)
 
 
+@pytest.mark.slow
 def test_several_rewards_with_settings_of_their_own(run: Run, trained: Path) -> None:
     code, out, err = run(
         "--model",
@@ -289,6 +291,7 @@ def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
         assert (code, message in err) == (2, True), err
 
 
+@pytest.mark.slow
 def test_conversations_of_several_turns(run: Run, trained: Path, tmp_path: Path) -> None:
     rows = [
         {
@@ -370,6 +373,7 @@ def test_a_language_model_is_no_reward(run: Run, tmp_path: Path) -> None:
     assert (code, "is not a trained reward model" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_reward_that_says_nothing_fails(run: Run, tmp_path: Path) -> None:
     rows = [
         {

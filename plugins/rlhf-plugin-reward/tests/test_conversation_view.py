@@ -98,6 +98,7 @@ def test_a_model_trained_on_last_turns_scores_last_turns(command: Callable[..., 
     assert whole != pytest.approx(first, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_an_ensemble_knows_its_view_and_its_tokenizer(policy: Any, tmp_path: Path) -> None:
     config = EnsembleConfig(members=2, batch_size=8, turns="last", max_length=48)
     train_ensemble(config, ModelConfig(), PAIRS, PAIRS[:4], 0, tmp_path / "e", print, LocalStrategy())

@@ -132,6 +132,7 @@ def train(command: Callable[..., tuple[int, str]], run: Path, *options: object, 
     return json.loads((run / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_what_was_cut_for_an_ensemble_is_in_the_summary(
     command: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def sample(answer: str, question: str = "What is Hal's pet?") -> Sample:
     return Sample(Prompt("q", ({"role": "user", "content": question},), None, "test"), answer, FinishReason.EOS)
 
 
+@pytest.mark.slow
 def test_it_learns_the_preference_and_conforms(folder: Path) -> None:
     meta = json.loads((folder / "ensemble.json").read_text())
     reward = load_ensemble(config(), folder, "cpu")

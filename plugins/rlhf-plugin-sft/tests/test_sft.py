@@ -59,6 +59,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, 
     return json.loads((run / "summary.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_it_learns_to_say_what_was_demonstrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: bool) -> None:
     extra = (

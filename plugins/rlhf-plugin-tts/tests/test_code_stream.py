@@ -46,6 +46,7 @@ def prompt_of(policy: Any, text: str) -> list[int]:
     return modality_of(policy).prompt_ids([{"role": "user", "content": text}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dia", "csm"])
 def test_what_is_sampled_has_its_logprob_and_a_sound(tmp_path: Path, kind: str) -> None:
     policy = make(kind, tmp_path)

@@ -33,6 +33,7 @@ def test_the_pitch_of_a_steady_voice(hz: float) -> None:
     assert np.abs(analysis.track.hz_T[analysis.track.voiced] / hz - 1).max() < 0.01
 
 
+@pytest.mark.slow
 def test_pitch_variance_is_in_semitones_squared() -> None:
     swing = 3.0 * np.sin(2 * np.pi * 1.5 * TIME)  # variance 4.5 semitones squared, in every register
     low, high = (measure(voice(base * 2 ** (swing / 12)))["pitch_variance"] for base in (110, 220))
@@ -101,6 +102,7 @@ def test_praat_agrees_on_voicing_and_harmonicity(test_data: Path) -> None:
         assert rank >= 0.95
 
 
+@pytest.mark.slow
 def test_praat_is_not_imported_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pitch in a fresh process, and here all features where it cannot be imported: librosa's import takes 5 s."""
     code = """

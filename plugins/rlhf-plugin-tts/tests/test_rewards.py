@@ -58,6 +58,7 @@ def test_a_feature_that_does_not_exist_is_refused() -> None:
         build("acoustic_proxy", weights={"jitter": 1.0})
 
 
+@pytest.mark.slow
 def test_noise_lowers_every_model_of_quality(voice: Voice, spoken: Speak, test_data: Path) -> None:
     """Real speech, and the same with noise; a short clip fills one window of DNSMOS, which starts nine times faster."""
     clean = test_data / "speech_mushra" / "stim_02" / "ref.flac"
@@ -71,6 +72,7 @@ def test_noise_lowers_every_model_of_quality(voice: Voice, spoken: Speak, test_d
         assert 1 < bad.value < good.value - 0.5 < 5, name
 
 
+@pytest.mark.slow
 def test_dnsmos_equals_the_reference_on_the_windows_that_it_scores(test_data: Path, spoken: Speak) -> None:
     pytest.importorskip("requests")
     from speechmos import dnsmos  # pyright: ignore[reportMissingImports]
@@ -240,6 +242,7 @@ def test_rewards_that_need_no_trained_folder_can_be_named_alone() -> None:
             chosen_reward(registry, None, name, ())
 
 
+@pytest.mark.slow
 def test_a_guard_penalises_or_gates_what_breaks_it(tmp_path: Path, voice: Voice, spoken: Speak) -> None:
     loud, _ = soundfile.read(voice("a.wav"))
     soundfile.write(tmp_path / "loud.wav", np.clip(20 * loud, -1, 1), RATE)

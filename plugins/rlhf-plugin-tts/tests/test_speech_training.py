@@ -94,6 +94,7 @@ def test_only_running_statistics_are_a_state(statistics: str) -> None:
         assert hasattr(built, "state_dict") == (statistics == "running")
 
 
+@pytest.mark.slow
 def test_dnsmos_can_leave_a_network_out(voice: Any) -> None:
     sample = Sample(
         Prompt("a", ({"role": "user", "content": "Hi."},)), "", media=(Media("audio", path=str(voice("a.wav"))),)

@@ -159,6 +159,7 @@ def test_a_megabyte_is_read_in_seconds(text: str) -> None:
     assert time.process_time() - started < 4
 
 
+@pytest.mark.slow
 def test_latex_that_explodes_is_a_timeout_and_not_a_zero(
     make_verifier: Callable, sample: Callable[..., Sample]
 ) -> None:

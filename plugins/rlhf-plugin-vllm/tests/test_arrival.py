@@ -30,6 +30,7 @@ def refused(ctx: BuildContext, dtype: str, kept: str, updates: Any, most: int) -
     return figures.first_refused(ctx, figures.Engine(ctx, dtype, figures.KEPT[kept]), updates, most)
 
 
+@pytest.mark.slow
 @BOTH
 def test_an_engine_that_takes_every_small_update_is_accepted(ctx: BuildContext, dtype: str) -> None:
     assert refused(ctx, dtype, "nothing", SMALL, 12) is None

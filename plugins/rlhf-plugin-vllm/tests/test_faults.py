@@ -40,6 +40,7 @@ def hangs(path: str, _: Any) -> Any:
         time.sleep(600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [dies, hangs])
 def test_the_requests_of_a_server_that_fails_go_to_others_with_the_same_result(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine], fault: Any
@@ -58,6 +59,7 @@ def test_the_requests_of_a_server_that_fails_go_to_others_with_the_same_result(
     assert len(servers[1].calls) == calls, "it is asked for nothing more"
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_serves_after_the_current_version_and_its_canary(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -73,6 +75,7 @@ def test_a_server_that_comes_back_serves_after_the_current_version_and_its_canar
     assert engine.fleet.counts == {"taken_out": 1, "brought_back": 1}
 
 
+@pytest.mark.slow
 def test_a_server_that_fails_an_update_serves_nothing_until_it_has_the_weights(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -84,6 +87,7 @@ def test_a_server_that_fails_an_update_serves_nothing_until_it_has_the_weights(
     assert all(r.policy_version == 1 for r in engine.generate(requests_of(ctx), SAMPLING, 1))
 
 
+@pytest.mark.slow
 def test_when_no_server_is_left_the_run_says_so_within_its_retries(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -97,6 +101,7 @@ def test_when_no_server_is_left_the_run_says_so_within_its_retries(
     assert engine.fleet.retries_left == 0, "all of them were used"
 
 
+@pytest.mark.slow
 def test_the_only_server_is_tried_again_with_the_weights_that_were_sent(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:

@@ -69,6 +69,7 @@ class Sampling:
             self._pool.shutdown()
 
 
+@pytest.mark.slow
 def test_each_token_has_the_logprob_of_the_weights_that_sampled_it(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -90,6 +91,7 @@ def test_each_token_has_the_logprob_of_the_weights_that_sampled_it(
     assert {(r.policy_version, len(r.versions)) for r in later} == {(1, 1)}, "asked for an older version"
 
 
+@pytest.mark.slow
 def test_without_the_setting_completions_of_other_versions_are_refused(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -101,6 +103,7 @@ def test_without_the_setting_completions_of_other_versions_are_refused(
     assert "in_flight" not in engine._report["vllm"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spans", "words"),
     [
@@ -123,6 +126,7 @@ def test_versions_that_cannot_be_are_refused(
         engine.generate(requests_of(ctx, 1), SAMPLING, 0)
 
 
+@pytest.mark.slow
 def test_what_a_server_owes_that_dies_in_the_update_is_sampled_elsewhere(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -139,6 +143,7 @@ def test_what_a_server_owes_that_dies_in_the_update_is_sampled_elsewhere(
     assert [bool(r.out) for r in engine.fleet.replicas] == [False, True]
 
 
+@pytest.mark.slow
 def test_a_server_that_keeps_keys_and_values_of_the_old_weights_is_taken_out(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -149,6 +154,7 @@ def test_a_server_that_keeps_keys_and_values_of_the_old_weights_is_taken_out(
     assert [bool(r.out) for r in engine.fleet.replicas] == [False, True]
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_is_asked_for_nothing_before_it_has_the_weights(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -175,6 +181,7 @@ def test_a_server_that_comes_back_is_asked_for_nothing_before_it_has_the_weights
     assert engine.fleet.counts == {"taken_out": 1, "brought_back": 1}
 
 
+@pytest.mark.slow
 def test_one_fault_of_an_update_takes_a_server_out_once(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -194,6 +201,7 @@ def test_one_fault_of_an_update_takes_a_server_out_once(
     assert engine.fleet.counts == {"taken_out": 1, "brought_back": 1}
 
 
+@pytest.mark.slow
 def test_a_canary_that_fails_on_a_server_that_comes_back_is_no_endless_wait(
     ctx: BuildContext,
     serve: Callable[..., Any],
@@ -221,6 +229,7 @@ def test_a_canary_that_fails_on_a_server_that_comes_back_is_no_endless_wait(
     assert engine.fleet.retries_left == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_is_compared_with_the_version_that_it_was_given(
     ctx: BuildContext,
     serve: Callable[..., Any],
@@ -247,6 +256,7 @@ def test_a_server_that_comes_back_is_compared_with_the_version_that_it_was_given
     assert calls == [0, 1]
 
 
+@pytest.mark.slow
 def test_adapters_are_renewed_under_completions(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:

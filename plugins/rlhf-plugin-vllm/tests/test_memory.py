@@ -53,6 +53,7 @@ def plan(*settings: str, ranks: int = 1, strategy: str = "single", card: str = "
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_vllm_in_the_process_holds_its_weights_and_cache_in_all_phases_on_a_cpu() -> None:
     found = plan("rollout.name=vllm_colocated", f"{SPACE}='1'")
     for phase in found["phases"].values():
@@ -63,6 +64,7 @@ def test_vllm_in_the_process_holds_its_weights_and_cache_in_all_phases_on_a_cpu(
     assert "KV cache" not in rollout, "the native engine samples nothing"
 
 
+@pytest.mark.slow
 def test_on_a_card_it_takes_its_share_and_gives_it_back_for_the_update() -> None:
     awake, asleep = ({"rollout": True, "load": True}, {"update": False, "checkpoint": False})
     found = plan("rollout.name=vllm_colocated", "rollout.gpu_memory=0.25", card="80GiB")
@@ -80,6 +82,7 @@ def test_under_lora_sleeping_weights_wait_in_main_memory() -> None:
     assert held.host == {"engine weights": 2 * GIB + GIB // 8}
 
 
+@pytest.mark.slow
 def test_each_rank_counts_a_vllm_of_its_own() -> None:
     one, two = (plan("rollout.name=vllm_colocated", f"{SPACE}='1'", ranks=n, strategy=s)["phases"]["rollout"]["parts"]
                 for n, s in ((1, "single"), (2, "fsdp")))  # fmt: skip
@@ -94,6 +97,7 @@ def test_servers_by_address_cost_the_file_that_is_written() -> None:
     assert VllmConfig(urls=("http://127.0.0.1:8000",)).memory(facts()).host == {"weight sync": GIB}
 
 
+@pytest.mark.slow
 def test_where_ranks_divide_the_policy_nothing_of_it_is_whole_or_cloned() -> None:
     settings = ("rollout.name=vllm", "rollout.urls=[http://127.0.0.1:8000]", "rollout.bucket_mib=1")
     ddp, fsdp = (plan(*settings, ranks=2, strategy=name) for name in ("ddp", "fsdp"))
@@ -120,6 +124,7 @@ def test_servers_on_other_cards_are_counted_against_no_rank(monkeypatch: pytest.
     assert smaller.memory(facts(ranks=2)).refusal is None
 
 
+@pytest.mark.slow
 def test_the_cheapest_change_for_a_cache_that_does_not_fit_is_a_smaller_one() -> None:
     settings = ("rollout.name=vllm_colocated", f"{SPACE}='999'")
     found = plan(*settings)
@@ -128,6 +133,7 @@ def test_the_cheapest_change_for_a_cache_that_does_not_fit_is_a_smaller_one() ->
     assert "VLLM_CPU_KVCACHE_SPACE" in found["cheapest_change"]["settings"][0]
 
 
+@pytest.mark.slow
 def test_servers_that_do_not_fit_this_machine_are_refused_before_launch(tmp_path: Path) -> None:
     words = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--model", "pocket"]
     words += sets("rollout.name=vllm", f"rollout.python={environment(tmp_path)}", f"{SPACE}='999'")
@@ -137,6 +143,7 @@ def test_servers_that_do_not_fit_this_machine_are_refused_before_launch(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

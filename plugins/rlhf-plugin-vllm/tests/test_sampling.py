@@ -29,11 +29,13 @@ def test_runs_that_sample_ahead_keep_no_copy_of_the_policy_for_it() -> None:
     assert keeps_own_weights(VllmConfig(urls=("http://127.0.0.1:1",)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_engine_conforms(in_flight: bool, serve: Callable[..., Any]) -> None:
     check_rollout(VllmConfig(urls=(serve().url,), in_flight=in_flight))
 
 
+@pytest.mark.slow
 def test_completions_are_the_native_engines_in_order(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any]
 ) -> None:
@@ -73,6 +75,7 @@ def test_sampling_that_means_something_else_there_is_refused(
         engine.generate(requests_of(ctx), SamplingParams(max_tokens=4000), 0)
 
 
+@pytest.mark.slow
 def test_a_completion_of_other_weights_is_refused(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any]
 ) -> None:
@@ -85,6 +88,7 @@ def test_a_completion_of_other_weights_is_refused(
         engine.generate(requests_of(ctx), SAMPLING, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [

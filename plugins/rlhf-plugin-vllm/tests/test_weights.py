@@ -33,6 +33,7 @@ def request_of(ctx: BuildContext) -> list[RolloutRequest]:
     return [RolloutRequest("p", tuple(ctx.policy.tokenizer.encode("What is 4 + 4?")), 0, 5)]
 
 
+@pytest.mark.slow
 def test_a_version_reaches_every_server_and_its_file_goes(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_file_that_the_trainer_did_not_write_is_found_before_a_weight_is_read(
         checked_files(str(tmp_path), digest)
 
 
+@pytest.mark.slow
 def test_the_canary_stops_a_run_whose_weights_did_not_arrive(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -105,6 +107,7 @@ def test_the_canary_stops_a_run_whose_weights_did_not_arrive(
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.slow
 def test_the_canary_compares_with_the_weights_that_were_sent_not_with_the_policy(
     serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
@@ -125,6 +128,7 @@ def lora_policy(policy: LoadedModel, rank: int = 4) -> LoadedModel:
     return LoadedModel(model, policy.tokenizer, policy.source, policy.context)
 
 
+@pytest.mark.slow
 def test_under_lora_only_the_adapter_is_sent(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:

@@ -85,6 +85,7 @@ def history(rows: list[Any]) -> list[dict[str, float]]:
     return out
 
 
+@pytest.mark.slow
 def test_offline_run_holds_metrics_steps_and_configuration(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     tracker = WandbConfig(mode="offline", project="ours", run_name="first").build(context(tmp_path))
