@@ -375,15 +375,8 @@ def test_a_language_model_is_no_reward(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_reward_that_says_nothing_fails(run: Run, tmp_path: Path) -> None:
-    rows = [
-        {
-            "prompt": f"What is {i} + 3?",
-            "chosen": ["3", "4", "5"],
-            "rejected": ["6", "7", "8"],
-            **({"answer": "3"} if i else {}),
-        }
-        for i in range(4)
-    ]
+    sides = {"chosen": ["3", "4", "5"], "rejected": ["6", "7", "8"]}
+    rows = [{"prompt": f"What is {i} + 3?", **sides, **({"answer": "3"} if i else {})} for i in range(4)]
     path = write(tmp_path / "p.jsonl", rows)
     code, _, err = run(*VERIFIER, "--pairs", path)
     assert (code, "has no score for 18 of 72 responses" in err, "--max-missing" in err) == (1, True, True), err
