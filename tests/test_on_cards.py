@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from rlhf_core.distributed import peers as peers_module
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.distributed.peers import RankMonitor, waiting
 from rlhf_core.models import random_state
 from rlhf_core.models.layers import packing, segments

@@ -8,8 +8,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy, forget_mixed_precision
-from rlhf_core.distributed.group import RankGroup, new_group
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy, RankGroup, new_group
 from rlhf_core.plugins.strategy_protocols import Collectives, GroupFactory, Strategy
 
 

@@ -16,8 +16,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, KwargsHandler
 
 from rlhf_core.distributed.alone import rank_0_alone
-from rlhf_core.distributed.group import RankGroup
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy, RankGroup
 from rlhf_core.distributed.peers import RankMonitor
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.types.errors import RlhfError

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from rlhf_core.data import PreferencePair
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.models import ModelConfig
 from rlhf_core.training.learner import Learner
 from rlhf_plugin_reward import members

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.reference import Reference

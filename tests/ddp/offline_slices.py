@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from zero import relative, samples_of, training
 
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 
 KINDS = ("sft", "dpo", "reward_model", "ppo shared", "ppo separate")
 SHARES = (5, 7)

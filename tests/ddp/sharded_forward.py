@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "acme_sharded"))
 
 from acme_sharded import Sharded
 
-from rlhf_core.distributed.group import RankZero
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy, RankZero
 from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers.trunk_and_head import trunk_and_head

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from rlhf_core.distributed import peers as peers_module
 from rlhf_core.distributed.alone import alone
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.distributed.peers import STACKS_S
 from rlhf_core.types.errors import DeadlineExceeded, OtherRankFailed
 from tests.waiting import wait_for

@@ -18,7 +18,7 @@ from rlhf_core.cli.main import main
 from rlhf_core.cli.options import open_plugins
 from rlhf_core.config.load import dataset_sugar, resolve
 from rlhf_core.config.plan import library_versions
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.distributed.peers import waiting
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch import joined, rank_checks, ranks

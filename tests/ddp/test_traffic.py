@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 
 from . import traffic, traffic_of_runs
 from .test_runs_on_two_ranks import rows, weights

@@ -18,7 +18,7 @@ import pytest
 from rlhf_core.cli.options import open_plugins
 from rlhf_core.config.load import dataset_sugar, resolve
 from rlhf_core.distributed.config import AutoStrategyConfig
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.runs.launch.run import plan_run, run_plan
 from rlhf_core.types.errors import UserError

@@ -24,7 +24,7 @@ import torch
 
 from rlhf_core.distributed import decoder_layers
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy

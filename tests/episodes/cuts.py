@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.forward import ForwardOptions

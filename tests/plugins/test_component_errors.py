@@ -173,7 +173,7 @@ class Config(ComponentConfig):
     name: str = "acme"
     how: str = ""
     def build(self, ctx):
-        from rlhf_core.distributed.local import LocalStrategy
+        from rlhf_core.distributed.group import LocalStrategy
 
         class Acme(LocalStrategy):
             how = self.how

@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.distributed import optimizer as optimizer_module
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.distributed.optimizer import TorchOptimizer, fuses
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers.packing import BACKENDS, AttentionBackend

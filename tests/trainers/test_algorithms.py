@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rl.advantages import apply_overlong_penalty
 from rlhf_core.rl.config import OnlineTrainerConfig

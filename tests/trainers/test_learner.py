@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.update import PolicyTerms, UpdateStep

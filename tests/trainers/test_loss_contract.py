@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.build import policy_terms
 from rlhf_core.rl.config import OnlineTrainerConfig

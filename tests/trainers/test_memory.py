@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.models.layers.chunked_head import CHUNK_BYTES
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.forward import ALL, ForwardOptions

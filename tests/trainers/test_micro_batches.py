@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.models import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.rl import OnlineTrainerConfig

@@ -17,7 +17,7 @@ import torch
 
 from rlhf_core.config import Registry
 from rlhf_core.config.load import validate
-from rlhf_core.distributed.local import LocalStrategy
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.losses import TokenBatch
 from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rl.update import PolicyTerms, keep_uncertain
