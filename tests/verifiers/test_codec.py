@@ -25,10 +25,6 @@ def test_samples_come_back_equal(sample: Sample) -> None:
     assert sample_from_json(json.loads(pack(sample_to_json(sample)))) == sample
 
 
-def test_a_sample_without_media_is_sent_as_before_media_existed() -> None:
-    assert "media" not in sample_to_json(Sample(Prompt("a", QUESTION), "4"))
-
-
 def test_media_must_be_somewhere() -> None:
     with pytest.raises(ValueError, match="needs a path or a sha256"):
         Media("image")

@@ -43,11 +43,12 @@ class UnmaskedAgent(MultiTurnAgent):
     @torch.inference_mode()
     def _unmasked(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         changed: list[Rollout] = []
+        device = next(self.policy.model.parameters()).device
         for rollout in rollouts:
             start = len(rollout.prompt_ids)
-            ids = torch.tensor([(*rollout.prompt_ids, *rollout.completion_ids)])
+            ids = torch.tensor([(*rollout.prompt_ids, *rollout.completion_ids)], device=device)
             logits = self.policy.model(input_ids=ids).logits[0, start - 1 : -1].float()
-            chosen_logprobs = logits.log_softmax(-1).gather(1, ids[0, start:, None])[:, 0].numpy()
+            chosen_logprobs = logits.log_softmax(-1).gather(1, ids[0, start:, None])[:, 0].cpu().numpy()
             written = np.ones(len(chosen_logprobs), bool) if rollout.mask_T is None else np.asarray(rollout.mask_T)
             logprobs = np.where(written, rollout.logprobs_T, chosen_logprobs).astype(np.float32)
             changed.append(replace(rollout, logprobs_T=logprobs, mask_T=None, turns=(), segments=()))
