@@ -50,7 +50,7 @@ def beforehand(strategy: Any, lora: bool, share: Sequence[Any]) -> list[float]:
                 assert not parameter.is_meta
                 parameter.fill_(0.05)  # it counts unless it is off
     sides = [Side(r.prompt_ids, r.completion_ids, len(r.completion_ids)) for r in share]
-    sums = side_logprobs(loaded.model, sides, strategy, 1.0, PLAIN, 1)
+    sums = side_logprobs(loaded.model, sides, strategy, 1.0, PLAIN.as_arguments, 1)
     return [total / len(side.completion_ids) for total, side in zip(sums, sides)]
 
 
