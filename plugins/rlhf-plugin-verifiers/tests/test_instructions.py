@@ -172,7 +172,7 @@ def test_sentences_end_where_the_published_pattern_ends_them() -> None:
     for _ in range(3000):
         text = "".join(rng.choice("ab.?! \n)\"'(") for _ in range(rng.randrange(30)))
         expected = [(m.end(), m[1], m[2], m[3]) for m in pattern.finditer(text)]
-        assert [(e.place, e.token, e.after, e.following) for e in _candidates(text)] == expected, text
+        assert [(e.position, e.token, e.after, e.following) for e in _candidates(text)] == expected, text
 
 
 @pytest.mark.parametrize("piece", ["a", ".", "\n", "[", "*", ". ", " "])
