@@ -110,9 +110,6 @@ def test_a_batch_that_waits_is_divided_among_any_number_of_ranks_and_back(ranks:
     whole = sampled_by_one([2, 1, 4, 2, 3])
     shares = [reshard_batch([whole], rank, ranks) for rank in range(ranks)]
     assert names(r for share in shares for r in share.rollouts) == names(whole.rollouts)
-    assert [share.offset for share in shares] == [
-        sum(len(other.rollouts) for other in shares[:n]) for n in range(ranks)
-    ]
     for share in shares:
         assert (share.version, share.metrics, share.groups) == (3, {"a": 1.0}, whole.groups)
         assert [r.prompt_id for r in share.rollouts] == [
@@ -126,7 +123,7 @@ def test_a_batch_that_waits_is_divided_among_any_number_of_ranks_and_back(ranks:
     assert sorted(rows, key=str) == sorted(zip(names(whole.events[1][1][0]), whole.events[1][1][1]), key=str)
     again = reshard_batch(shares, 0, 1)
     assert names(again.rollouts) == names(whole.rollouts)
-    assert (again.scores, again.groups, again.own_groups, again.offset) == (whole.scores, whole.groups, whole.groups, 0)
+    assert (again.scores, again.groups, again.own_groups) == (whole.scores, whole.groups, whole.groups)
     assert [method for method, _ in again.events] == [method for method, _ in whole.events]
 
 
