@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 
 def forget_mixed_precision() -> None:
-    """Drop the precision that another library's accelerator in this process (a TRL trainer, say) has set: accelerate
-    shares it with every later one, whose models would then silently run in bfloat16.
-    """
+    """Undo another library's mixed precision (a TRL trainer's), which accelerate would give all later accelerators."""
     if AcceleratorState._shared_state.get("_mixed_precision") not in (None, "no"):
         AcceleratorState._reset_state()
 

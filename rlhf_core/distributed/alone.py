@@ -1,6 +1,4 @@
-"""Work of rank 0 alone, such as benchmarks or the writing of a model. A collective has a deadline, which such work may
-exceed: the others look into the launcher's store until rank 0 says that it is done, has ended or says nothing more.
-"""
+"""Work of rank 0 alone, which may exceed a collective's deadline: the others watch the launcher's store meanwhile."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ FIRST_LOOK_S, LONGEST_PAUSE_S = 0.001, 0.25
 
 
 def alone(strategy: Collectives, what: str) -> contextlib.AbstractContextManager[None]:
-    """Context of what rank 0 does without the others, which wait for it at the end; all ranks enter it, and collectives
-    of all ranks may be inside. With a strategy that is no ``LoneWork`` the others wait in the next collective.
-    """
+    """Context of what rank 0 does while the others wait; all ranks enter it, and collectives may be inside."""
     return strategy.alone(what) if isinstance(strategy, LoneWork) else contextlib.nullcontext()
 
 

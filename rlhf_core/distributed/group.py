@@ -22,9 +22,7 @@ from rlhf_core.types.errors import EngineUnavailable, OtherRankFailed
 
 
 def new_group(strategy: Collectives, timeout_s: float, connect: bool = True) -> Collectives:
-    """Collectives of the strategy's ranks for a second thread; every rank calls this at the same point. A strategy
-    without ``new_group`` gets a gloo group. Without ``connect`` no process group is made.
-    """
+    """Collectives of all ranks for a second thread, gloo's by default; every rank calls this at the same point."""
     if connect and strategy.world_size > 1 and isinstance(strategy, GroupFactory):
         return strategy.new_group(timeout_s)
     return RankGroup(strategy, timeout_s, connect)
@@ -36,7 +34,6 @@ class GroupCollectives:
     rank: int
     world_size: int
     device: torch.device
-    """Of the tensors that are exchanged."""
     timeout_s: float = 600.0
     """Deadline of each collective, seconds."""
     peers: RankMonitor | None = None
@@ -88,7 +85,6 @@ class GroupCollectives:
         return waiting(what, self.rank, self.peers, self.timeout_s)
 
     def _group(self) -> dist.ProcessGroup | None:
-        """None is the default group."""
         return None
 
 
@@ -179,7 +175,6 @@ class RankZeroSection:
 
     values: Sequence[Any] = ()
     received: Any = None
-    """This rank's value, after the section."""
 
     def __init__(self, ranks: Collectives) -> None:
         self.world_size, self.active = ranks.world_size, ranks.rank == 0
@@ -194,14 +189,7 @@ class RankZeroSection:
 
 
 class RankZero:
-    """Brings every rank's values to rank 0, and to every rank what rank 0 makes of them.
-
-    Example:
-        with rank_zero.section() as section:
-            if section.active:
-                section.for_all(mean_of(shards))
-        mean = section.received
-    """
+    """Brings every rank's values to rank 0, and to every rank what rank 0 makes of them."""
 
     def __init__(self, ranks: Collectives) -> None:
         self.ranks = ranks

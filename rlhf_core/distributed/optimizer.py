@@ -1,6 +1,4 @@
-"""The optimizer of a run: planned by parameter name before a strategy shards anything, stepped by the strategy, which
-may leave parameters empty, flat or replaced ([ADR 0018](../../docs/adr/0018-a-strategy-has-the-optimizer.md)).
-"""
+"""The optimizer of a run: planned by parameter name before a strategy shards anything, stepped by it (ADR 0018)."""
 
 from __future__ import annotations
 
@@ -32,7 +30,6 @@ class TorchOptimizer:
         groups = plan.torch_groups(strategy.unwrap(module))
         fused = True if fuses(groups) else None
         self.inner = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps, fused=fused)
-        """The optimizer itself."""
 
     def set_rates(self, factor: float, critic_factor: float) -> None:
         """Set the learning rates of the next step."""

@@ -1,8 +1,4 @@
-"""Where every rank of a run is, so that a wait that fails names the rank that did not come.
-
-Each rank says every few seconds where it is; a stopped, swapped out or vanished process says nothing more. When a
-collective times out, every rank is asked for its stack.
-"""
+"""Where every rank of a run is, so that a wait that fails names the rank that did not come, and every rank's stack."""
 
 from __future__ import annotations
 
@@ -150,7 +146,6 @@ class RankMonitor:
             self._wake.clear()
 
     def _exchange_stacks(self) -> None:
-        """Ask for them if this rank wants them; answer once if any rank does."""
         if self._asking.is_set():
             self.store.set(ASKED, str(self.rank))
         if self.rank not in self._stacks and self.store.check([ASKED]):

@@ -1,6 +1,4 @@
-"""Whole weights of a sharded module for rank 0, one tensor at a time, each when it is asked for: nobody holds more than
-its share and one tensor, unless the code that writes keeps what it got.
-"""
+"""Whole weights of a sharded module for rank 0, one tensor at a time, each gathered when it is asked for."""
 
 from __future__ import annotations
 
@@ -51,13 +49,11 @@ def _outermost(module: torch.nn.Module, classes: set[str]) -> Iterator[torch.nn.
 
 
 def _shares(layer: torch.nn.Module, owners: Counter[int]) -> bool:
-    """Whether one of its weights belongs to a module outside of it, too."""
     inside = Counter(id(p) for part in layer.modules() for p in part.parameters(recurse=False))
     return any(owners[place] != count for place, count in inside.items())
 
 
 def _map_leaves(tree: Any, leaf: Callable[[Any, str], Any], place: str = "") -> Any:
-    """A state with what ``leaf`` makes of each value and its place."""
     if isinstance(tree, dict):
         return {k: _map_leaves(v, leaf, f"{place}/{k}" if place else str(k)) for k, v in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -105,9 +101,7 @@ def read_stored(tree: Any, like: Callable[[Stored], torch.Tensor]) -> Any:
 
 @contextlib.contextmanager
 def _storage(what: str) -> Generator[None, None, None]:
-    """torch warns that it writes from one process, or reads in one, and collects every rank's errors in one that is no
-    ``Exception``.
-    """
+    """Raise the ranks' errors as ``OSError``, for torch's is no ``Exception``; ignore its warning of one process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
@@ -190,7 +184,6 @@ class GatheredWeights(WeightsOnDemand):
         return name in self._state  # without gathering it
 
     def _work_alone(self) -> None:
-        """Until the next weight is looked up."""
         self._lone_work.enter_context(alone(self._ranks, WORK))
 
     def __enter__(self) -> GatheredWeights:
@@ -198,9 +191,7 @@ class GatheredWeights(WeightsOnDemand):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Let the other ranks go on, or fail too. After a look-up that raised they wait in another exchange, and are
-        left to it: it ends when this rank does, which it is about to.
-        """
+        """Let the other ranks go on, or fail too; after a look-up that raised they wait until this rank ends."""
         if not self._apart:
             self._lone_work.close()
             self._ranks.gather_objects(Ended("" if kind is None else f"{kind.__name__}: {error}"))

@@ -19,8 +19,7 @@ class Bridge(NamedTuple):
     ids: tuple[int, ...]
     """To be appended to what the policy read and wrote so far; of a new segment, its whole prompt."""
     new_segment: bool
-    """The chat template now writes earlier turns otherwise (it drops their reasoning), so that nothing that follows
-    continues the tokens so far."""
+    """The chat template now writes earlier turns otherwise, so that nothing continues the tokens so far."""
 
 
 class Cut(NamedTuple):

@@ -127,8 +127,7 @@ def load_tokenizer(config: ModelConfig) -> Any:
 
 @contextmanager
 def _parsed_once(source: Source) -> Generator[None, None, None]:
-    """transformers parses a ``.gguf`` file anew for the configuration, the tokenizer and the weights, and lists the
-    names of its tensors for every module: minutes where the vocabulary is large."""
+    """Parse a ``.gguf`` file once: transformers does so three times, minutes where the vocabulary is large."""
     if source.gguf is None or find_spec("gguf") is None:
         yield
         return
@@ -287,9 +286,7 @@ def clear_quantization_config(model: Any) -> None:
 
 
 def wake_checkpointing(model: Any) -> None:
-    """Let gradient checkpointing act although the model is in eval mode: transformers looks at a layer's own
-    ``training`` flag. The layer's dropouts are submodules with flags of their own, which stay off.
-    """
+    """Let gradient checkpointing act in eval mode: a layer's own ``training`` flag is set, its dropouts' stay off."""
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
             module.training = True
@@ -330,7 +327,6 @@ def explain_failure(error: Exception, config: ModelConfig, source: Source, what:
 
 
 def _no_hub_model(config: ModelConfig, what: str, error: BaseException, why: str) -> ModelError:
-    """The error for what is nothing here, and no model that the hub gave; it says whether the hub was asked."""
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 

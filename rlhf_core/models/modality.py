@@ -1,7 +1,5 @@
-"""Policies whose tokens are not text: what their prompts are encoded with, and what their completions become.
-
-The folder of such a model holds ``modality.json``, ``{"modality": NAME}``; NAME is an entry point of group
-``rlhf.modality``, a function from the folder to a :class:`Modality`. A folder without that file is a text model.
+"""Policies whose tokens are not text. Their folder holds ``modality.json``, ``{"modality": NAME}``; NAME is an entry
+point of group ``rlhf.modality``, a function from the folder to a :class:`Modality`.
 """
 
 from __future__ import annotations

@@ -87,5 +87,4 @@ def near_names(path: str) -> str:
 
 
 def _is_name(path: str) -> bool:
-    """Whether a path could be the name of a run."""
     return "/" not in path and not path.startswith((".", "~")) and path != "pocket"

@@ -1,6 +1,5 @@
-"""Mixed precision: the transformer in bfloat16, everything that decides a probability in float32: a head in bfloat16
-makes sampled and trained log-probabilities drift apart (MiniMax 2025, "MiniMax-M1", section 3.2). The model itself is
-changed, so that sampling, reference, critic and update agree.
+"""Mixed precision: the transformer in bfloat16, everything that decides a probability in float32, for a bfloat16 head
+lets sampled and trained log-probabilities drift apart (MiniMax 2025, "MiniMax-M1", section 3.2).
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ def computes_in_bfloat16(module: torch.nn.Module) -> bool:
 
 
 def slow_bfloat16(settings: Mapping[str, Any]) -> str:
-    """What to warn of where a run asks for bfloat16 of a processor that multiplies no bfloat16 matrices (torch then
-    does so element by element); else "".
-    """
+    """A warning where a run asks for bfloat16 of a processor that multiplies it element by element; else ""."""
     asking = list(_asking_for_bfloat16(settings))
     # absent where torch was built without oneDNN, which is no reason to warn
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)

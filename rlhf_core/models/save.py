@@ -74,11 +74,7 @@ def is_peft(model: Any) -> bool:
 def save_model(
     model: Any, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None, *, merge: bool = False
 ) -> None:
-    """Write weights, config and tokenizer; with ``merge`` adapters are folded into the weights. The adapter itself then
-    lies in ``adapter/``, for peft's ``AutoPeftModelForCausalLM`` and others. The model in memory is not touched, not
-    even by rounding. ``weights`` None takes the model's own; what gathers or computes each when it is looked up is
-    asked for one after the other.
-    """
+    """See :meth:`rlhf_core.models.load.LoadedModel.save`. The model in memory is not touched, not even by rounding."""
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict() if weights is None else weights
     if is_peft(model) and merge:
@@ -191,7 +187,6 @@ def _check_fit(folder: Path, missing: Sequence[str], unexpected: Sequence[str]) 
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """No progress bar for a single small file."""
     from transformers.utils import logging as hf
 
     was = hf.is_progress_bar_enabled()

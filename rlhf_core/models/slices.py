@@ -47,7 +47,6 @@ class Stored:
 
 
 ReadElements = Callable[[int, int], torch.Tensor]
-""":meth:`Stored.elements` of one weight."""
 
 
 def has_no_weights(module: torch.nn.Module) -> bool:
@@ -100,9 +99,7 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
 
 
 def load_named(module: torch.nn.Module, file: Path) -> None:
-    """Give parameters of a module the values that a file has under their names, bit for bit; of parameters without
-    memory it is noted where their values lie. Others stay. The caller compares the names.
-    """
+    """Give parameters a file's values by name, bit for bit; those without memory learn where theirs lie."""
     from safetensors.torch import load_file
 
     if has_no_weights(module):
@@ -157,7 +154,6 @@ def read_elements(
 
 @torch.no_grad()
 def _replace(module: torch.nn.Module, make: Callable[[torch.nn.Parameter, Stored], torch.nn.Parameter]) -> None:
-    """Put what ``make`` returns in the place of each parameter without memory."""
     if not has_no_weights(module):
         return
     new: dict[int, torch.nn.Parameter] = {}
@@ -184,7 +180,6 @@ def _replace(module: torch.nn.Module, make: Callable[[torch.nn.Parameter, Stored
 
 
 def _local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
-    """What this rank holds, and which part of the whole that is."""
     from torch.distributed.tensor import DTensor
 
     if not isinstance(tensor, DTensor):
@@ -196,9 +191,7 @@ def _local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
 
 
 def build_without_weights(config: Any, model_class: Any, place: Path, options: Mapping[str, Any]) -> Any:
-    """A transformers model whose parameters have no memory and know their files; None where the files do not hold
-    the parameters one by one under the model's names, or where values decide how the model is run (recurrent layers).
-    """
+    """A model without memory that knows its files; None where they do not hold its parameters, or it is recurrent."""
     from accelerate import init_empty_weights
     from transformers import AutoConfig, DynamicCache, GenerationConfig
 
@@ -252,16 +245,13 @@ def is_converted(model: Any) -> bool:
 
 
 class ValuesForAdapters:
-    """While adapters are made, parameters without memory look as if they had values (one number, seen at every place),
-    so that adapters get theirs, where the layer's weight is.
-    """
+    """Lets parameters without memory look as if they had values, so that adapters get theirs."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
         self._stand_ins: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
 
     def __enter__(self) -> None:
-        """Put the numbers there."""
         by_meta: dict[int, torch.nn.Parameter] = {}
         for owner in self.model.modules():
             for leaf, parameter in list(owner._parameters.items()):

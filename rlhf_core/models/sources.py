@@ -60,7 +60,6 @@ class Source:
     """File name inside ``place``."""
     local: bool = True
     adapter: str | None = None
-    """Folder of a LoRA adapter that is merged into the model in ``place``."""
     revision: str | None = None
     """Of a hub id that an adapter names as its base."""
 

@@ -1,6 +1,4 @@
-"""A conversation as a chat template writes it. Text stays text: only the template's own marks become special tokens,
-so that no message can close its own turn and speak as another role.
-"""
+"""A conversation as a chat template writes it; no message can close its own turn and speak as another role."""
 
 from __future__ import annotations
 
@@ -90,9 +88,7 @@ class TextEncoder:
             )
 
     def guard(self, text: str, *, added: bool = False) -> str:
-        """The text with placeholders for names of special tokens, to be put into a chat template. With ``added`` names
-        of added tokens that are not special (``<tool_call>``, ``</think>``) are kept as text, too.
-        """
+        """Placeholders for names of special tokens; ``added``: of added tokens such as ``<tool_call>``, too."""
         if added and self._added_pattern is not None:
             text = self._added_pattern.sub(lambda m: f"{m[0][: len(m[0]) // 2]}{_CUT}{m[0][len(m[0]) // 2 :]}", text)
         if not self.names_in(text):
@@ -190,7 +186,6 @@ class TemplateWriter:
         return text
 
     def _check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        """Refuse tools, and turns with calls, that the template would leave out."""
         for needed, calls in ((bool(tools), False), (any(m.get("tool_calls") for m in messages), True)):
             if needed and calls not in self._unwritten:
                 self._unwritten[calls] = unwritten(self.tokenizer, calls=calls)
@@ -198,8 +193,7 @@ class TemplateWriter:
                 raise ignored(self._unwritten[calls], self.tokenizer)
 
     def _guarded(self, message: Mapping[str, Any], *, added: bool) -> dict[str, Any]:
-        """A turn with placeholders; where there are tools, only the policy may write added tokens such as <tool_call>,
-        and not in the arguments of a call."""
+        """A turn with placeholders; where there are tools, only the policy writes added tokens, outside arguments."""
         writer = message["role"] == "assistant"
         return {
             key: value
@@ -261,7 +255,6 @@ class TemplateWriter:
 
     @cached_property
     def _after_answer(self) -> str:
-        """What the chat template writes after an answer that is the last turn."""
         if not self.chat:
             return ""
         try:
@@ -288,9 +281,7 @@ class TemplateWriter:
 
     @cached_property
     def _missing_header(self) -> str:
-        """What the template writes between a question and its answer and leaves out without the answer; "" if nothing.
-        Templates that close the question so that nothing is missing (``[INST] x [/INST]``) ignore the flag rightly.
-        """
+        """What the template writes before an answer and leaves out without one; "" for ``[INST] x [/INST]``."""
         question = [{"role": "user", "content": "x"}]
         try:
             asked, bare = (

@@ -1,6 +1,4 @@
-"""Weights by name, looked up one by one; safetensors files written so, byte for byte as the safetensors library does,
-which wants all tensors of a file in memory. Here each is gathered or computed, written and forgotten.
-"""
+"""Weights by name, gathered or computed one by one, and safetensors files written so, byte for byte as its library."""
 
 from __future__ import annotations
 
@@ -92,7 +90,6 @@ class TensorEntry:
     like: torch.Tensor
     """Of its shape and type; its values are not looked at."""
     value: Callable[[], torch.Tensor]
-    """Called once, when it is written."""
 
     @property
     def bytes(self) -> int:

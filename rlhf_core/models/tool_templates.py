@@ -90,9 +90,7 @@ def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[
 
 
 def unwritten(tokenizer: Any, *, calls: bool) -> str:
-    """What the template leaves out: ``tools``, ``tool calls`` or ``results of tools``; "" if nothing, or if it refuses
-    them.
-    """
+    """What the template leaves out: ``tools``, ``tool calls``, ``results of tools``; "" if nothing, or it refuses."""
     try:
         if not calls:
             return "" if NAME in fill(tokenizer, [ASKED], [PROBE_TOOL], generation=True) else "tools"

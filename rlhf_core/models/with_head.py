@@ -77,13 +77,8 @@ def packed_last(trunk: torch.nn.Module, ids_B: Ids) -> torch.Tensor:
 
 
 def common_beginnings(ids_B: Ids) -> list[int]:
-    """How many leading tokens of each sequence are laid once for it and its neighbours in sorted order. A sequence
-    joins the group before it while that saves tokens, and saves more than waiting for the one after it; at least one
-    token of each stays its own.
-
-    Example:
-        >>> common_beginnings([(1, 2, 3, 4, 5, 6), (9, 9), (1, 2, 3, 4, 7)])
-        [4, 0, 4]
+    """How many leading tokens of each sequence are laid once for it and its neighbours in sorted order: it joins the
+    group before it while that saves most. At least one token of each stays its own.
     """
     rows = [tuple(row) for row in ids_B]
     order = sorted(range(len(rows)), key=rows.__getitem__)

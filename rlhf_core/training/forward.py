@@ -1,7 +1,5 @@
-"""Log-probabilities of given completions under a policy, with gradient: what every trainer's forward is.
-
-Which optimisations a model allows is not assumed from a class name: each is tried once per model on a few tokens,
-against its plain equivalent, and used only if it agrees. None changes what is computed, beyond rounding.
+"""Log-probabilities of completions under a policy, with gradient. Each optimisation is tried once per model against its
+plain equivalent, and used only if it agrees.
 
 Suffixes: ``_B`` completions, ``_T`` completion tokens (right-padded grid), ``_N`` the same tokens flat, ``_H`` hidden.
 """
@@ -50,18 +48,11 @@ log = logging.getLogger("rlhf.models")
 
 @dataclass(frozen=True, slots=True)
 class ForwardOptions:
-    """The optimisations of :func:`rlhf_core.training.forward.completion_logprobs`; a model may allow fewer.
-
-    Example:
-        ForwardOptions(packing=False)  # shared prompts and the chunked head, padded rows
-    """
+    """The optimisations of :func:`completion_logprobs`; a model may allow fewer."""
 
     share_prefix: bool = True
-    """One forward per distinct prompt."""
     packing: bool = True
-    """Sequences end to end in one row, no padding."""
     chunked_head: bool = True
-    """The language-model head a chunk of tokens at a time."""
 
     def without(self, *names: str) -> ForwardOptions:
         """The same with some switched off."""
@@ -117,11 +108,7 @@ def allowed(model: Any, wanted: ForwardOptions, *, packing_required: bool = Fals
 
 @dataclass(frozen=True)
 class Structure:
-    """What is known about one model.
-
-    Example:
-        Structure(split=True, share=True, pack=True)  # Llama, Qwen, SmolLM, GPT-2 ...
-    """
+    """What one model allows."""
 
     split: bool
     """``head(trunk(ids))`` are the model's logits."""
@@ -168,7 +155,6 @@ def _shareable(model: torch.nn.Module) -> bool:
 
 
 def _probe_rows(model: torch.nn.Module) -> tuple[list[list[int]], list[list[int]]]:
-    """Three prompts, two of them equal, and completions of different lengths."""
     short, long = probe_ids(model)
     return [short[:2], long[:4], short[:2]], [short[2:], long[4:], long[:3]]
 
@@ -209,11 +195,7 @@ Masks = Sequence[Sequence[bool] | None]
 
 @dataclass(frozen=True, slots=True)
 class CompletionLogprobs:
-    """A right-padded grid over completion tokens; padded places are 0, and so are tokens that were not asked for.
-
-    Example:
-        two completions of 3 and 1 tokens: ``mask_BT = [[1, 1, 1], [1, 0, 0]]``
-    """
+    """A right-padded grid over completion tokens; padded places are 0, and so are tokens that were not asked for."""
 
     logprobs_BT: torch.Tensor
     """float32, natural log, with gradient unless under ``torch.no_grad``."""
@@ -323,10 +305,7 @@ def _only(
 def completion_hidden(
     model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool = True, packed: bool = True
 ) -> torch.Tensor:
-    """Hidden states ``[N, H]`` that predict each completion token, row after row; the model must split.
-
-    Packed where asked for and possible, else with shared prompts where that is, else padded.
-    """
+    """Hidden states ``[N, H]`` that predict each completion token, row after row; the model must split."""
     if packed and structure(model).pack:
         return packed_hidden(model, prompts, completions, shared_prefix)
     repeats = len(distinct(prompts)[0]) < len(prompts)
@@ -336,5 +315,4 @@ def completion_hidden(
 
 
 def _grid(values_N: torch.Tensor, places: tuple[torch.Tensor, torch.Tensor], mask_BT: torch.Tensor) -> torch.Tensor:
-    """Values at their places of ``[B, T]``, zeros elsewhere."""
     return values_N.new_zeros(mask_BT.shape).index_put(places, values_N)

@@ -1,8 +1,4 @@
-"""Trials of a run's model: on the first batch, do the optimised forwards compute what the plain one does?
-
-A wrong gradient learns something, slowly and silently. A model with weights is also tried when it is loaded
-(:func:`rlhf_core.models.load.check_causal`); one without only on shards, inside of a forward that all ranks make.
-"""
+"""Trials of a run's model: do optimised forwards compute what the plain one does? A wrong gradient learns silently."""
 
 from __future__ import annotations
 
@@ -94,17 +90,12 @@ stays: a difference of this share of their norm is no finding. Measured: 3.5e-7 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One optimisation that changed the result.
-
-    Example:
-        Finding("packing", nats=0.8, gradient=1.3)
-    """
+    """One optimisation that changed the result."""
 
     name: str
     nats: float
     gradient: float
-    """Difference of the gradient over its norm, or over the least norm in which rounding would not show if that is
-    larger; 0 where it was not compared."""
+    """Difference over the gradient's norm, or over the least in which rounding would not show; 0: not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +126,7 @@ def forward_check(
     gradient: bool = True,
     any_rank: Callable[[bool], bool] = bool,
 ) -> list[Finding]:
-    """The optimisations that differ from the model's own padded forward, none if all is well.
-
-    ``any_rank`` says whether something is so on any rank, where all have to make as many forwards.
-    """
+    """The optimisations that differ from the plain forward; ``any_rank`` says whether something is so on any rank."""
     if not samples or not options.names:
         return []
     plain = _compute(model, samples, temperature, None, gradient)
@@ -233,10 +221,7 @@ def _gradient(model: torch.nn.Module, values_N: torch.Tensor) -> list[torch.Tens
 
 
 class ForwardCheck:
-    """Compares the optimised forward with the plain one, once a run; every rank switches off what differs on any.
-
-    With a strategy that shards the weights, logprobs are compared and gradients are not.
-    """
+    """Compares forwards once a run; all ranks switch off what differs on any. On shards only logprobs are compared."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 r"""The maths of policy losses, per token: importance weights, KL estimators and masked reductions.
 
-Denominators of the reductions are global, so that micro-batches and ranks add up exactly.
 Suffixes: ``_B`` sequences, ``_T`` completion tokens.
 
 Estimators of KL(policy || reference), with :math:`r = \log\pi_{ref}(x) - \log\pi_\theta(x)` and
@@ -15,8 +14,7 @@ k3        :math:`e^r - 1 - r`     no     low, >= 0         :math:`\nabla KL(\pi_
 ========= ======================= ====== ================= =====================================================
 
 Sources: J. Schulman (2020), "Approximating KL divergence", http://joschu.net/blog/kl-approx.html for the values.
-The gradient column follows from :math:`E_\theta[f(r)\nabla\log\pi_\theta]`; ``tests/engine/test_kl_and_reductions.py``
-checks every entry against exact enumeration.
+The gradient column follows from :math:`E_\theta[f(r)\nabla\log\pi_\theta]`.
 
 As a number (monitoring, or k1 subtracted from the reward) take :func:`kl_value`; as a term of a loss :func:`kl_loss`,
 whose gradient is that of KL(policy || reference) whichever estimator gives its value.
@@ -39,13 +37,8 @@ LOG_LIMIT = 20.0
 
 
 def bounded_ratio(log_ratio: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exponential of a log ratio that is first held within :data:`LOG_LIMIT` of 0, as verl does.
-
-    Past the limit there is no gradient: the exponential would be infinite in float32 from 88 on, and 0 times infinity,
-    wherever a clip or a mask takes the value away, is NaN.
-
-    Returns:
-        ``(ratio, held)`` of the same shape; the second is True where the limit was in force.
+    """``(ratio, held)``: exponential of a log ratio held within :data:`LOG_LIMIT` of 0, as verl does, and where it was.
+    Past the limit there is no gradient: 0 times infinity, wherever a clip or a mask takes the value away, is NaN.
     """
     return log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), log_ratio.detach().abs() > LOG_LIMIT
 
@@ -69,22 +62,8 @@ def importance_weights(
     masking MIS (Liu et al. 2025, "When speed kills stability"; with a lower bound IcePop). At level ``sequence`` r is
     the product over the sequence's tokens: unbiased before truncation, and far more varied.
 
-    Args:
-        old_logprobs_BT: of the policy from which the update starts.
-        behaviour_logprobs_BT: of the policy that sampled, as its engine reported them.
-        mask_BT: True where the policy chose the token; other places may hold anything finite.
-        mode: what happens to ratios beyond the bounds: they become the bound, or 0.
-        level: ``token`` or ``sequence``.
-        cap: upper bound.
-        low: lower bound; None sets none.
-
-    Returns:
-        ``(weights, ratios)``, both without gradient, ``[B, T]``, or ``[B, 1]`` for sequences.
-
-    Example:
-        >>> old, mu = torch.log(torch.tensor([[0.9, 0.1]])), torch.log(torch.tensor([[0.3, 0.2]]))
-        >>> [round(w, 3) for w in importance_weights(old, mu, torch.ones(1, 2, dtype=torch.bool))[0][0].tolist()]
-        [2.0, 0.5]
+    The mask is True where the policy chose the token; other places may hold anything finite. Returns
+    ``(weights, ratios)``, both without gradient, ``[B, T]``, or ``[B, 1]`` for sequences.
     """
     gap_BT = (old_logprobs_BT - behaviour_logprobs_BT).detach().float()
     if level == "sequence":
@@ -97,10 +76,7 @@ def importance_weights(
 
 
 def effective_sample_size(mean_ratio: float, mean_square: float) -> float:
-    r"""Share of the samples that weighted ones are worth (Kong 1992): :math:`(\sum r)^2 / (n \sum r^2)`.
-
-    1 for equal ratios, towards 1/n if one outweighs all others.
-    """
+    r"""Share of the samples that weighted ones are worth (Kong 1992): :math:`(\sum r)^2 / (n \sum r^2)`, 1/n to 1."""
     return mean_ratio**2 / mean_square if mean_square > 0 else 0.0
 
 
@@ -139,19 +115,10 @@ def kl_loss(
 ) -> torch.Tensor:
     r"""A loss term whose value is the estimate and whose expected gradient is that of KL(policy || reference).
 
-    The gradient used is :math:`w\,(\text{-}r)\,\nabla\log\pi_\theta`, that of k2, whatever the estimator; the
-    value comes from the estimator. (Differentiating k1 gives noise around zero and k3 the forward KL.)
+    The gradient used is :math:`w\,(\text{-}r)\,\nabla\log\pi_\theta`, that of k2, whatever the estimator.
 
-    Args:
-        logprobs_BT: with gradient, any shape.
-        ref_logprobs_BT: no gradient is taken through it.
-        estimator: what the value is.
-        old_logprobs_BT: behaviour policy, when the tokens were sampled by an older policy: value and gradient are
-            weighted by the importance ratio :math:`w = \pi_\theta / \pi_{old}` (held constant, within e^20), so that
-            both stay correct off policy. None means on policy, w = 1.
-
-    Returns:
-        Unreduced, the same shape.
+    ``old_logprobs_BT`` are of the older policy that sampled, None on policy: value and gradient are then weighted by
+    :math:`w = \pi_\theta / \pi_{old}` (held constant, within e^20). The result is not reduced.
     """
     ref, now = ref_logprobs_BT.detach(), logprobs_BT.detach()
     weight = torch.ones_like(now) if old_logprobs_BT is None else bounded_ratio(now - old_logprobs_BT.detach())[0]
@@ -179,18 +146,8 @@ def reduce_loss(loss_BT: torch.Tensor, mask_BT: torch.Tensor, mode: str, denomin
     :math:`\sum_b (\sum_t m_{bt} l_{bt} / \sum_t m_{bt}) / D`. Every sequence lies wholly in one micro-batch, so
     adding the results over micro-batches and ranks is exactly the loss of the whole batch.
 
-    Args:
-        loss_BT: unreduced loss, ``[B, T]``.
-        mask_BT: bool, True where the token counts.
-        mode: ``token_mean`` (DAPO), ``sequence_mean`` (GRPO as published) or ``constant`` (Dr. GRPO).
-        denominator: *global*, over all micro-batches and ranks: number of tokens, number of sequences, or
-            sequences times the constant C.
-
-    Returns:
-        Scalar with gradient.
-
-    Raises:
-        ValueError: shapes differ, an unknown mode, or a denominator that is not positive.
+    ``denominator`` is *global*, over all micro-batches and ranks: number of tokens, of sequences, or of sequences
+    times the constant C.
     """
     if loss_BT.shape != mask_BT.shape:
         raise ValueError(f"loss_BT is {tuple(loss_BT.shape)} but mask_BT is {tuple(mask_BT.shape)}")

@@ -145,11 +145,7 @@ def _check_turn(role: str, span: tuple[int, int], message: Any, mask_T: Any, nam
 
 
 def rollout_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score] | None = None) -> dict[str, float]:
-    """Lengths, how completions ended, and how often they repeat; with ``scores``, :func:`score_metrics` first.
-
-    Lengths and ``tokens_generated`` are of what the policy wrote. Where there are episodes, ``environment_tokens`` is
-    what it read in them, and ``turns/mean`` how often it wrote.
-    """
+    """Lengths and counts of what the policy wrote, and of what it read in episodes; with ``scores``, theirs first."""
     lengths = [len(r.completion_ids) if r.mask_T is None else int(r.mask_T.sum()) for r in rollouts]
     truncated = [float(r.finish_reason is FinishReason.LENGTH) for r in rollouts]
     return {
@@ -181,14 +177,9 @@ def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def repeat_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """How much repeats, and how much of it is no chance.
-
-    Returns:
-        ``identical_fraction``: prompts all of whose completions are the same, of those that have several.
-        ``repeat_surprise``: how improbable the repetitions are if completions are drawn independently from the
-        behaviour policy, in nats per completion of a prompt that has several. At most about 0.2 however sure or
-        unsure the policy is; larger where unlikely completions come again, as with one seed for all.
-        ``commonest_fraction``: the commonest completion, whatever its prompt.
+    """How much repeats. ``repeat_surprise``: how improbable that is if completions are drawn independently, in nats per
+    completion of a prompt that has several; at most about 0.2, larger where the seeds of draws are the same.
+    ``identical_fraction``: prompts all of whose several completions are the same.
     """
     groups: dict[str, list[Rollout]] = {}
     for rollout in rollouts:
@@ -222,10 +213,7 @@ class RewardManager:
         self.by_source = {source: CheckedReward(reward) for source, reward in by_source.items()}
 
     def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[Score]:
-        """One score per rollout; a reward that raises gives status ``error``, never 0.0.
-
-        An episode whose environment broke has no score, and no reward is asked about it.
-        """
+        """One score per rollout; a reward that raises gives ``error``, never 0.0, and a broken environment no score."""
         rows_by_reward: dict[CheckedReward, list[int]] = {}
         scores: dict[int, Score] = {}
         for row, (prompt, rollout) in enumerate(zip(prompts, rollouts, strict=True)):

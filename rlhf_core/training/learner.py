@@ -1,8 +1,4 @@
-"""Micro-batches in, one optimizer update out. Knows neither algorithm nor data.
-
-The loss is divided by a *global* denominator counted before any forward, so the update does not depend on micro-batch
-size, on what was skipped, or on the number of processes.
-"""
+"""Micro-batches in, one optimizer update out; the loss has a *global* denominator, counted before any forward."""
 
 from __future__ import annotations
 
@@ -175,11 +171,7 @@ class Learner:
         return dict(zip(row, zip(copies[::2], copies[1::2])))
 
     def _read(self, micros: Sequence[Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> MetricSums:
-        """Metrics summed over this rank's micro-batches.
-
-        Raises:
-            TrainingDiverged: a loss is not finite; its gradients are dropped.
-        """
+        """Metrics summed over this rank's micro-batches; gradients are dropped where a loss is not finite."""
         numbers = read_rows(rows)
         for micro, row in zip(micros, numbers, strict=True):
             if not math.isfinite(row["loss"][0]):
@@ -192,7 +184,6 @@ class Learner:
         return {**sums, "loss": (sums.get("loss", (0.0, 0.0))[0], 1.0 / self.strategy.world_size)}
 
     def _norm_parts(self, critic_only: bool) -> list[NormPart]:
-        """What is clipped by itself: a critic apart from the policy."""
         if self.critic is None:
             return [NormPart("grad_norm", self.module)]
         policy = self.strategy.unwrap(self.module).get_submodule("model")
@@ -279,9 +270,7 @@ def total(rows: Iterable[Mapping[str, Any]]) -> MetricSums:
 
 
 def core_metrics(batch: Any) -> dict[str, tuple[Any, Any]]:
-    """What the core measures on every token batch, as (sum, weight), tensors of one number on the batch's device:
-    entropy, drift from the engine, and KL(policy that sampled || policy), estimated by k3 without importance weights
-    (``approx_kl``)."""
+    """(Sum, weight) of each metric of a token batch, on its device; ``approx_kl`` is KL(sampler || policy) by k3."""
     mask = getattr(batch, "mask_BT", None)
     if mask is None:
         return {}
@@ -314,10 +303,7 @@ def diverged(what: str, samples: Sequence[Any]) -> TrainingDiverged:
 
 
 def lr_factor(settings: OptimizerSettings, total: int) -> Callable[[int], float]:
-    """Return update number (from 0) -> factor on the learning rate.
-
-    The first update already has a rate above 0: ``(n + 1) / warmup_steps``.
-    """
+    """Update number (from 0) -> factor on the learning rate, above 0 from the first on."""
 
     def factor(n: int) -> float:
         if n < settings.warmup_steps:

@@ -83,10 +83,8 @@ def _run_steps(trainer: Stepper, session: RunSession, settings: LoopSettings, fi
 def _saved_without_engine(
     trainer: Stepper, session: RunSession, step: int, *, unchanged: bool = False
 ) -> Generator[None, None, None]:
-    """Save the last whole step where the rollout engine is gone, and the run is unchanged since.
-
-    All ranks write the checkpoint together, so all must have left the step at the same point; else the last one on
-    disk is what there is. ``unchanged``: whatever is inside changes nothing of the run.
+    """Save the last whole step where the engine is gone: all ranks together, so all must have left the step at the same
+    point. ``unchanged``: whatever is inside changes nothing of the run.
     """
     try:
         yield
@@ -135,8 +133,6 @@ def run_steps(
 
 @dataclass(eq=False)
 class _StepsOfCaller:
-    """See :class:`rlhf_core.training.loop.Stepper`; arguments as of :func:`run_steps`."""
-
     ctx: BuildContext
     settings: LoopSettings
     policy: LoadedModel

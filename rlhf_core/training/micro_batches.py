@@ -1,8 +1,4 @@
-"""Cuts a batch into micro-batches, and shares groups out to ranks, by what they cost; forwards without gradient.
-
-The update is the same however a batch is cut (it is divided by a global denominator), so that cutting is only about
-memory and time: a budget of positions bounds the first, equal work per micro-batch and rank serves the second.
-"""
+"""Cuts a batch into micro-batches, and shares groups out to ranks, by what they cost; forwards without gradient."""
 
 from __future__ import annotations
 
@@ -40,11 +36,7 @@ def positions(samples: Sequence[TrainingSample], options: ForwardOptions) -> int
 
 
 def flops(samples: Sequence[TrainingSample], share_prefix: bool, width: int) -> float:
-    """Cost of the samples in tokens: FLOPs, over those that one token costs outside of attention.
-
-    Per layer a token costs about 24 H^2 FLOPs in matrix products and 4 H for each token that it sees (H = ``width``),
-    so that n tokens and m pairs cost ``n + m / (6 H)`` (Kaplan et al. 2020, table 1).
-    """
+    """Cost in tokens: ``n + m / (6 H)`` of n tokens and m pairs, H = ``width`` (Kaplan et al. 2020, table 1)."""
     tokens = pairs = 0
     seen_prompts: set[tuple[int, ...]] = set()
     for prompt_ids, completion_ids in (piece for sample in samples for piece in sample.pieces):
@@ -57,12 +49,8 @@ def flops(samples: Sequence[TrainingSample], share_prefix: bool, width: int) -> 
 
 
 def balance(costs: Sequence[float], count: int) -> list[list[int]]:
-    """Indices in ``count`` parts of nearly equal cost: dearest first, each to the cheapest part (Graham 1969).
-
-    Ties go to the first part, so that the same costs give the same parts; each part is in ascending order.
-
-    Example:
-        balance([5, 4, 3, 3, 3], 2)  # [[0, 3], [1, 2, 4]]
+    """Indices in ``count`` parts of nearly equal cost: dearest first, each to the cheapest part (Graham 1969), ties to
+    the first, so that the same costs give the same parts; each part is ascending.
     """
     parts: list[list[int]] = [[] for _ in range(count)]
     heap = [(0.0, n) for n in range(count)]
@@ -74,10 +62,7 @@ def balance(costs: Sequence[float], count: int) -> list[list[int]]:
 
 
 def by_tokens(samples: Sequence[TrainingSample], budget: int, options: ForwardOptions, width: int) -> list[list[int]]:
-    """Micro-batches of at most ``budget`` positions and nearly equal flops; completions of a prompt stay together.
-
-    A sequence is never cut: one longer than the budget is a micro-batch of its own.
-    """
+    """Micro-batches of nearly equal flops and at most ``budget`` positions, but for one longer sequence alone."""
     units = _units(samples, budget, options)
     if not options.packing:
         return _filled(samples, units, budget, options)
@@ -201,7 +186,6 @@ class NoGradForward:
 
     @contextmanager
     def _weights(self) -> Generator[torch.nn.Module, None, None]:
-        """Yield the module to call."""
         if self._sharding is not None:
             with self._sharding.sharded_forward(self.module) as module:
                 yield module

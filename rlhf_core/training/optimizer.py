@@ -17,10 +17,7 @@ def plan_optimizer(
     critic: torch.nn.Module | None = None,
     critic_rate: float | None = None,
 ) -> OptimizerPlan:
-    """AdamW over the trainable parameters; weight decay only on matrices, as usual.
-
-    A critic, a part of the module, learns with ``critic_rate`` if one is given, and on a schedule of its own.
-    """
+    """AdamW over the trainable parameters, weight decay on matrices only; a critic has its own rate and schedule."""
     of_critic = set() if critic is None else set(critic.parameters())
     groups: list[OptimizerGroup] = []
     for rate, is_critic in ((settings.learning_rate, False), (critic_rate or settings.learning_rate, True)):
@@ -44,10 +41,7 @@ def prepare_to_learn(
     *,
     path: str = "",
 ) -> tuple[torch.nn.Module, RunOptimizer]:
-    """Let the strategy prepare a module and make its optimizer.
-
-    A module that gets its weights only now is then tried with ``path``, which is the model's as the user wrote it.
-    """
+    """Let the strategy prepare a module and make its optimizer; ``path`` names one that gets its weights only now."""
     untried = path and has_no_weights(module)
     prepared, optimizer = prepare_training(strategy, module, plan_optimizer(module, settings, critic, critic_rate))
     if untried:

@@ -29,8 +29,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of one evaluation; ``golds`` (None without a gold score) and ``scores`` are aligned with ``texts``, which
-    are with ``media`` on rank 0 alone."""
+    """``golds`` (None without a gold score) and ``scores`` are aligned with ``texts``, which only rank 0 has."""
 
     metrics: Mapping[str, float]
     texts: list[str]
@@ -126,10 +125,7 @@ class PolicyEvaluator:
         return evaluation
 
     def run(self, version: int, count: int) -> Evaluation:
-        """Evaluate on the first ``count`` prompts; the same seeds every time, so that runs can be compared.
-
-        Of a mixture, each source's scores are reported as well, under ``eval/LABEL/``.
-        """
+        """Evaluate on the first ``count`` prompts, with the same seeds every time; of a mixture each source as well."""
         groups, session = self.groups[:count], self.session
         prompts, rollouts = sample_share(session, self.generator, groups, self.sampling, version, "evaluation")
         scores = self.rewards.score(prompts, rollouts)
@@ -137,7 +133,6 @@ class PolicyEvaluator:
         return evaluate_on_rank_zero(session.strategy, list(zip(rollouts, scores, golds)), self._result)
 
     def _result(self, rows: Sequence[Any]) -> Evaluation:
-        """What the (rollout, score, gold) rows of all prompts come to."""
         metrics = rollout_metrics([r[0] for r in rows], [r[1] for r in rows])
         metrics |= gold_metrics(rows, "gold") | self._by_source(rows)
         have_gold = bool(rows) and all(r[2] is not None for r in rows)
@@ -150,7 +145,6 @@ class PolicyEvaluator:
         )
 
     def _by_source(self, rows: Sequence[Any]) -> dict[str, float]:
-        """Scores and gold scores of each source, where there are several."""
         places_by_source = by_source([g.prompt.source for g in self.groups[: len(rows)]])
         metrics: dict[str, float] = {}
         for source, places in places_by_source.items() if len(places_by_source) > 1 else ():
@@ -188,8 +182,7 @@ class PolicyEvaluator:
 
 
 def sample_rows(groups: Sequence[PromptGroup], evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Rows for ``samples.jsonl``: the first prompts with their completions, and ``messages`` and
-    ``media`` of those that have sounds."""
+    """Rows for ``samples.jsonl``: the first prompts with their completions; ``media`` of those that have sounds."""
     rows: list[dict[str, Any]] = [
         {"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": text}
         for g, text in zip(groups[:SAMPLES_KEPT], evaluation.texts)
@@ -203,10 +196,7 @@ def sample_rows(groups: Sequence[PromptGroup], evaluation: Evaluation) -> list[d
 def before_and_after(
     groups: Sequence[PromptGroup], before: Evaluation | None, after: Evaluation | None
 ) -> dict[str, Any]:
-    """For the summary: win rate by the gold score over the start of the run, and examples.
-
-    A completion that is a sound is told by its file.
-    """
+    """Win rate by the gold score over the start of the run, and examples; a sound is told by its file."""
     if before is None or after is None:
         return {}
     rows = list(zip(groups, _shown(before), _shown(after)))[:3]

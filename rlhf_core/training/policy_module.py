@@ -1,7 +1,4 @@
-"""From samples to the batch that a loss consumes: the policy's forward, the reference's, and what comes of them.
-
-The forward goes through one module, so that DDP and sharded strategies see it.
-"""
+"""From samples to the batch that a loss consumes, through one module, so that DDP and sharded strategies see it."""
 
 from __future__ import annotations
 
@@ -121,7 +118,6 @@ class PolicyModule(torch.nn.Module):
     def _logprobs(
         self, samples: Sequence[TrainingSample], *, entropy: bool, model: torch.nn.Module | None = None
     ) -> CompletionLogprobs:
-        """One row per sample, with gradient."""
         out = completion_logprobs(
             self.model if model is None else model,
             *prompts_and_completions(samples),
@@ -208,10 +204,7 @@ class PolicyMicroBatcher:
 
 
 class ReferencePolicy:
-    """The reference policy beside the one that is trained.
-
-    All ranks construct this together, after the copy's weights were loaded: the strategy may shard it.
-    """
+    """The reference beside the trained policy; all ranks make it together, after the copy's weights were loaded."""
 
     def __init__(
         self, reference: Reference, policy: Any, trained: torch.nn.Module, strategy: Strategy, sync_every: int
@@ -225,10 +218,7 @@ class ReferencePolicy:
         self._no_grad = NoGradForward(strategy, module, frozen=not reference.adapter)
 
     def rows(self, samples: Sequence[Any], micro_batcher: MicroBatcher | int, compute: Compute[R]) -> list[R]:
-        """One row per sample of what ``compute(module, samples)`` returns without gradient and dropout.
-
-        ``module.model`` is the reference policy's; all ranks call this together, with none of their own maybe.
-        """
+        """``compute(module, samples)`` of the reference, one row per sample; all ranks call it, samples or none."""
         return self._no_grad.rows(samples, micro_batcher, compute, self.reference.active())
 
     def logprobs(
@@ -266,6 +256,5 @@ def by_episode(out: CompletionLogprobs, samples: Sequence[TrainingSample]) -> Co
 
 
 def _rows(values_BT: torch.Tensor, samples: Sequence[TrainingSample]) -> list[Floats]:
-    """Cut a grid into one array ``[T]`` per item."""
     grid = values_BT.float().cpu().numpy()
     return [grid[n, : len(i.completion_ids)].copy() for n, i in enumerate(samples)]

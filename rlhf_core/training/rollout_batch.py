@@ -1,7 +1,4 @@
-"""What a step learns from: groups of completions with their scores, which rank has which of them, and training samples.
-
-Suffix: ``_T`` completion tokens of one sample.
-"""
+"""What a step learns from: scored groups, shared out to ranks, and samples. Suffix: ``_T`` tokens of a completion."""
 
 from __future__ import annotations
 
@@ -102,10 +99,8 @@ def prompts_and_completions(
 
 
 def head_masks(samples: Sequence[TrainingSample]) -> list[list[bool] | None] | None:
-    """Of each completion of :func:`prompts_and_completions`, the tokens that need logprobs: those the policy chose.
-
-    None where these are all, so that a completion of one turn is computed as ever; and where none counts, because it
-    was cut: its logprobs are still measured.
+    """Of each completion, the tokens that need logprobs, those that the policy chose; None where these are all, or none
+    (a completion that was cut): its logprobs are still measured.
     """
     if not any(_partly(sample.mask_T) for sample in samples):
         return None
@@ -182,7 +177,6 @@ class RolloutBatch:
     events: Sequence[Event] = ()
     """Kept until it is first learned from, if it was made ahead."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """What making it took, if it was made ahead."""
 
     @property
     def set_aside_scores(self) -> list[Score]:

@@ -1,7 +1,4 @@
-"""What a step leaves behind: seconds of its parts, and rows of ``trace.jsonl``.
-
-Suffixes: ``_B`` sequences, ``_T`` completion tokens of one sample.
-"""
+"""Seconds of a step's parts, and rows of ``trace.jsonl``. Suffixes: ``_B`` sequences, ``_T`` completion tokens."""
 
 from __future__ import annotations
 
@@ -130,8 +127,6 @@ DIGITS = 5
 
 
 class _Kept(NamedTuple):
-    """A completion, by its place in the grids of a micro-batch."""
-
     grids: Mapping[str, torch.Tensor]
     """Shapes ``[B, T]``, shared by all completions of the micro-batch."""
     place: int
@@ -140,12 +135,9 @@ class _Kept(NamedTuple):
 
 
 class TokenRecorder:
-    """Observes updates (``observe`` of :meth:`rlhf_core.training.learner.Learner.update`).
-
-    Nothing is computed for it: the values are those of the batch that the loss consumed, copied as the update's
-    forward gave them. They stay on their device until they are asked for, so that no micro-batch waits for them. Of
-    several updates on one completion the last one's stay. Completions of the first ``full`` groups are recorded; those
-    of a prompt drawn twice are not, since a name tells them not apart.
+    """Observes updates (``observe`` of :meth:`rlhf_core.training.learner.Learner.update`) of the first ``full`` groups,
+    not of prompts drawn twice. Of several updates on one completion the last one's values stay, on their device until
+    they are asked for, so that no micro-batch waits for them.
     """
 
     def __init__(self, groups: Sequence[PromptGroup], full: int) -> None:
@@ -195,10 +187,7 @@ Row = dict[str, Any]
 
 
 class ExampleRecorder:
-    """Keeps what each example of an update costs, by name; of several heads per example nothing.
-
-    The values stay on their device until they are asked for, so that no micro-batch waits for them.
-    """
+    """Keeps what each example of an update costs, on its device until it is asked for; of several heads nothing."""
 
     def __init__(self) -> None:
         self._names: list[list[str]] = []

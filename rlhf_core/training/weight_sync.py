@@ -19,10 +19,7 @@ from rlhf_core.types.errors import EngineUnavailable, RlhfError
 
 
 class SamplerPolicy:
-    """Has the policy's shape, and the weights of one of its versions.
-
-    Weights that are not trained (under LoRA: all but the adapters) are shared with the policy, not copied.
-    """
+    """The policy as one of its versions; what is not trained (under LoRA: all but the adapters) is shared with it."""
 
     def __init__(self, policy: Any) -> None:
         shared = {id(p): p for p in policy.parameters() if not p.requires_grad}
@@ -60,11 +57,7 @@ WholeWeights = Callable[[], AbstractContextManager[None]]
 
 
 class Written(NamedTuple):
-    """A version that rank 0 has written for an engine.
-
-    Example:
-        Written(engine.write_weights(3, weights))
-    """
+    """A version that rank 0 has written for an engine."""
 
     record: Any
     """What the engine says of it, the same on every rank."""
@@ -77,19 +70,11 @@ Snapshot = Mapping[str, Any] | Written
 class WeightSync:
     """Copies the policy's trained weights to the sampler's copy, or hands them to an engine that keeps its own.
 
-    An engine may have ``update_weights(version, tensors)``; it is called before the first batch of each version. One
-    that samples from the policy itself needs nothing. With ``in_flight`` the engine takes weights at any time, while it
-    samples too (ADR 0020).
-
-    Where the strategy divides the weights, an engine that has ``write_weights`` and ``take_weights`` as well is never
-    handed them whole: ``write_weights(version, weights)`` is called on rank 0 alone, with weights that are gathered
-    when they are looked up, and what it returns is given to ``take_weights(version, record)`` on every rank (ADR 0022).
-
-    One that has ``needs_ranks`` exchanges values with the engines of other ranks while it is handed weights: before, it
-    is given collectives of the thread that does it, by ``use_ranks(ranks)``.
-
-    ``names`` are those of the trained weights before a strategy wrapped the policy; without a ``sampler`` the policy
-    itself is sampled from.
+    An engine's ``update_weights(version, tensors)`` is called before the first batch of each version, with
+    ``in_flight`` at any time (ADR 0020). On a strategy that divides weights ``write_weights(version, weights)`` is
+    called on rank 0 alone, and ``take_weights(version, record)`` on every rank with what it returned (ADR 0022). An
+    engine with ``needs_ranks`` is first given collectives of the calling thread, by ``use_ranks(ranks)``. ``names`` are
+    the trained weights' before a strategy wrapped the policy; without a ``sampler`` the policy itself is sampled from.
     """
 
     def __init__(
@@ -123,7 +108,6 @@ class WeightSync:
             return snapshot(self.policy, self._names)
 
     def _write(self, version: int, strategy: Strategy) -> Written:
-        """The version in the engine's own form, once."""
         if self._written is None or self._written[0] != version:
             records: list[Any] = []
 
@@ -177,10 +161,7 @@ def weights_to_sample(engine: Any, whole_weights: WholeWeights) -> WholeWeights:
 
 
 def keeps_own_weights(engine: Any) -> bool:
-    """Whether the rollout engine that a Config names has ``update_weights``, without building it.
-
-    False where the Config builds its engine in a method of its own, which cannot be known before.
-    """
+    """Whether the engine of a Config has ``update_weights``; False where a method builds it, for that is not known."""
     named = type(engine).build is ComponentConfig.build
     return named and hasattr(import_component(type(engine)), "update_weights")
 
@@ -204,11 +185,7 @@ Action = Literal["stop", "warn", "off"]
 
 @dataclass(frozen=True)
 class Drift:
-    """|engine's logprob - trainer's| per token.
-
-    Example:
-        Drift(mean=0.031, error=0.002)
-    """
+    """|engine's logprob - trainer's| per token."""
 
     mean: float
     error: float

@@ -1,8 +1,5 @@
-"""Log-probabilities straight from hidden states: the language-model head in chunks.
-
-The full ``[N, V]`` logits of a micro-batch are usually the largest tensor of a step (N = 4096 tokens and V = 128k are
-2.1 GB in float32). Here a chunk of rows is multiplied by the head, reduced to one number per row, and forgotten; the
-backward pass computes it again.
+"""Log-probabilities from hidden states: the head runs on a chunk of rows at a time, and again in the backward pass, so
+that the ``[N, V]`` logits of a micro-batch, often the largest tensor of a step, are never held.
 
 Suffixes: ``_N`` tokens (any number, flat), ``_H`` hidden, ``_V`` vocabulary, ``_C`` rows of one chunk.
 """
@@ -19,9 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def selected_logprobs(logits_BTV: torch.Tensor, targets_BT: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    r""":math:`z_y/\tau - \mathrm{logsumexp}(z/\tau)` at the target tokens, in nats: float32 of the leading shape, with
-    gradient, without a second ``[B, T, V]`` tensor.
-    """
+    r""":math:`z_y/\tau - \mathrm{logsumexp}(z/\tau)` at the target tokens, in nats: float32, with gradient."""
     if temperature <= 0:
         raise ValueError(f"temperature must be positive for a log-probability, got {temperature}")
     scaled = logits_BTV.float()
@@ -31,15 +26,12 @@ def selected_logprobs(logits_BTV: torch.Tensor, targets_BT: torch.Tensor, temper
 
 
 def entropy_of(logits_BTV: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    r"""Entropy :math:`-\sum_v p_v \log p_v` of :math:`p = \mathrm{softmax}(z / \tau)`, in nats, 0 to log V: float32 of
-    the leading shape, with gradient. A logit of ``-inf`` (a banned token) adds nothing.
-    """
+    r"""Entropy of :math:`\mathrm{softmax}(z / \tau)`, nats, float32, with gradient; ``-inf`` logits add nothing."""
     logp = torch.log_softmax(logits_BTV.float() / temperature, dim=-1)
     return -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
 
 
 CHUNK_BYTES = 32 << 20
-"""Size of one chunk's float32 logits."""
 KEEP_BYTES = 256 << 20
 """Probabilities up to this size are kept for the backward pass instead of being computed twice."""
 
@@ -57,17 +49,10 @@ def head_logprobs(
     chunk_bytes: int = CHUNK_BYTES,
     keep_bytes: int = KEEP_BYTES,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``(logprobs_N, entropy_N or None)`` of the int64 targets under ``softmax(head(hidden) / temperature)``, float32.
+    """``(logprobs_N, entropy_N or None)`` of the int64 targets, float32, in nats, with gradient.
 
-    Args:
-        hidden_NH: last hidden states of the positions that predict the targets.
-        head: a plain ``nn.Linear`` takes the hand-written backward; anything else (an adapter, a sharded weight) is
-            checkpointed chunk by chunk.
-        targets_N: int64.
-        temperature: of the sampler, > 0.
-        entropy: also return the entropy in nats, with gradient.
-        chunk_bytes: upper bound of one chunk's float32 logits.
-        keep_bytes: keep the probabilities for the backward pass when all of them fit in this; 0 never does.
+    A plain ``nn.Linear`` takes the hand-written backward; any other head is checkpointed chunk by chunk. A chunk's
+    logits take at most ``chunk_bytes``; probabilities that all fit in ``keep_bytes`` are kept for the backward pass.
     """
     if type(head) is torch.nn.Linear and type(head.weight) in _PLAIN:
         rows = _chunk_rows(head.weight.shape[0], chunk_bytes)
@@ -112,8 +97,6 @@ def _checkpointed(
     entropy: bool,
     chunk_bytes: int,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Any head module; autograd runs each chunk again in the backward pass."""
-
     def chunk_logprobs(hidden_CH: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits_CV = head(hidden_CH)
         logprobs_C = selected_logprobs(logits_CV, targets_C, temperature)
@@ -128,10 +111,8 @@ def _checkpointed(
 
 
 class _LinearLogprobs(torch.autograd.Function):
-    r"""With :math:`z = (W h + b) / \tau` and :math:`p = softmax(z)`:
-
-    :math:`\partial \log p_y / \partial z = 1_y - p` and, with S the entropy,
-    :math:`\partial S / \partial z = -p (\log p + S)`.
+    r"""Gradient by the scaled logits, with :math:`p = softmax(z)`: of :math:`\log p_y` it is :math:`1_y - p`, of the
+    entropy S it is :math:`-p (\log p + S)`.
     """
 
     @staticmethod

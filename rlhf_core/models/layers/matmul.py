@@ -1,7 +1,5 @@
-"""float32 matrix products by oneDNN instead of MKL, which stays with 256-bit vectors on CPUs that are not Intel's.
-
-torch's kernels of ``mm`` and ``addmm`` are replaced underneath autograd, small products excepted. Results change by
-rounding only, and the processor decides, never a timing, so the same machine always gives the same run.
+"""float32 matrix products by oneDNN instead of MKL, which uses 256-bit vectors on CPUs that are not Intel's.
+The processor decides, never a timing, so the same machine always gives the same run.
 """
 
 from __future__ import annotations

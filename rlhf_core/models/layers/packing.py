@@ -1,8 +1,4 @@
-"""Sequences end to end in one row, without padding; no token sees another sequence.
-
-Each *segment* of a row attends causally to itself and, with prefix sharing, to all of the prompt that it continues:
-:func:`attend` runs segment by segment, or in one call by the first backend that agrees with that. transformers gets the
-segments as the attention mask, a 4-D tensor that it hands to every layer.
+"""Sequences end to end in one row; each segment sees itself and the prompt that it continues, and nothing else.
 
 Suffixes: ``_N`` tokens of the row, ``_A`` heads, ``_D`` head size, ``_H`` hidden.
 """
@@ -100,8 +96,6 @@ class Choice(NamedTuple):
 
 
 class _Chosen:
-    """What was taken since somebody asked, and what may be taken."""
-
     taken: ClassVar[dict[str, Choice]] = {}
     allowed = tuple(backend.name for backend in BACKENDS)
 
@@ -226,11 +220,7 @@ class Segments(torch.Tensor):
 
 @dataclass(frozen=True)
 class Row:
-    """One packed row and where its completions are predicted.
-
-    Example:
-        prompt (7, 8), completions (1, 2) and (3,), shared: ids 7 8 1, positions 0 1 2, predicting 1 2 1
-    """
+    """One row. Prompt (7, 8), completions (1, 2), (3,): ids 7 8 1, positions 0 1 2, predicting 1 2 1."""
 
     ids: list[int]
     positions: list[int]
@@ -292,9 +282,7 @@ def row_hidden(trunk: torch.nn.Module, row: Row) -> torch.Tensor:
 def attend(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **options: Any
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it: by segment where the mask carries segments, else ``sdpa``. Of a query ``[1,
-    A, N, D]`` (keys and values may have fewer heads) it returns ``[1, N, A, D]`` and no weights.
-    """
+    """Attention as transformers calls it, by segment: query ``[1, A, N, D]`` gives ``[1, N, A, D]``, no weights."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if not isinstance(mask, Segments):

@@ -1,6 +1,4 @@
-"""Prompt once, completions many: the G completions of a prompt share its forward *and* its backward.
-
-The prompt's cached keys and values keep their autograd graph; gradients of all completions add up in its one forward.
+"""Completions of a prompt share its forward *and* backward: the prompt's cached keys and values keep their graph.
 
 Suffixes: ``_P`` distinct prompts, ``_B`` completions, ``_L`` prompt positions, ``_R`` completion positions, ``_N``
 completion tokens of all rows, flat, ``_H`` hidden.

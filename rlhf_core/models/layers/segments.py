@@ -1,8 +1,5 @@
 """Segments of a packed row, and attention to them: one by one, which faster kernels are compared with, or in one call.
 
-torch's ``varlen_attn`` and flash-attn take a segment's queries, with the keys of its prompt and its own, end to end. In
-FlexAttention a query sees two stretches of the row; the mask's blocks are counted on the host.
-
 Suffixes: ``_N`` tokens of the row, ``_S`` positions of one segment, ``_K`` keys it sees, or keys of all segments,
 ``_R`` blocks of queries, ``_C`` blocks of keys, ``_A`` heads, ``_D`` head size.
 """
@@ -45,9 +42,9 @@ def attend_by_segment(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Causal attention ``[1, N, A, D]`` of every segment to its prompt and itself, a call of ``sdpa`` each. The query
-    is ``[1, A, N, D]``; keys and values may have fewer heads. ``scaling`` None is ``D ** -0.5``; ``window`` is the most
-    tokens that one sees, itself included. Segments lie in their order, without a gap.
+    """Causal attention ``[1, N, A, D]`` of every segment to its prompt and itself, of a query ``[1, A, N, D]``
+    (keys and values may have fewer heads). ``window`` is the most tokens that one sees, itself included. Segments lie
+    in their order, without a gap.
     """
     lengths = [stop - start for start, stop in (segment.own for segment in segments)]
     # A slice of the row would get a gradient as long as the row, for every segment; split gives each its own length.
@@ -285,18 +282,14 @@ def _flex(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
 
 @functools.cache
 def _compiled(*sizes: int, backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
-    """One for rows of every length and every window. Sizes of heads are compiled in, and dynamo, which counts by code
-    object, gives up a function that it has compiled a few times: every model has its own.
-    """
+    """A function of its own for each set of head sizes: dynamo gives up one that it has compiled a few times."""
     own = FunctionType(_flex.__code__.replace(), _flex.__globals__, f"flex_{'_'.join(map(str, sizes))}")
     return torch.compile(own, dynamic=True, backend=backend)
 
 
 @contextlib.contextmanager
 def repeatable_gradients(device: torch.device) -> Generator[None, None, None]:
-    """Where a run is to repeat, torch's attention on CUDA adds gradients in one order: only where torch raises an error
-    for what cannot repeat, while a run sets that it warns.
-    """
+    """Where a run is to repeat, let torch raise for what cannot: only then attention adds gradients in one order."""
     wanted, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if device.type != "cuda" or not (wanted and warns):
         yield

@@ -1,5 +1,4 @@
-"""A causal language model taken apart, trunk (tokens to hidden states) and head (hidden states to logits), and one
-right-padded forward of it, the plain equivalent of packing and prefix sharing; no real token looks to its right.
+"""A causal language model as trunk and head, and its plain right-padded forward: no real token looks to its right.
 
 Suffixes: ``_B`` sequences, ``_L`` positions, ``_N`` completion tokens of all rows, flat, ``_H`` hidden, ``_V``
 vocabulary, ``_X`` either of the last two.
@@ -27,7 +26,6 @@ class TrunkAndHead:
     """A causal LM taken apart."""
 
     trunk: Any
-    """Tokens to hidden states."""
     head: Any
     """Hidden states to logits. Some models do more to the logits (:func:`has_linear_head`)."""
 
@@ -72,9 +70,7 @@ def checkpointing(model: torch.nn.Module) -> bool:
 
 
 def call_trunk_once(module: torch.nn.Module) -> None:
-    """From now on every forward of the language models in a module calls their layers once, whatever the samples: on
-    shards each call of a layer is a collective, and whether a prompt is shared differs between ranks.
-    """
+    """Let every later forward call each layer once on any samples: on shards each call of a layer is a collective."""
     for part in module.modules():
         if hasattr(part, "get_output_embeddings"):
             part.__dict__["_rlhf_one_call"] = True
@@ -118,9 +114,7 @@ _linear_heads: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKe
 
 
 def has_linear_head(model: torch.nn.Module) -> bool:
-    """Whether ``head(trunk(ids))`` are the model's logits, tried on a few tokens; the first call runs two short
-    forwards. Some models scale or cap the logits in between (Gemma 2, Granite, Cohere).
-    """
+    """Whether ``head(trunk(ids))`` are the model's logits, tried once; some models scale or cap them (Gemma 2)."""
     base = base_model(model)
     if base not in _linear_heads and next(base.parameters()).is_meta:
         return take_apart(model) is not None  # without weights there is nothing to try; the first forward does
@@ -137,9 +131,7 @@ def probe_ids(model: torch.nn.Module) -> list[list[int]]:
 
 
 def _split_agrees(model: torch.nn.Module) -> bool:
-    """The head is fed the decoder's output, and its output *is* the logits. It is blown up on the way, so that a cap or
-    a scale shows even where logits are small.
-    """
+    """The head's output *is* the logits; it is enlarged, so that a cap or a scale shows where logits are small."""
     parts = take_apart(model)
     if parts is None:
         return False
@@ -177,9 +169,8 @@ def keys_and_values_only(cache: Any) -> bool:
 
 
 def length_limit(model: Any) -> int | None:
-    """Most tokens of a sequence for which rotary frequencies are those of every shorter one; None without a limit.
-    LongRoPE and dynamic NTK take others beyond it, and transformers chooses by the longest sequence of a batch: a
-    logprob would depend on the other sequences, and on how many tokens come later. Nothing runs there.
+    """Longest sequence whose rotary frequencies are those of shorter ones (LongRoPE, dynamic NTK); None: no limit.
+    Beyond it a logprob would depend on the other sequences of a batch, so nothing runs there.
     """
     return min((limit for _, limit in _limits(base_model(model).config)), default=None)
 
@@ -201,7 +192,6 @@ def check_length(model: Any, longest: int) -> None:
 
 
 def _limits(config: Any) -> Iterable[tuple[str, int]]:
-    """Kind and limit of every set of rotary parameters that depends on the length."""
     text = config.get_text_config()
     parameters = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     nested = [value for value in parameters.values() if isinstance(value, Mapping)]  # one set for each kind of layer
@@ -221,9 +211,7 @@ def on_device(values: Any, device: torch.device, dtype: torch.dtype = torch.long
 
 
 def to_device_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the host on a device. A plain copy to CUDA comes from pageable memory and waits until the device has
-    done all that it was given before; from pinned memory the copy is one more thing in its queue.
-    """
+    """Copy to a device without waiting for it: a copy from pageable memory would wait for all earlier work."""
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

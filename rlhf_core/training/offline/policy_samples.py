@@ -1,7 +1,4 @@
-"""What a policy that learns from data then writes: sampled on held-out prompts, with gold score, reward and KL.
-
-Suffix: ``_T`` completion tokens of one rollout.
-"""
+"""Samples on held-out prompts of a policy that learns from data. Suffix: ``_T`` completion tokens of one rollout."""
 
 from __future__ import annotations
 
@@ -83,7 +80,6 @@ class PolicySamples:
             self.frozen = ReferencePolicy(self.reference, self.policy.model, module, self.strategy, sync_every=0)
 
     def _groups(self, task: PolicyTask) -> list[PromptGroup]:
-        """The held-out prompts that fit, sources in turn."""
         settings = task.datasets.settings
         prompts, dropped = admit(
             task.datasets.prompts("heldout"),
@@ -179,10 +175,7 @@ def evaluation_of(rows: Sequence[SampledRow]) -> Evaluation:
 
 
 def kl_metrics(rows: Sequence[SampledRow]) -> dict[str, float]:
-    """KL(policy || reference) of sampled completions, in nats: ``kl`` per token by k3, ``kl_completion`` summed by k1.
-
-    Empty where nobody asked for reference logprobs.
-    """
+    """KL(policy || reference), nats: ``kl`` per token by k3, ``kl_completion`` summed by k1; {} without references."""
     pairs = [(row.rollout.logprobs_T, row.reference_T) for row in rows if row.reference_T is not None]
     if not rows or len(pairs) < len(rows):
         return {}

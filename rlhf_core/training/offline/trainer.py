@@ -175,7 +175,6 @@ class OfflineTrainer:
         self.session.metrics.log_step(step, metrics, {"update": time.perf_counter() - began})
 
     def _share(self, items: list[Any]) -> list[Any]:
-        """This rank's."""
         return items[self.strategy.rank :: self.strategy.world_size]
 
     def batch(self, step: int) -> list[int]:
