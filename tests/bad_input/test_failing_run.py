@@ -61,6 +61,7 @@ def test_nan_loss(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatc
     assert row["status"] == "completed"
 
 
+@pytest.mark.slow
 def test_reward_that_fails_on_everything(
     rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ def checks(text: str) -> dict[str, dict[str, str]]:
     return {row["what"]: row for row in json.loads(text)["checks"]}
 
 
+@pytest.mark.slow
 def test_a_sound_installation(rlhf: Rlhf) -> None:
     out = rlhf("doctor", "--json")
     assert out.code == 0, out.out

@@ -137,6 +137,7 @@ def test_killed_from_outside(tmp_path: Path, victim: str) -> None:
         wait_for(lambda: not ranks_of(run), "the end of every rank", 45)
 
 
+@pytest.mark.slow
 def test_bad_input_that_only_a_rank_finds(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
     out = subprocess.run(

@@ -70,6 +70,7 @@ def raft(outside: Outside) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return outside.train("raft", "--algo", "acme_raft", "--set", "trainer.steps=4", *SIZES)
 
 
+@pytest.mark.slow
 def test_a_trainer_with_a_loop_of_its_own(outside: Outside, raft: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     summary, rows = raft
     assert (summary["status"], summary["steps"], summary["algo"]) == ("completed", 4, "acme_raft")

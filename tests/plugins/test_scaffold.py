@@ -72,6 +72,7 @@ def test_tests_pass_from_birth(packages: dict[str, Path], other_python: str, tmp
         assert f"test_kit_{kind.replace('-', '_')}.py::test_conforms PASSED" in out.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("packages")
 def test_installed_components_are_listed_and_described(commands: Commands, tmp_path: Path) -> None:
     out = commands("plugins", "list", cwd=tmp_path)

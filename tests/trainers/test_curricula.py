@@ -50,6 +50,7 @@ def drawn(run: Path) -> list[str]:
     return [r["prompt_id"] for r in read_jsonl(run / "trace.jsonl") if r["event"] == "prompt"]
 
 
+@pytest.mark.slow
 def test_easy_first_by_a_file_with_which_alone_it_is_resumed(train: Any, data: Path) -> None:
     summary = train(base(data, curriculum={"path": str(data / "passes.json")}))
     assert drawn(data / "run") == [f"sums/{n}" for n in (10, 8, 6, 4, 2, 0)]

@@ -145,6 +145,7 @@ def test_a_small_adam_epsilon_without_warm_up(named: Any, optimizer: dict[str, f
     assert not word or "--set trainer.optimizer.warmup_steps=30 (now 0)" in said
 
 
+@pytest.mark.slow
 def test_stop_strings_that_miss(named: Any) -> None:
     """Banning the end token makes the pocket model go on after its answer, as a base model does."""
     said, _ = named({"sampling": {"stop": ["Question:"], "min_tokens": 24, "max_tokens": 24}})

@@ -72,6 +72,7 @@ def test_agents_play_and_nothing_is_paid_twice(backend: str, agents: Any, serve:
     assert [e["process"] for e in again] == [e["process"] for e in first]
 
 
+@pytest.mark.slow
 def test_the_cap_leaves_tasks_missing_and_a_higher_one_goes_on(serve: Any, rlhf: Any) -> None:
     server = serve()
     common = ["agentbench_mini", "--agent", "zero_shot", "--out", "out", "--category", "tool_use", "--workers", "1"]

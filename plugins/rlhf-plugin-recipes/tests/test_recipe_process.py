@@ -52,6 +52,7 @@ def summary(root: Path) -> dict[str, Any]:
     return json.loads((root / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_stage_says_what_it_does_and_its_exit_code_is_the_recipes(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "What is 2 + 2?", "completion": "4"}\n')
     (tmp_path / "r.yaml").write_text("stages: {s: {kind: score, reward: verifier, input: a.jsonl}}\n")

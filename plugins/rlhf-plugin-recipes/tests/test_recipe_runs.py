@@ -68,6 +68,7 @@ def test_what_is_made_is_taken_from_the_cache(made: Any) -> None:
     assert (ROOT / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_change_reruns_its_stage_and_what_depends_on_it(made: Any) -> None:
     ran = made(with_steps(2))
     assert ran.code == 0

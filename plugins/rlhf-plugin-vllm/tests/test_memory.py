@@ -179,6 +179,7 @@ def test_options_are_read_as_vllm_reads_them() -> None:
         cache_bytes({}, "4 gigabytes", on_cpu=False)
 
 
+@pytest.mark.slow
 def test_the_plan_is_shown_before_an_engine_that_cannot_start_is_refused() -> None:
     words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
     words += sets("rollout.name=vllm_colocated", "rollout.arguments.kv_cache_memory_bytes=1000000")

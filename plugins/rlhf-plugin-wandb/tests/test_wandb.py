@@ -101,6 +101,7 @@ def test_offline_run_holds_metrics_steps_and_configuration(tmp_path: Path) -> No
     assert settings["learning_rate"] == 0.5
 
 
+@pytest.mark.slow
 def test_resumed_run_keeps_its_id(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     for step in (1, 2):
