@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rlhf_core.cli import OpenGroup
+from rlhf_core.cli import OpenGroup, unsafe_option
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
@@ -72,11 +72,7 @@ SUITE_OPTIONS = (
     click.option("--max-tokens", type=click.IntRange(1), help="Most tokens of a completion."),
     click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the suite. Repeatable."),
-    click.option(
-        "--unsafe-local-execution",
-        is_flag=True,
-        help="Let programs run without isolation where the machine offers none.",
-    ),
+    unsafe_option,
 )
 
 

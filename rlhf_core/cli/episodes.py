@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig
@@ -66,3 +68,15 @@ def sample_completions(
 
     config = ModelConfig.model_validate({"prompt_format": prompt_format})
     return play_prompts(policy, config, prompts, sampling, n, seed)
+
+
+def print_turn(turn: Mapping[str, Any], margin: str = "        ") -> None:
+    """A turn of an episode; what the policy read, and is not trained on, is greyed."""
+    from rlhf_core.types.messages import message_text
+
+    start, end = turn["span"]
+    facts = [f"{end - start} tokens", *([turn["status"]] if "status" in turn else ())]
+    facts += [f"score {turn['score']:.4g}"] if "score" in turn else []
+    facts += [f"{turn['seconds']:.3g} s"] if turn.get("seconds") else []
+    text = f"{turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}"
+    click.secho("\n".join(margin + line for line in text.splitlines()), dim=turn["role"] != "assistant")

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def unsafe_option(command: F) -> F:
+    """Add ``--unsafe-local-execution``, which :meth:`rlhf_core.config.Config.allow_unsafe` carries out."""
+    text = "Let programs run without isolation where the machine offers none."
+    return click.option("--unsafe-local-execution", is_flag=True, help=text)(command)
+
+
 def component_option(flag: str, kind: str, text: str) -> Callable[[F], F]:
     """An option that names an installed component."""
     return click.option(flag, metavar="NAME", shell_complete=complete.components(kind), help=text)
@@ -51,11 +57,7 @@ RUN_OPTIONS = (
     click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),
     click.option("--seed", type=int, help="Seed of everything random."),
-    click.option(
-        "--unsafe-local-execution",
-        is_flag=True,
-        help="Let programs run without isolation where the machine offers none.",
-    ),
+    unsafe_option,
 )
 
 

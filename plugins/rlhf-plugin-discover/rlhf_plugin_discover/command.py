@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import unsafe_option
+
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext, Registry
     from rlhf_plugin_discover.config import DiscoverConfig
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
     help="Most time for the baseline's search.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the first question; ask nothing.")
-@click.option(
-    "--unsafe-local-execution", is_flag=True, help="Let programs run without isolation where the machine offers none."
-)
+@unsafe_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def discover(
     name: str | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rlhf_core.cli import complete
+from rlhf_core.cli import complete, print_turn
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
@@ -292,15 +292,8 @@ def _print(row: dict[str, Any]) -> None:
 
 def _print_episode(one: Mapping[str, Any]) -> None:
     """Turn by turn; what the policy only read is greyed."""
-    from rlhf_core.data import message_text
-
     for turn in one["turns"]:
-        start, end = turn["span"]
-        facts = [f"{end - start} tokens", *([turn["status"]] if "status" in turn else ())]
-        facts += [f"score {turn['score']:.4g}"] if "score" in turn else []
-        facts += [f"{turn['seconds']:.3g} s"] if turn.get("seconds") else []
-        text = f"{turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}"
-        click.secho("\n".join("  " + line for line in text.splitlines()), dim=turn["role"] != "assistant")
+        print_turn(turn, "  ")
     facts = [f"ended by {one['ended']}", f"{one['tokens']} tokens"]
     if "score" in one:
         facts.append(f"score {one['score']:.4g}" if one["score"] is not None else f"no score: {one['status']}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import complete
+from rlhf_core.cli import complete, print_turn
 
 if TYPE_CHECKING:
     from rlhf_core.runs import StoredRun
@@ -88,18 +88,6 @@ def pick(prompts: Sequence[Row], name_or_end: str | None) -> Row | None:
         why="its prompts: " + ", ".join(ids[:8]),
         fix=near or "leave --prompt out for the first",
     )
-
-
-def print_turn(turn: Row) -> None:
-    """A turn of an episode; what the policy read, and is not trained on, is greyed."""
-    from rlhf_core.data import message_text
-
-    start, end = turn["span"]
-    facts = [f"{end - start} tokens", *([turn["status"]] if "status" in turn else ())]
-    facts += [f"score {turn['score']:.4g}"] if "score" in turn else []
-    facts += [f"{turn['seconds']:.3g} s"] if turn.get("seconds") else []
-    text = f"{turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}"
-    click.secho("\n".join(" " * 8 + line for line in text.splitlines()), dim=turn["role"] != "assistant")
 
 
 def _print_prompt(step: int, row: Row) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 from click.testing import CliRunner
 
+from rlhf_core.cli import print_turn
 from rlhf_core.training.trace import turn_row
 from rlhf_core.types.messages import Turn, TurnStatus
-from rlhf_plugin_report.trace import print_turn
 
 
 def test_turns_are_printed_and_results_are_greyed() -> None:
