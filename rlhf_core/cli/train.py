@@ -12,7 +12,7 @@ import click
 
 from rlhf_core.cli.complete import runs as complete_runs
 from rlhf_core.cli.options import open_plugins, resolve_here, resolve_options, run_options, sugar_of
-from rlhf_core.types.errors import RlhfError
+from rlhf_core.types.errors import PluginError, RlhfError
 
 if TYPE_CHECKING:
     from rlhf_core.config.plan import Plan
@@ -99,6 +99,9 @@ def train(
         ctx = BuildContext(config, registry, config.seed, world_size=plan.world_size, dry_run=dry_run)
         texts = hooks.fire("rlhf_preflight", Preflight(ctx, force, plan.rows, resolved))
         if dry_run:
+            if broken := [key.partition(":")[0] for key in hooks.errors if key.endswith(":rlhf_preflight")]:
+                text = f"the dry run is not complete: the check of plugin '{broken[0]}' failed"
+                raise PluginError(text, fix="fix that plugin (its error is above), or disable it")
             _print_dry_run(plan, texts, as_json)
             return
         folder, summary = launch_shown(

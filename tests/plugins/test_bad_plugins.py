@@ -140,6 +140,15 @@ def test_a_raising_hook_is_counted_and_a_misspelled_one_is_warned_of(
     assert "rlhf_step_ends" in said
 
 
+def test_a_dry_run_whose_check_breaks_does_not_say_that_all_is_well(fakes: Fakes) -> None:
+    code = HOOKS.replace("rlhf_step_end", "rlhf_preflight")
+    fakes.add("bad-hook", "[rlhf]\nobserver = bad_hook:hooks\n", code)
+    out = fakes.rlhf(*TRAIN, "--dry-run")
+    assert out.returncode == 2
+    assert "bad-hook/observer" in out.stderr
+    assert "in order" not in out.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "said"), [(HOOKS, "no disk in this hook"), (MISSPELLED, "rlhf_step_ends")])
 def test_strict_plugins_fails_the_run(fakes: Fakes, code: str, said: str) -> None:
