@@ -173,5 +173,5 @@ def episode_of(turns: Sequence[tuple[VersionSpan, ...]]) -> Rollout:
         ids = tuple(range(count))
         rollout = Rollout("p", 0, (1,), ids, logprobs_T, turn[0].version, FinishReason.EOS, "", 0, versions=turn)
         played.wrote(rollout, {"role": "assistant", "content": ""})
-        played.was_told([8, 9], [Turn((0, 2), "tool", {"role": "tool", "content": "42"})], new_context=False)
+        played.observe([8, 9], [Turn((0, 2), "tool", {"role": "tool", "content": "42"})], new_context=False)
     return played.rollout(3)

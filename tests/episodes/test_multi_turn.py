@@ -278,12 +278,12 @@ def test_the_journal_outlives_a_kill_within_a_checkpoint_and_another_one_after_i
     with (tmp_path / "episodes" / "rank-0.jsonl").open("ab") as file:
         file.write(b'{"key": "torn')
     resumed = Journal(tmp_path)
-    assert [resumed.kept(key) is not None for key in ("before", "ahead")] == [True] * 2
+    assert [resumed.take_answer(key) is not None for key in ("before", "ahead")] == [True] * 2
     resumed.answer("new", {"value": 3})
     resumed.checkpoint()  # killed here as well
     resumed.close()
     later = Journal(tmp_path)
-    assert [later.kept(key) is not None for key in ("before", "ahead", "new")] == [True] * 3
+    assert [later.take_answer(key) is not None for key in ("before", "ahead", "new")] == [True] * 3
 
 
 def test_the_journal_keeps_two_checkpoints_worth(tmp_path: Path) -> None:
@@ -294,5 +294,5 @@ def test_the_journal_keeps_two_checkpoints_worth(tmp_path: Path) -> None:
     journal.answer("k3", {"value": 3})
     journal.close()
     later = Journal(tmp_path)
-    assert [later.kept(f"k{n}") is None for n in range(4)] == [True, True, False, False]
-    assert later.kept("k3") is None  # an answer is taken once
+    assert [later.take_answer(f"k{n}") is None for n in range(4)] == [True, True, False, False]
+    assert later.take_answer("k3") is None  # an answer is taken once

@@ -139,7 +139,7 @@ class MultiTurnAgent(EpisodePlayer[MultiTurnConfig]):
         """Append messages to what the policy reads, or end the episode."""
         messages = [*episode.messages, *(turn.message for turn in turns)]
         bridge = self.formatter.bridge(episode.read, messages, episode.tools)
-        if not episode.was_told(bridge.ids, turns, new_context=bridge.new_segment):
+        if not episode.observe(bridge.ids, turns, new_context=bridge.new_segment):
             self._unread(episode, turns, "done" if done else "context_full")
             return
         episode.messages = messages
@@ -150,7 +150,7 @@ class MultiTurnAgent(EpisodePlayer[MultiTurnConfig]):
 
     def _unread(self, episode: Episode, turns: Sequence[Turn], why: str) -> None:
         """Keep what was said after the policy's last turn: its scores count, though no token of it is read."""
-        episode.heard(turns)
+        episode.add_unread(turns)
         for turn in episode.turns[-len(turns) :]:
             self.watch(episode, turn)
         episode.end(why)

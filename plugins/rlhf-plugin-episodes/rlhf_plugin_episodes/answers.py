@@ -127,7 +127,7 @@ class Answers:
             name = episode_key(version, episode.prompt.id, episode.index, episode.seed)
             keys[n] = f"{name}/{message['op']}{episode.requests}/{digest(message)}"
             episode.requests += 1
-            row = self.journal.kept(keys[n])
+            row = self.journal.take_answer(keys[n])
             if row is not None and "answer" in row:
                 replies[n] = _reply(row["answer"])
             elif row is not None and not self.pure and message["op"] != "score":

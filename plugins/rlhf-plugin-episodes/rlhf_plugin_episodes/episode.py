@@ -107,7 +107,7 @@ class Episode:
         self.turns.append(Turn((start, len(self._ids)), POLICY, message, status=status))
         self.messages.append(message)
 
-    def was_told(self, ids: Sequence[int], turns: Sequence[Turn], *, new_context: bool) -> bool:
+    def observe(self, ids: Sequence[int], turns: Sequence[Turn], *, new_context: bool) -> bool:
         """Add what the policy reads next, masked; False, and nothing added, where there is no room. With
         ``new_context`` the policy is fed ``ids`` alone; ``turns`` say the same, with the tokens at the first one."""
         start = len(self._ids)
@@ -125,7 +125,7 @@ class Episode:
             self.turns.append(Turn(span, turn.role, turn.message, turn.score, turn.status, turn.seconds))
         return True
 
-    def heard(self, turns: Sequence[Turn]) -> None:
+    def add_unread(self, turns: Sequence[Turn]) -> None:
         """Add turns of which the policy reads no token."""
         end = len(self._ids)
         self.turns += [replace(turn, span=(end, end)) for turn in turns]

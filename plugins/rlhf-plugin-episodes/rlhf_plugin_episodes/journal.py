@@ -46,7 +46,7 @@ class Journal:
         write_text(current, "".join(json.dumps(row) + "\n" for row in self._answers.values()))
         previous.unlink(missing_ok=True)
 
-    def kept(self, key: str) -> Mapping[str, Any] | None:
+    def take_answer(self, key: str) -> Mapping[str, Any] | None:
         return self._answers.pop(key, None)
 
     def begin(self, key: str) -> None:

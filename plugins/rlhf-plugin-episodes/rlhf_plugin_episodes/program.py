@@ -179,7 +179,7 @@ class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
             new = [m for m in new if _plain(m) not in of_prompt]
             if tuple(ids) == tuple(episode.group.token_ids):
                 return True
-        if episode.was_told(ids, _turns(talk.pending, new), new_context=anew):
+        if episode.observe(ids, _turns(talk.pending, new), new_context=anew):
             talk.pending = [] if new else talk.pending
             return True
         if talk.read is None:

@@ -33,7 +33,7 @@ class Script:
             return _said(str(request.messages[-1]["content"]).partition(RESULT)[2].strip())
         if request.role == "summarizer":
             return _said(str(request.messages[-1]["content"]).replace(NOTES, "").replace(FACT, "").strip())
-        done = _made(request) if request.role != "executor" else _subtask(request) - 1
+        done = _calls_so_far(request) if request.role != "executor" else _subtask(request) - 1
         question_asked = any(m["role"] == "assistant" and m.get("content") == self.question for m in request.messages)
         if self.question and not question_asked and request.role == "agent" and done >= len(self.calls):
             return _said(self.question)
@@ -57,7 +57,7 @@ def _subtask(request: ModelRequest) -> int:
     return int(subtask[1]) if subtask else 1
 
 
-def _made(request: ModelRequest) -> int:
+def _calls_so_far(request: ModelRequest) -> int:
     """Calls that the conversation holds already."""
     if request.form == "text":
         texts = [str(m.get("content") or "") for m in request.messages if m["role"] == "user"]

@@ -65,7 +65,7 @@ def _one(row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, split: s
     for message, recorded in _turns(row["traj"]):
         # tau-bench makes the first call of a turn, and leaves the others out.
         for call in (message.get("tool_calls") or ())[:1]:
-            record = _made(call, store)
+            record = _replayed_call(call, store)
             calls.append(record)
             if recorded is not None and recorded != record.result:
                 differing.append({"call": len(calls), "name": record.name, "arguments": record.arguments,
@@ -113,7 +113,7 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str,
             yield message, str(after["content"]) if after.get("role") == "tool" else None
 
 
-def _made(call: Mapping[str, Any], store: Store) -> CallRecord:
+def _replayed_call(call: Mapping[str, Any], store: Store) -> CallRecord:
     """The call made again, its result whole and as the published environment writes it."""
     name = str(call["function"]["name"])
     try:
