@@ -89,7 +89,8 @@ class EpisodeServer:
         buffer = b""
         while True:
             readable, _, _ = select.select([self.control], [], [], 1.0)
-            self.reap()
+            if self.reap():
+                self.sweep()
             if not readable:
                 continue
             data = self.control.recv(1 << 16)
@@ -132,10 +133,14 @@ class EpisodeServer:
         command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(ours.fileno()), str(os.getpid())]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(ours.fileno(),)).pid
 
-    def reap(self) -> None:
+    def reap(self) -> bool:
+        """Note the processes that ended; return whether there were any, for what they left comes to this process."""
+        any_ended = False
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self.note(*ended)
+                any_ended = True
+        return any_ended
 
     def note(self, pid: int, status: int) -> None:
         """Keep how an episode's process ended, until the trainer asks."""
