@@ -21,10 +21,9 @@ from typing import Any
 
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.rollouts import Prompt, Sample, Score
-from rlhf_core.workers.pool import VerifierPool
-from rlhf_core.workers.worker_handle import descendants
 from rlhf_plugin_verifiers.reward import worker_spec
 from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
+from rlhf_plugin_verifiers.workers import VerifierPool, descendants
 from scripts._distribution import installed
 
 FAULTS = (("hang", 0.01), ("memory", 0.005), ("segfault", 0.001))

@@ -13,9 +13,9 @@ import pytest
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import DeadlineExceeded, PluginError
 from rlhf_core.types.rollouts import Sample, ScoreStatus
-from rlhf_core.workers.worker_handle import descendants
 from rlhf_plugin_verifiers.reward import VerifierReward, worker_spec
 from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig, VerifierRewardConfig
+from rlhf_plugin_verifiers.workers import descendants
 from rlhf_testing import make_context
 from tests.waiting import alive, wait_for
 
@@ -243,7 +243,7 @@ def test_a_fresh_interpreter_not_a_fork(judge: Judge) -> None:
     assert reward.pool.workers[0].process
     command = Path(f"/proc/{reward.pool.workers[0].process.pid}/cmdline")
     if command.exists():
-        assert b"rlhf_core.workers.worker" in command.read_bytes()
+        assert b"rlhf_plugin_verifiers.workers.worker" in command.read_bytes()
 
 
 def test_a_worker_that_is_not_ready_in_time_is_named(judge: Judge) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.config import BuildContext, ConfigError, Registry
 from rlhf_core.data import DatasetError, Datasets, Prompt, message_text
 from rlhf_core.rewards import Sample, Score, VerifierConfig
-from rlhf_core.workers.pool import VerifierPool
+from rlhf_plugin_verifiers.workers import VerifierPool
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig

@@ -16,13 +16,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.types.errors import DeadlineExceeded, PluginError, RlhfError
-from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
-from rlhf_core.workers.codec import pack, sample_to_json, score_from_json
+from rlhf_core.config import PluginError, RlhfError
+from rlhf_core.rewards import Sample, Score, ScoreStatus
+from rlhf_core.types.errors import DeadlineExceeded
+from rlhf_plugin_verifiers.workers.codec import pack, sample_to_json, score_from_json
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from rlhf_core.workers.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+    "from rlhf_plugin_verifiers.workers.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 """Not ``multiprocessing``: that would import the trainer's main module, and with it torch, in every worker."""
 SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|CREDENTIALS|PASS|PASSWD)$|PASSWORD$", re.IGNORECASE)
