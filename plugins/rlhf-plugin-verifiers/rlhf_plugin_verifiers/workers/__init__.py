@@ -18,3 +18,4 @@ from rlhf_plugin_verifiers.workers.worker import tie_to_parent as tie_to_parent
 from rlhf_plugin_verifiers.workers.worker_handle import EXIT_GRACE_S as EXIT_GRACE_S
 from rlhf_plugin_verifiers.workers.worker_handle import descendants as descendants
 from rlhf_plugin_verifiers.workers.worker_handle import without_secrets as without_secrets
+from rlhf_plugin_verifiers.workers.worker_handle import worker_spec as worker_spec

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.types.errors import DeadlineExceeded
-from rlhf_plugin_verifiers.workers.worker_handle import EXIT_GRACE_S, WorkerProcess
+from rlhf_plugin_verifiers.workers.worker_handle import EXIT_GRACE_S, WorkerProcess, worker_spec
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
@@ -112,16 +112,7 @@ class RewardWorkers(VerifierPool):
     """
 
     def __init__(self, config: RewardWorkersConfig, ctx: BuildContext) -> None:
-        registry, reward = ctx.registry, config.of
-        spec: dict[str, Any] = {
-            "component": registry.selected("reward", reward).describe(),
-            "config": reward.model_dump(mode="json"),
-            "secrets": list(getattr(reward, "secrets", ())),
-            "only_core": registry.only_core,
-            "disabled": sorted(registry.disabled),
-            "memory_mb": None,
-            "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
-        }
+        spec = worker_spec("reward", config.of, ctx.registry, ctx.run_dir)
         super().__init__(spec, workers=config.workers, timeout_s=config.timeout_s, start_timeout_s=START_TIMEOUT_S)
 
     score = VerifierPool.verify
