@@ -89,7 +89,7 @@ SPAWNED = "from multiprocessing.spawn import spawn_main"
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlhf_"
 """How the code of a process of multiprocessing begins, and that of a verifier's or an environment's."""
 OF_WORKERS = (
-    "rlhf_core.workers.worker",
+    "rlhf_plugin_verifiers.workers.worker",
     "rlhf_plugin_episodes.server",
     "rlhf_plugin_verifiers.reward_config",
     "rlhf_plugin_verifiers.maths.verifier",

@@ -42,7 +42,6 @@ from rlhf_core.training.weight_sync import (
     trained_names,
     weights_to_sample,
 )
-from rlhf_core.workers.pool import RewardWorkers
 
 RolloutSource = InlineSource | BufferedSource
 """Gives each step its rollout batch."""
@@ -170,11 +169,10 @@ class PartsBuilder:
 
     def _reward(self, chosen: Any, source: str = "") -> Any:
         """A reward in this process, or in worker processes; that of a verifier has its own."""
-        config, components = self.config, self.session.components
-        if not config.reward_workers or chosen.has_workers:
+        components, workers = self.session.components, self.config.workers_of(chosen, self.ctx.registry)
+        if workers is None:
             return components.build("reward", chosen, self.ctx, source)
-        workers = RewardWorkers(chosen, self.ctx, config.reward_workers, config.reward_timeout_s)
-        return components.add("reward", workers, chosen, self.ctx, source)
+        return components.add("reward", workers.build(self.ctx), chosen, self.ctx, source)
 
     def _learner(self, trained: TrainableModule) -> Learner:
         """The learner of the module as the strategy has prepared it; a model that has weights only now is probed."""

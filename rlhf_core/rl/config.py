@@ -20,12 +20,16 @@ from rlhf_core.rl.settings import (
     RolloutSettings,
 )
 from rlhf_core.training.config import ModelLoopSettings, SamplingSettings
-from rlhf_core.types.errors import ConfigError
+from rlhf_core.types.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
+    from rlhf_core.plugins.component import ComponentConfig
     from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.plugins.registry import Registry
 
 log = logging.getLogger("rlhf")
+PLUGIN = "rlhf-plugin-verifiers"
+"""Has the reward ``workers``, which calls another reward in worker processes."""
 
 
 class RolloutTrainerConfig(ModelLoopSettings):
@@ -54,7 +58,8 @@ class RolloutTrainerConfig(ModelLoopSettings):
     reward_workers: int = Field(default=0, ge=0)
     """Processes in which the reward is called, one completion at a time, on each rank; one that hangs or crashes is
     killed and replaced, and its completion has no score. For rewards that are functions: they may keep no state and
-    need neither the policy nor other completions. 0 calls the reward in this process."""
+    need neither the policy nor other completions. 0 calls the reward in this process; more needs
+    ``rlhf-plugin-verifiers``."""
     reward_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Seconds for one completion in a worker."""
     gold_samples: int = Field(default=200, ge=0)
@@ -86,10 +91,11 @@ class RolloutTrainerConfig(ModelLoopSettings):
         return self.rollout_batch_size // self.group_size
 
     def check_rollouts(self, ctx: BuildContext) -> None:
-        """Refuse a reference policy that cannot be renewed or that nothing uses, and prompts that ranks cannot share.
+        """Refuse a reference policy that cannot be renewed or that nothing uses, prompts that ranks cannot share, and
+        reward workers without the plugin that has them.
 
         Raises:
-            ConfigError: with the setting to change.
+            UserError: with the setting to change.
         """
         if self.kl.sync_every and ctx.config.model.lora is not None:
             raise ConfigError(
@@ -107,6 +113,27 @@ class RolloutTrainerConfig(ModelLoopSettings):
                 f"{self.prompts_per_step} prompts per step cannot be divided among {ctx.world_size} processes",
                 fix=f"make rollout_batch_size a multiple of {self.group_size * ctx.world_size}",
             )
+        for reward in (ctx.config.reward, *(source.reward for source in ctx.config.dataset.sources)):
+            if reward is not None:
+                self.workers_of(reward, ctx.registry)
+
+    def workers_of(self, reward: ComponentConfig, registry: Registry) -> ComponentConfig | None:
+        """The Config of the worker processes that call a reward; None if this process calls it, or it brings its own.
+
+        Raises:
+            PluginError: the plugin that has them is not installed.
+        """
+        if not self.reward_workers or reward.has_workers:
+            return None
+        name = f"{PLUGIN}/workers"
+        if name not in [entry.qualified for entry in registry.entries("reward")]:
+            raise PluginError(
+                f"trainer.reward_workers={self.reward_workers} needs {PLUGIN}",
+                why="it is not installed, or disabled",
+                fix=f"pip install {PLUGIN}, or enable it, or --set trainer.reward_workers=0",
+            )
+        settings = {"of": reward, "workers": self.reward_workers, "timeout_s": self.reward_timeout_s}
+        return registry.config("reward", name, settings)
 
 
 class OnlineTrainerConfig(RolloutTrainerConfig):

@@ -22,8 +22,8 @@ from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams
-from rlhf_core.workers.worker_handle import descendants
 from rlhf_plugin_episodes.agent_config import MultiTurnConfig
+from rlhf_plugin_verifiers.workers import descendants
 from rlhf_testing import make_context
 from scripts._distribution import install
 

@@ -21,10 +21,8 @@ from typing import Any
 
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.rollouts import Prompt, Sample, Score
-from rlhf_core.workers.pool import VerifierPool
-from rlhf_core.workers.worker_handle import descendants
-from rlhf_plugin_verifiers.reward import worker_spec
 from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
+from rlhf_plugin_verifiers.workers import VerifierPool, descendants, worker_spec
 from scripts._distribution import installed
 
 FAULTS = (("hang", 0.01), ("memory", 0.005), ("segfault", 0.001))
@@ -122,7 +120,7 @@ def through_pool(
     config = VerifierRewardConfig.model_validate(options, context={"registry": registry})
     before = set(descendants(os.getpid()))
     pool = Timed(
-        worker_spec(config, registry),
+        worker_spec("verifier", config.verifier, registry, memory_mb=config.memory_mb),
         workers=workers,
         timeout_s=deadline_s,
         start_timeout_s=120.0,

@@ -18,9 +18,9 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Demonstration, Message, ToolCall, calls_of, message_text, tool_name
 from rlhf_core.types.rollouts import Prompt, Sample
-from rlhf_core.workers.codec import sample_from_json, sample_to_json
 from rlhf_plugin_episodes.cli import to_row
 from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_verifiers.workers import sample_from_json, sample_to_json
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 CALL = ToolCall("add", {"a": [2, {"b": "ä"}]}, id="call00000")

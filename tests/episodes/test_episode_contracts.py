@@ -22,10 +22,10 @@ from rlhf_core.types.rollouts import (
     Score,
     ScoreStatus,
 )
-from rlhf_core.workers.codec import sample_from_json, sample_to_json
 from rlhf_plugin_episodes.episode import Episode
 from rlhf_plugin_verifiers.numeric import NumericVerifier
 from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
+from rlhf_plugin_verifiers.workers import sample_from_json, sample_to_json
 
 PROMPT = Prompt("p", ({"role": "user", "content": "2 * 21?"},), answer="42")
 MASK = np.array([True, True, False, True])

@@ -16,9 +16,9 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.plugins.contracts import CheckedEngine
 from rlhf_core.types.errors import PluginError
 from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams, ScoreStatus
-from rlhf_core.workers.worker_handle import descendants
 from rlhf_plugin_episodes.agent_config import MultiTurnConfig
 from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_verifiers.workers import descendants
 
 from .conftest import Scripted, Stage, call
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rlhf_core.types.rollouts import FinishReason, Media, Prompt, Sample
-from rlhf_core.workers.codec import pack, sample_from_json, sample_to_json
+from rlhf_plugin_verifiers.workers import pack, sample_from_json, sample_to_json
 
 QUESTION = ({"role": "user", "content": "What does the chart say?"},)
 CHART, SPEECH = Media("image", path="charts/3.png", mime="image/png"), Media("audio", sha256="9f86d081")

@@ -12,7 +12,8 @@ import pytest
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import PluginError
 from rlhf_core.types.rollouts import Sample, ScoreStatus
-from rlhf_core.workers.pool import RewardWorkers
+from rlhf_plugin_verifiers.reward_config import RewardWorkersConfig
+from rlhf_plugin_verifiers.workers.pool import RewardWorkers
 from rlhf_testing import make_context
 
 MODULE = """
@@ -53,8 +54,8 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
     def make(**settings: Any) -> RewardWorkers:
         registry = Registry(disabled=())
-        config = registry.load("reward", "odd").model_validate(settings)
-        made.append(RewardWorkers(config, make_context(registry=registry), workers=1, timeout_s=0.5))
+        config = RewardWorkersConfig(of=registry.config("reward", "odd", settings), workers=1, timeout_s=0.5)
+        made.append(config.build(make_context(registry=registry)))
         return made[-1]
 
     yield make
@@ -81,3 +82,17 @@ def test_a_reward_with_a_state_is_refused(workers: Callable[..., RewardWorkers])
     with pytest.raises(PluginError, match="has state") as caught:
         workers(stateful=True)
     assert "trainer.reward_workers=0" in str(caught.value)
+
+
+def test_the_core_alone_trains_and_refuses_workers(rlhf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHF_DISABLE_PLUGINS", "rlhf-plugin-verifiers")
+    settings = ["steps=1", "rollout_batch_size=4", "group_size=4", "eval_samples=0", "sampling.max_tokens=4"]
+    words = ["train", "--algo", "grpo", "--reward", "programmatic", "--dataset", "pocket/arithmetic"]
+    words += [word for setting in settings for word in ("--set", f"trainer.{setting}")]
+    for refused in (["--dry-run"], ["--run-dir", "refused"]):
+        done = rlhf(*words, *refused, "--set", "trainer.reward_workers=2")
+        assert done.code == 2
+        assert "trainer.reward_workers=2 needs rlhf-plugin-verifiers\n  why: it is not installed" in done.err
+        assert "pip install rlhf-plugin-verifiers, or enable it" in done.err
+    assert not Path("refused").exists()
+    assert rlhf(*words, "--run-dir", "run").code == 0

@@ -13,9 +13,9 @@ import pytest
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import DeadlineExceeded, PluginError
 from rlhf_core.types.rollouts import Sample, ScoreStatus
-from rlhf_core.workers.worker_handle import descendants
-from rlhf_plugin_verifiers.reward import VerifierReward, worker_spec
+from rlhf_plugin_verifiers.reward import VerifierReward
 from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig, VerifierRewardConfig
+from rlhf_plugin_verifiers.workers import descendants, worker_spec
 from rlhf_testing import make_context
 from tests.waiting import alive, wait_for
 
@@ -243,7 +243,7 @@ def test_a_fresh_interpreter_not_a_fork(judge: Judge) -> None:
     assert reward.pool.workers[0].process
     command = Path(f"/proc/{reward.pool.workers[0].process.pid}/cmdline")
     if command.exists():
-        assert b"rlhf_core.workers.worker" in command.read_bytes()
+        assert b"rlhf_plugin_verifiers.workers.worker" in command.read_bytes()
 
 
 def test_a_worker_that_is_not_ready_in_time_is_named(judge: Judge) -> None:
@@ -255,7 +255,7 @@ def test_a_worker_that_is_not_ready_in_time_is_named(judge: Judge) -> None:
 def test_another_version_in_the_worker_is_refused(naughty: Path) -> None:
     registry = Registry(disabled=())
     config = VerifierRewardConfig.model_validate({"verifier": "naughty", "workers": 1}, context={"registry": registry})
-    spec = worker_spec(config, registry)
+    spec = worker_spec("verifier", config.verifier, registry)
     metadata = naughty / "METADATA"
     metadata.write_text(metadata.read_text().replace("1.0", "2.0"))
     with pytest.raises(PluginError, match=r"differs between the trainer and its worker[\s\S]*'1.0'[\s\S]*'2.0'"):

@@ -17,6 +17,7 @@ from rlhf_plugin_episodes.episode import Episode, episodes_of
 from rlhf_plugin_episodes.host import EnvironmentHost
 from rlhf_plugin_episodes.journal import Journal
 from rlhf_plugin_episodes.schedules import Turns, play_as_ready, play_by_count
+from rlhf_plugin_verifiers.workers import worker_spec
 
 C = TypeVar("C", bound=MultiTurnConfig | EpisodeAgentConfig)
 
@@ -40,16 +41,8 @@ class EpisodePlayer(Generic[C]):
         if environment is None:
             raise ConfigError(f"agent '{config.name}' plays in an environment, and there is none", fix="--env tools")
         registry = ctx.registry
-        spec: dict[str, Any] = {
-            "component": registry.selected("environment", environment).describe(),
-            "config": environment.model_dump(mode="json"),
-            "secrets": list(getattr(environment, "secrets", ())),
-            "only_core": registry.only_core,
-            "disabled": sorted(registry.disabled),
-            "memory_mb": config.memory_mb,
-            "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
-            "max_result_characters": config.max_result_characters,
-        }
+        spec = worker_spec("environment", environment, registry, ctx.run_dir, config.memory_mb)
+        spec["max_result_characters"] = config.max_result_characters
         label = label_for("environment", environment, registry)
         host = EnvironmentHost(spec, label, config.workers, config.start_timeout_s)
         answers = Answers(config, environment, host, Journal(ctx.run_dir, ctx.rank), label)

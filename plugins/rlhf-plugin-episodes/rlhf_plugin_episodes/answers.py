@@ -9,11 +9,11 @@ from typing import Any
 from rlhf_core.data import ToolCall
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.rollouts import Rollout, ToolResult, TurnStatus
-from rlhf_core.workers.codec import sample_to_json, score_from_json
 from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
 from rlhf_plugin_episodes.episode import STOPPED, Episode
 from rlhf_plugin_episodes.host import EnvironmentHost, Reply
 from rlhf_plugin_episodes.journal import Journal, digest, episode_key
+from rlhf_plugin_verifiers.workers import sample_to_json, score_from_json
 
 CLOSE_S = 5.0
 """For ``close()`` of an environment; one that takes longer is killed."""

@@ -23,9 +23,8 @@ from typing import Any
 from rlhf_core.config import PluginError
 from rlhf_core.rollouts import TurnStatus
 from rlhf_core.types.errors import DeadlineExceeded
-from rlhf_core.workers.codec import pack
-from rlhf_core.workers.worker_handle import EXIT_GRACE_S, descendants, without_secrets
 from rlhf_plugin_episodes.server import BOOT
+from rlhf_plugin_verifiers.workers import EXIT_GRACE_S, descendants, pack, without_secrets
 
 MAX_REPLY = 64 << 20
 """Bytes of one answer; our own side of the process cuts results, so that more means it is broken."""

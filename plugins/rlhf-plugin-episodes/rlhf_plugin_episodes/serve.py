@@ -12,7 +12,7 @@ from typing import Any
 from rlhf_core.data import ToolCall
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import ToolError, ToolResult, TurnStatus
-from rlhf_core.workers.codec import pack, sample_from_json, score_to_json
+from rlhf_plugin_verifiers.workers import pack, sample_from_json, score_to_json
 
 DETAIL = 500
 """Characters of an exception."""

@@ -18,18 +18,18 @@ from typing import Any
 
 from rlhf_core.config import BuildContext, PluginError
 from rlhf_core.plugins.registry import check_component
-from rlhf_core.workers.codec import pack
-from rlhf_core.workers.worker import (
+from rlhf_plugin_episodes.serve import serve
+from rlhf_plugin_verifiers.workers import (
     children,
+    descendants,
     explain,
     forks_safely,
     limit_memory,
     lines_of,
+    pack,
     planned_config,
     tie_to_parent,
 )
-from rlhf_core.workers.worker_handle import descendants
-from rlhf_plugin_episodes.serve import serve
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "

@@ -328,11 +328,9 @@ def test_rows_that_name_audio_files_are_scored_by_the_command(rlhf: Any, tmp_pat
 
 @pytest.mark.slow
 def test_clips_are_scored_in_killable_workers(bad_clips: Path, voice: Voice, spoken: Speak) -> None:
-    from rlhf_core.workers.pool import RewardWorkers
-
     registry = Registry(disabled=())
-    config = registry.load("reward", "acoustic_proxy").model_validate({})
-    workers = RewardWorkers(config, make_context(registry=registry), workers=1, timeout_s=30)
+    settings = {"of": "acoustic_proxy", "workers": 1, "timeout_s": 30}
+    workers = registry.config("reward", "workers", settings).build(make_context(registry=registry))
     try:
         scores = workers.score([spoken(voice("a.wav")), spoken(bad_clips / "text.wav")])
     finally:

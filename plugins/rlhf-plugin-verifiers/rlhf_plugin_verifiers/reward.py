@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlhf_core.config import BuildContext, ConfigError, Registry
+from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import DatasetError, Datasets, Prompt, message_text
 from rlhf_core.rewards import Sample, Score, VerifierConfig
-from rlhf_core.workers.pool import VerifierPool
+from rlhf_plugin_verifiers.workers import VerifierPool, worker_spec
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
@@ -19,7 +18,7 @@ class VerifierReward:
     """Scores completions by a verifier of the run's registry in killable worker processes."""
 
     def __init__(self, config: VerifierRewardConfig, ctx: BuildContext) -> None:
-        spec = worker_spec(config, ctx.registry, ctx.run_dir)
+        spec = worker_spec("verifier", config.verifier, ctx.registry, ctx.run_dir, config.memory_mb)
         self.pool = VerifierPool(
             spec,
             workers=config.workers,
@@ -34,20 +33,6 @@ class VerifierReward:
 
     def close(self) -> None:
         self.pool.close()
-
-
-def worker_spec(config: VerifierRewardConfig, registry: Registry, run_dir: Path | None = None) -> dict[str, Any]:
-    """What a worker needs to find and build the same verifier."""
-    verifier = config.verifier
-    return {
-        "component": registry.selected("verifier", verifier).describe(),
-        "config": verifier.model_dump(mode="json"),
-        "secrets": list(getattr(verifier, "secrets", ())),
-        "only_core": registry.only_core,
-        "disabled": sorted(registry.disabled),
-        "memory_mb": config.memory_mb,
-        "run_dir": None if run_dir is None else str(run_dir),
-    }
 
 
 def check_deadline(config: VerifierRewardConfig) -> None:

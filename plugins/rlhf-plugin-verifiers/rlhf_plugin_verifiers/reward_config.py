@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 VerifierField = component("verifier")
+AnyReward = component("reward")
 DEADLINE_S = 5.0
 """For a verdict, unless the verifier needs longer."""
 
@@ -74,3 +75,24 @@ class VerifierRewardConfig(ComponentConfig):
 
         check_deadline(self)
         check_answers(self, ctx)
+
+
+class RewardWorkersConfig(ComponentConfig):
+    """Calls a reward in worker processes, one completion at a time: what ``trainer.reward_workers`` makes of the run's
+    reward. One that hangs or crashes is killed and replaced, and its completion has no score."""
+
+    name: str = "workers"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.workers.pool:RewardWorkers"
+    has_workers: ClassVar[bool] = True
+    of: AnyReward  # pyright: ignore[reportInvalidTypeForm]
+    """The reward. It may keep no state and needs neither the policy nor other completions."""
+    workers: int = Field(2, ge=1)
+    """Processes of each training process."""
+    timeout_s: float = Field(60.0, gt=0, allow_inf_nan=False)
+    """Seconds for one completion."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the reward as if it were the run's."""
+        if getattr(ctx.config, "reward", None) is self:
+            ctx = ctx.with_(config=ctx.config.model_copy(update={"reward": self.of}))
+        self.of.preflight(ctx)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rlhf_core.config import BuildContext, ComponentConfig, UserError
 from rlhf_core.data import Prompt, Tool
 from rlhf_core.rewards import Sample
 from rlhf_core.rollouts import Turn
-from rlhf_core.workers.codec import sample_to_json
 from rlhf_plugin_episodes.config import check_tools
 from rlhf_plugin_episodes.serve import answer
 from rlhf_testing.config import built, check_config
@@ -62,7 +62,7 @@ def check_environment(
         _check_responses(config, context, asked)
     for text in ("4", *GARBAGE):
         sample = Sample(asked, text, trajectory=(Turn((0, 1), "assistant", {"role": "assistant", "content": text}),))
-        first, second = (_value(config, end, {"op": "score", "sample": sample_to_json(sample)}) for end in (two, two))
+        first, second = (_value(config, end, {"op": "score", "sample": asdict(sample)}) for end in (two, two))
         require(first == second, config, "an episode is scored the same twice", f"{first}, then {second}")
     _value(config, one, {"op": "close"})
     _value(config, one, {"op": "close"})  # idempotent
@@ -131,7 +131,7 @@ def _called(tool: Any, arguments: Mapping[str, Any]) -> Any:
 
 def _begun(config: ComponentConfig, ctx: BuildContext, prompt: Prompt, state: Any = None) -> Any:
     environment = built(config, "environment", ctx)
-    request = {"op": "reset", "prompt": sample_to_json(Sample(prompt, "")), "seed": 7, "state": state}
+    request = {"op": "reset", "prompt": asdict(Sample(prompt, "")), "seed": 7, "state": state}
     _value(config, environment, request)
     return environment
 

@@ -10,13 +10,13 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rlhf_core.rewards import Sample, Score
 from rlhf_core.types.errors import DeadlineExceeded
-from rlhf_core.types.rollouts import Sample, Score
-from rlhf_core.workers.worker_handle import EXIT_GRACE_S, WorkerProcess
+from rlhf_plugin_verifiers.workers.worker_handle import EXIT_GRACE_S, WorkerProcess, worker_spec
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.component import ComponentConfig
-    from rlhf_core.plugins.context import BuildContext
+    from rlhf_core.config import BuildContext
+    from rlhf_plugin_verifiers.reward_config import RewardWorkersConfig
 
 
 T = TypeVar("T")
@@ -111,18 +111,9 @@ class RewardWorkers(VerifierPool):
     Each worker builds the reward anew, with a context that has no run, policy or data.
     """
 
-    def __init__(self, config: ComponentConfig, ctx: BuildContext, workers: int, timeout_s: float) -> None:
-        registry = ctx.registry
-        spec: dict[str, Any] = {
-            "component": registry.selected("reward", config).describe(),
-            "config": config.model_dump(mode="json"),
-            "secrets": list(getattr(config, "secrets", ())),
-            "only_core": registry.only_core,
-            "disabled": sorted(registry.disabled),
-            "memory_mb": None,
-            "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
-        }
-        super().__init__(spec, workers=workers, timeout_s=timeout_s, start_timeout_s=START_TIMEOUT_S)
+    def __init__(self, config: RewardWorkersConfig, ctx: BuildContext) -> None:
+        spec = worker_spec("reward", config.of, ctx.registry, ctx.run_dir)
+        super().__init__(spec, workers=config.workers, timeout_s=config.timeout_s, start_timeout_s=START_TIMEOUT_S)
 
     score = VerifierPool.verify
 

@@ -14,15 +14,19 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlhf_core.types.errors import DeadlineExceeded, PluginError, RlhfError
-from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
-from rlhf_core.workers.codec import pack, sample_to_json, score_from_json
+from rlhf_core.config import PluginError, RlhfError
+from rlhf_core.rewards import Sample, Score, ScoreStatus
+from rlhf_core.types.errors import DeadlineExceeded
+from rlhf_plugin_verifiers.workers.codec import pack, sample_to_json, score_from_json
+
+if TYPE_CHECKING:
+    from rlhf_core.config import ComponentConfig, Registry
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from rlhf_core.workers.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+    "from rlhf_plugin_verifiers.workers.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 """Not ``multiprocessing``: that would import the trainer's main module, and with it torch, in every worker."""
 SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|CREDENTIALS|PASS|PASSWD)$|PASSWORD$", re.IGNORECASE)
@@ -31,14 +35,28 @@ EXIT_GRACE_S = 5.0
 """A SIGKILLed process is gone within milliseconds; after this long an error says that it is not."""
 
 
+def worker_spec(
+    kind: str, chosen: ComponentConfig, registry: Registry, run_dir: Path | None = None, memory_mb: int | None = None
+) -> dict[str, Any]:
+    """What a worker needs to find and build the same component; ``memory_mb`` bounds its address space."""
+    return {
+        "component": registry.selected(kind, chosen).describe(),
+        "config": chosen.model_dump(mode="json"),
+        "secrets": list(getattr(chosen, "secrets", ())),
+        "only_core": registry.only_core,
+        "disabled": sorted(registry.disabled),
+        "memory_mb": memory_mb,
+        "run_dir": None if run_dir is None else str(run_dir),
+    }
+
+
 class WorkerProcess:
     """One verifier in one killable process. Used by one thread at a time.
 
     The process that imports and builds the verifier forks the one that answers, where it can (``worker.forks_safely``):
     a call that must be killed, or that crashes, then costs the next one a fork and not the imports.
 
-    ``spec`` is what the worker builds: ``component`` (kind, name, distribution, version, value), ``config``,
-    ``only_core``, ``disabled``, ``memory_mb``, ``secrets`` (see :func:`without_secrets`).
+    ``spec`` is what the worker builds (:func:`worker_spec`); of secrets it gets those named (:func:`without_secrets`).
     """
 
     def __init__(

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rlhf_core.types.messages import Turn, TurnStatus
-from rlhf_core.types.rollouts import FinishReason, Media, Prompt, Sample, Score, ScoreStatus
+from rlhf_core.data import Media, Prompt
+from rlhf_core.rewards import Sample, Score, ScoreStatus
+from rlhf_core.rollouts import FinishReason, Turn, TurnStatus
 
 DETAIL_CHARACTERS = 500
 

@@ -20,15 +20,14 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.config import BuildContext, PluginError, Registry, RlhfError
 from rlhf_core.plugins.component_calls import label_of, set_label
-from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import Verifier
-from rlhf_core.plugins.registry import Registry, check_component
-from rlhf_core.types.errors import PluginError, RlhfError
-from rlhf_core.types.rollouts import Score
-from rlhf_core.workers.codec import error_score, pack, sample_from_json, score_to_json
-from rlhf_core.workers.pool import OneByOne
-from rlhf_core.workers.worker_handle import descendants, parent_of
+from rlhf_core.plugins.registry import check_component
+from rlhf_core.rewards import Score
+from rlhf_plugin_verifiers.workers.codec import error_score, pack, sample_from_json, score_to_json
+from rlhf_plugin_verifiers.workers.pool import OneByOne
+from rlhf_plugin_verifiers.workers.worker_handle import descendants, parent_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 

@@ -1,1 +1,0 @@
-"""The one host of killable processes."""
