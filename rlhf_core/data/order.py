@@ -22,7 +22,7 @@ LATER = ("media", "tools", "turn", "chosen_turn", "rejected_turn")
 def neediest(share: Mapping[str, float], taken: Mapping[str, int]) -> str:
     """The source that is furthest behind its share of everything taken so far."""
     done = sum(taken.values()) + 1
-    return max(share, key=lambda s: (share[s] * done - taken[s], s))
+    return max((share[name] * done - taken[name], name) for name in share)[1]
 
 
 def interleave(sources: Sequence[str], weights: Mapping[str, float]) -> list[int]:

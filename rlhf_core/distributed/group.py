@@ -82,6 +82,8 @@ class GroupCollectives:
                 dist.barrier(group, device_ids=[self.device.index] if self.device.index is not None else None)
 
     def _waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+        if self.world_size == 1:
+            return contextlib.nullcontext()
         return waiting(what, self.rank, self.peers, self.timeout_s)
 
     def _group(self) -> dist.ProcessGroup | None:

@@ -89,7 +89,7 @@ class MetricLogger:
     def log_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
         """Write one step's metrics, then call trackers, hooks and monitors. Times are kept apart."""
         if self.writes:
-            self.dir.append("metrics", {"step": step, **metrics, "time": dict(seconds)})
+            self.dir.streams["metrics"].append({"step": step, **metrics, "time": dict(seconds)})
         self._track(step, {**metrics, **{f"time/{k}": v for k, v in seconds.items()}})
         if self.writes:
             self.progress(step, self.total_steps, {**metrics, **seconds})
@@ -121,7 +121,7 @@ class MetricLogger:
         """Keep what a monitor said, for whoever looks at the run later."""
         if self.writes:
             row = {"event": "warning", "monitor": monitor.removeprefix("monitor/"), "text": str(text), "stops": stops}
-            self.dir.append("trace", {"step": step, "stage": "monitor", **row})
+            self.dir.streams["trace"].append({"step": step, "stage": "monitor", **row})
 
     def log_eval(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write a held-out evaluation."""
@@ -131,7 +131,7 @@ class MetricLogger:
     def log_more(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write what a monitor measures besides a step's metrics: a row of its own; no hook is called."""
         if self.writes:
-            self.dir.append("metrics", {"step": step, **metrics})
+            self.dir.streams["metrics"].append({"step": step, **metrics})
         self._track(step, metrics)
 
     def _track(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -58,7 +58,8 @@ class RunDir:
         self.plan = path / "plan.json"
         self.stop = path / "stop"
         """When this file is created, the run finishes its step, saves, and stops."""
-        self._streams: dict[str, JsonlFile] = {}
+        self.streams: dict[str, JsonlFile] = {}
+        """``metrics``, ``trace`` and ``samples``, once they are open."""
 
     def create(self, plan: Plan, environment: Mapping[str, Any]) -> None:
         """Make the folder for a new run; of two runs that try at once, one gets it."""
@@ -81,15 +82,11 @@ class RunDir:
         self.summary.unlink(missing_ok=True)
         for name in STREAMS:
             keep = 0 if offsets is None else int(offsets.get(name, 0))
-            self._streams[name] = JsonlFile(self.path / f"{name}.jsonl", keep)
-
-    def append(self, stream: str, row: Mapping[str, Any]) -> None:
-        """Append one row to ``metrics``, ``trace`` or ``samples``."""
-        self._streams[stream].append(row)
+            self.streams[name] = JsonlFile(self.path / f"{name}.jsonl", keep)
 
     def offsets(self) -> dict[str, int]:
         """Durable length of each stream."""
-        return {name: stream.offset() for name, stream in self._streams.items()}
+        return {name: stream.offset() for name, stream in self.streams.items()}
 
     def record_failure(self, status: str, error: BaseException) -> None:
         """Write why the run ended early, for later readers; the first reason stays."""
@@ -132,7 +129,7 @@ class RunDir:
 
     def close(self) -> None:
         """Close the streams."""
-        for stream in self._streams.values():
+        for stream in self.streams.values():
             with contextlib.suppress(OSError):
                 stream.close()
 

@@ -96,12 +96,12 @@ class RunSession:
     def trace(self, step: int, stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append one row per prompt or event to ``trace.jsonl``."""
         for row in rows if self.main else ():
-            self.dir.append("trace", {"step": step, "stage": stage, **row})
+            self.dir.streams["trace"].append({"step": step, "stage": stage, **row})
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append completions to ``samples.jsonl``."""
         for row in rows if self.main else ():
-            self.dir.append("samples", {"step": step, **row})
+            self.dir.streams["samples"].append({"step": step, **row})
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write ``summary.json``, how the run ended and how long it took included, and call the hooks."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = ("train", "--algo", "grpo", "--reward", "ensemble")
 SETTINGS = (
+    "matmul=onednn",  # what `auto` takes on some processors, and the longer way
     "trainer.steps=2",
     "trainer.eval_samples=0",
     "trainer.gold_samples=0",
