@@ -28,7 +28,7 @@ TOPICS = tuple(
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
-    "rlhf-plugin-episodes": 19,
+    "rlhf-plugin-episodes": 22,
     "rlhf-plugin-preflight": 63,
     "rlhf-plugin-verifiers": 1,
     "rlhf-study": 3,
