@@ -29,7 +29,7 @@ TOPICS = tuple(
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
     "rlhf-plugin-episodes": 22,
-    "rlhf-plugin-preflight": 63,
+    "rlhf-plugin-preflight": 65,
     "rlhf-plugin-verifiers": 1,
     "rlhf-study": 3,
     "rlhf-testing": 28,
