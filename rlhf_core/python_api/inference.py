@@ -151,7 +151,8 @@ def evaluate(
         PluginError: there is no such benchmark.
         UserError: model and benchmark do not fit, or rows are missing.
     """
-    from rlhf_core.cli.common import context_of, load_sampler, open_registry, quiet_libraries
+    from rlhf_core.cli.common import context_of, open_registry, quiet_libraries
+    from rlhf_core.cli.episodes import load_sampler
     from rlhf_core.python_api.launching import unchanged_process
 
     with unchanged_process():
