@@ -17,6 +17,5 @@ if TYPE_CHECKING:
     from rlhf_core.cli.options import unsafe_option as unsafe_option
     from rlhf_core.cli.scoring import check_output as check_output
     from rlhf_core.cli.scoring import chosen_reward as chosen_reward
-    from rlhf_core.cli.scoring import score_completions as score_completions
 
 __getattr__, __dir__ = surface(__name__)
