@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from rlhf_core.python_api.inference import evaluate as evaluate
     from rlhf_core.python_api.inference import generate as generate
     from rlhf_core.python_api.inference import score as score
-    from rlhf_core.python_api.run import Run as Run
     from rlhf_core.python_api.run import load_run as load_run
     from rlhf_core.python_api.train import train as train
 
-__all__ = ["Run", "evaluate", "generate", "load_run", "score", "train"]
+__all__ = ["evaluate", "generate", "load_run", "score", "train"]
 
-_HOMES = {"train": "train", "Run": "run", "load_run": "run", "generate": "inference", "score": "inference"}
-_HOMES["evaluate"] = "inference"
+_HOMES = {"train": "train", "load_run": "run", "generate": "inference", "score": "inference", "evaluate": "inference"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Hooks: ``hookimpl`` and the events that listeners are given."""
+"""Hooks: ``hookimpl``, and events that listeners name; docs/reference/contracts.md lists all."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.hooks import CheckpointSaved as CheckpointSaved
-    from rlhf_core.plugins.hooks import Launch as Launch
-    from rlhf_core.plugins.hooks import PlanResolved as PlanResolved
-    from rlhf_core.plugins.hooks import Preflight as Preflight
     from rlhf_core.plugins.hooks import RunEnd as RunEnd
     from rlhf_core.plugins.hooks import RunStart as RunStart
     from rlhf_core.plugins.hooks import StepMetrics as StepMetrics

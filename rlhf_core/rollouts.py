@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.protocols import RolloutEngine as RolloutEngine
     from rlhf_core.training.generation import request_seed as request_seed
     from rlhf_core.types.errors import EngineUnavailable as EngineUnavailable
     from rlhf_core.types.messages import ToolError as ToolError

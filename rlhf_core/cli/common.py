@@ -109,21 +109,3 @@ def context_of(
     rows = DatasetSettings.from_settings(dataset, "dataset", registry)
     ctx = ctx.with_(config=config.model_copy(update={"dataset": rows}))
     return ctx.with_(datasets=Datasets(rows, ctx))
-
-
-def load_sampler(registry: Registry, model: ModelConfig, rollout: str = "native") -> tuple[LoadedModel, Any]:
-    """A model on the device that there is, and an engine that samples from it.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-    """
-    import torch
-
-    from rlhf_core.models.layers.matmul import use_matmul_backend
-    from rlhf_core.models.load import load_policy
-
-    use_matmul_backend("auto")
-    policy = load_policy(model)
-    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = registry.config("rollout", rollout)
-    return policy, chosen.build(context_of(registry, policy=policy))

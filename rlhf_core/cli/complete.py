@@ -13,11 +13,7 @@ POCKET = ("pocket/assistant", "pocket/arithmetic", "pocket/two_digit_sums")
 
 
 def components(kind: str, *more: str) -> Complete:
-    """Names of the installed components of a kind, and further words.
-
-    Example:
-        click.option("--loss", shell_complete=components("loss"))
-    """
+    """Names of the installed components of a kind, and further words."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Names that begin so."""

@@ -3,16 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import LoadedModel
+    from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.plugins.component import ComponentConfig
     from rlhf_core.plugins.registry import Registry
-    from rlhf_core.types.rollouts import Prompt, Rollout, SamplingParams
+    from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout, SamplingParams
+
+SHORTEN = "lower --max-tokens, or shorten the prompt"
+
+
+class Sampler(NamedTuple):
+    """A model on the device that there is, and an engine that samples from it."""
+
+    policy: LoadedModel
+    engine: Any
+
+    def sample(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams, n: int, seed: int, prompt_format: str = "auto"
+    ) -> list[Rollout]:
+        """``n`` completions per prompt, prompt by prompt.
+
+        Raises:
+            ConfigError: a prompt and its completion do not fit the model's context.
+        """
+        from rlhf_core.models.prompt_format import Formatter
+        from rlhf_core.training.generation import SingleTurnAgent
+
+        formatter = Formatter(self.policy.tokenizer, prompt_format)
+        groups = _groups(self.policy, formatter, prompts, n, sampling.max_tokens, SHORTEN)
+        return SingleTurnAgent().play(groups, _seeds(seed, groups), self.engine, sampling, 0)
+
+
+def load_sampler(registry: Registry, model: ModelConfig) -> Sampler:
+    """A model, and an engine that samples from it: ``policy, engine = load_sampler(registry, model)``.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+    """
+    import torch
+
+    from rlhf_core.cli.common import context_of
+    from rlhf_core.models.layers.matmul import use_matmul_backend
+    from rlhf_core.models.load import load_policy
+
+    use_matmul_backend("auto")
+    policy = load_policy(model)
+    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return Sampler(policy, registry.config("rollout", "native").build(context_of(registry, policy=policy)))
 
 
 def play_prompts(
@@ -31,43 +74,42 @@ def play_prompts(
 
     from rlhf_core.cli.common import context_of, open_registry
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.training.generation import SingleTurnAgent, request_seed
-    from rlhf_core.types.errors import ConfigError
-    from rlhf_core.types.rollouts import PromptGroup
+    from rlhf_core.training.generation import SingleTurnAgent
 
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
     formatter = Formatter(policy.tokenizer, model.prompt_format, model.tool_format)
+    room, fix = (sampling.max_tokens, SHORTEN) if agent is None else (1, "offer fewer tools")
+    groups = _groups(policy, formatter, prompts, n, room, fix)
+    registry = open_registry() if registry is None else registry
+    ctx = context_of(registry, seed=seed, model=model, policy=policy, environment=environment)
+    engine = registry.config("rollout", "native").build(ctx)
+    if agent is None:
+        return SingleTurnAgent().play(groups, _seeds(seed, groups), engine, sampling, 0)
+    with ctx.open("agent", agent) as player:
+        return player.play(groups, _seeds(seed, groups), engine, sampling, 0)
+
+
+def _groups(
+    policy: LoadedModel, formatter: Formatter, prompts: Sequence[Prompt], n: int, room: int, fix: str
+) -> list[PromptGroup]:
+    from rlhf_core.types.errors import ConfigError
+    from rlhf_core.types.rollouts import PromptGroup
+
     groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), n) for prompt in prompts]
-    room = sampling.max_tokens if agent is None else 1
     for group in groups:
         if len(group.token_ids) + room > policy.context:
             raise ConfigError(
                 f"prompt '{group.prompt.id}' has {len(group.token_ids)} tokens; with {room} more it exceeds the "
                 f"model's context of {policy.context}",
-                fix="lower --max-tokens, or shorten the prompt" if agent is None else "offer fewer tools",
+                fix=fix,
             )
-    seeds = [[request_seed(seed, "generate", at, i) for i in range(n)] for at in range(len(groups))]
-    registry = open_registry() if registry is None else registry
-    ctx = context_of(registry, seed=seed, model=model, policy=policy, environment=environment)
-    engine = registry.config("rollout", "native").build(ctx)
-    if agent is None:
-        return SingleTurnAgent().play(groups, seeds, engine, sampling, 0)
-    with ctx.open("agent", agent) as player:
-        return player.play(groups, seeds, engine, sampling, 0)
+    return groups
 
 
-def sample_completions(
-    policy: LoadedModel, prompts: Sequence[Prompt], sampling: SamplingParams, n: int, seed: int, prompt_format: str
-) -> list[Rollout]:
-    """``n`` rollouts per prompt, prompt by prompt.
+def _seeds(seed: int, groups: Sequence[PromptGroup]) -> list[list[int]]:
+    from rlhf_core.training.generation import request_seed
 
-    Raises:
-        ConfigError: a prompt and its completion do not fit the model's context.
-    """
-    from rlhf_core.models.config import ModelConfig
-
-    config = ModelConfig.model_validate({"prompt_format": prompt_format})
-    return play_prompts(policy, config, prompts, sampling, n, seed)
+    return [[request_seed(seed, "generate", at, i) for i in range(g.group_size)] for at, g in enumerate(groups)]
 
 
 def print_turn(turn: Mapping[str, Any], margin: str = "        ") -> None:

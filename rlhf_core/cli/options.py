@@ -69,12 +69,7 @@ def run_options(command: F) -> F:
 
 
 def sugar_of(names: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn short options into configuration keys.
-
-    Example:
-        >>> sugar_of({"algo": "grpo", "seed": 3})
-        {'trainer': {'name': 'grpo'}, 'seed': 3}
-    """
+    """Short options as configuration keys: ``{"algo": "grpo"}`` as ``{"trainer": {"name": "grpo"}}``."""
     from rlhf_core.config.load import dataset_sugar
 
     out: dict[str, Any] = {"trainer": {"name": names["algo"]}} if names.get("algo") else {}
@@ -99,9 +94,7 @@ def resolve_options(
     names: Mapping[str, Any],
     base: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """The configuration that the options stand for, with where each value came from; with ``base``, what they make of
-    an earlier one.
-    """
+    """The configuration that the options stand for, or make of ``base``, with where each value came from."""
     from rlhf_core.config.load import resolve_labelled
 
     resolved = resolve_labelled(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlhf_core.data.completions import Completions
     from rlhf_core.plugins.component import ComponentConfig
     from rlhf_core.plugins.registry import Registry
-    from rlhf_core.types.rollouts import Score
 
 
 def check_output(output: Path | None, *inputs: str | Path, option: str = "--output", folder: bool = False) -> None:
@@ -71,35 +69,3 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         )
     reward_name = registry.find("reward", str(name)).name
     return cls.from_settings({**options, "name": reward_name}, f"reward '{name}'", registry)
-
-
-def score_completions(
-    registry: Registry, reward: ComponentConfig, file: str, stop: Sequence[str], *, keep_stop: bool, seed: int
-) -> tuple[Completions, Completions, Sequence[Score]]:
-    """Score the completions of a file, several of one prompt included.
-
-    Args:
-        registry: where names are looked up.
-        reward: see :func:`chosen_reward`.
-        file: see :func:`rlhf_core.data.read_completions`.
-        stop: judge as if the first of these strings had ended each completion.
-        keep_stop: leave it at their end.
-        seed: for rewards that draw at random.
-
-    Returns:
-        The completions as they were read, as they were judged, and their scores.
-    """
-    from rlhf_core.cli.common import context_of
-    from rlhf_core.data.completions import SampledPrompts, cut_at, read_completions
-    from rlhf_core.models.layers.matmul import use_matmul_backend
-    from rlhf_core.plugins.contracts import score_samples
-
-    saved = read_completions(file)
-    judged = cut_at(saved, stop, keep=keep_stop)
-    dataset = {"name": "jsonl", "path": file, "heldout_fraction": 0.0}
-    ctx = context_of(registry, seed=seed, dataset=dataset, reward=reward)
-    ctx = ctx.with_(datasets=SampledPrompts(ctx.config.dataset, ctx, judged))
-    reward.preflight(ctx)
-    use_matmul_backend("auto")
-    with ctx.open("reward", reward) as one:
-        return saved, judged, score_samples(one, judged.samples, f"reward '{reward.name}'")

@@ -132,9 +132,7 @@ def _print_dry_run(plan: Plan, texts: Sequence[str], as_json: bool) -> None:
 def _train_rank(
     rank: RankInfo, options: tuple[Any, ...] | None, run_dir: Path | None, resumes: bool, plugins: bool, strict: bool
 ) -> None:
-    """Take rank 0's plan and run it, where torchrun, ``accelerate launch`` or ``srun`` started this rank. Nothing is
-    shown but errors.
-    """
+    """Take rank 0's plan and run it, where a launcher started this rank. Nothing is shown but errors."""
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.runs.launch.joined import end_quietly, take_plan
     from rlhf_core.runs.launch.process import run_plan

@@ -103,9 +103,7 @@ def dataset_sugar(name: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, of which YAML's own loaders silently take the last; ``1e-5``, in
-    YAML 1.1 a text, is a number.
-    """
+    """Refuses a key that stands twice in one mapping; ``1e-5``, in YAML 1.1 a text, is a number."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

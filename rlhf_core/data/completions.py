@@ -13,7 +13,9 @@ from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.files import read_rows
 from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
 from rlhf_core.data.settings import DatasetSettings
+from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.contracts import score_samples
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Turn, TurnStatus, final_text
 from rlhf_core.types.rollouts import Media, Prompt, Sample, Score, ScoreStatus
@@ -28,6 +30,26 @@ class Completions(NamedTuple):
     rows: list[dict[str, Any]]
     samples: list[Sample]
     positions: list[str]
+
+    def cut_at(self, stop: Sequence[str], *, keep: bool = False) -> Completions:
+        """The same as if sampling had ended at the first of these strings, which ``keep`` leaves at the end."""
+        rows, samples = list(self.rows), list(self.samples)
+        for i, sample in enumerate(samples):
+            cut = min(((at, s) for s in stop if (at := sample.completion.find(s)) >= 0), default=None)
+            if cut is None:
+                continue
+            text = sample.completion[: cut[0] + len(cut[1]) * keep]
+            samples[i] = replace(sample, completion=text)
+            column = "completion" if "completion" in rows[i] else "response"
+            rows[i] = {**rows[i], column: text, "stop": cut[1]}
+        return Completions(rows, samples, self.positions)
+
+    def score(self, reward: ComponentConfig, ctx: BuildContext) -> Sequence[Score]:
+        """Scores of the samples, by a reward that sees their prompts as the data set; ``ctx`` is of their file."""
+        ctx = ctx.with_(datasets=SampledPrompts(ctx.config.dataset, ctx, self))
+        reward.preflight(ctx)
+        with ctx.open("reward", reward) as opened:
+            return score_samples(opened, self.samples, f"reward '{reward.name}'")
 
 
 def read_completions(file: str) -> Completions:
@@ -53,20 +75,6 @@ def read_completions(file: str) -> Completions:
                 fix="rows of one id are completions of one prompt: correct the ids",
             )
     return Completions([dict(record.row) for record in records], samples, positions)
-
-
-def cut_at(completions: Completions, stop: Sequence[str], *, keep: bool = False) -> Completions:
-    """The same as if sampling had ended at the first of these strings."""
-    rows, samples = list(completions.rows), list(completions.samples)
-    for i, sample in enumerate(samples):
-        cut = min(((at, s) for s in stop if (at := sample.completion.find(s)) >= 0), default=None)
-        if cut is None:
-            continue
-        text = sample.completion[: cut[0] + len(cut[1]) * keep]
-        samples[i] = replace(sample, completion=text)
-        column = "completion" if "completion" in rows[i] else "response"
-        rows[i] = {**rows[i], column: text, "stop": cut[1]}
-    return Completions(rows, samples, completions.positions)
 
 
 class SampledPrompts(Datasets):

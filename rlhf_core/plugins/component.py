@@ -222,9 +222,8 @@ def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
 
 
 def arguments(target: Callable[..., Any], config: ComponentConfig, ctx: Any) -> tuple[Any, ...]:
-    """What a component is made of; nothing only where there are no settings that would then have no effect. The context
-    is passed where the second parameter is required or is called ``ctx``; other optional parameters keep their
-    defaults, so that a class may have some for its tests.
+    """What a component is made of: nothing where it takes and has no settings; the context where the second parameter
+    is required or is called ``ctx``.
     """
     try:
         parameters = list(inspect.signature(target).parameters.values())

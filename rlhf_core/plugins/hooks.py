@@ -197,9 +197,7 @@ class HookBus:
     _taken: Counter[str] = field(default_factory=Counter)
 
     def fire(self, hook: str, event: Any) -> list[Any]:
-        """What all implementations of ``hook`` return, without None; none keeps the others from being called. They see
-        a read-only copy of the event, made only if somebody listens: what one does to it changes nothing.
-        """
+        """What all implementations of ``hook`` return, without None; they see a read-only copy of the event."""
         key = "registry" if hook == "rlhf_register" else "event"
         listeners = getattr(self.manager.hook, hook).get_hookimpls()
         if listeners and key == "event":

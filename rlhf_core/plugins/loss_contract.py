@@ -65,8 +65,7 @@ def _fields(batch: Any) -> dict[str, Any]:
 
 
 def expected_shape(batch: Any) -> tuple[int, ...] | None:
-    """Shape of an unreduced loss: that of the mask, or one value per row; None for a batch of a trainer's own kind
-    that has no mask."""
+    """Shape of an unreduced loss: that of the mask, or one value per row; None for other batches without a mask."""
     mask_BT = getattr(batch, "mask_BT", None)
     if mask_BT is not None:
         return tuple(mask_BT.shape)

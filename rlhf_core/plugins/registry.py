@@ -169,8 +169,7 @@ class Registry:
         return self.entry_of(kind, chosen) or self.find(kind, chosen.name)
 
     def entry_of(self, kind: str, chosen: ComponentConfig) -> Entry | None:
-        """The entry that a Config was loaded from: of several distributions that claim its name, the one whose entry
-        point names its class; None if none does."""
+        """The entry that a Config was loaded from; of several of its name the one that names its class."""
         rows = [e for e in self._by_kind[kind] if chosen.name in (e.name, e.qualified)]
         value = f"{type(chosen).__module__}:{type(chosen).__qualname__}"
         return rows[0] if len(rows) == 1 else next((e for e in rows if e.value == value), None)
@@ -224,11 +223,7 @@ def _version(distribution: str) -> str:
 
 
 def check_component(kind: str, component: object, label: str) -> None:
-    """Check a built component against its protocol, once; ``label`` names it in the error.
-
-    Raises:
-        PluginError: a method is missing.
-    """
+    """Refuse a built component that lacks a method of its protocol; ``label`` names it in the error."""
     missing = [m for m in METHODS[kind] if not callable(getattr(component, m, None))]
     if missing:
         raise PluginError(

@@ -36,9 +36,7 @@ def explain_invalid(
     also: Iterable[str] = (),
     hints: Hints | None = None,
 ) -> RlhfError:
-    """The error to raise: the toolkit's own if one was raised inside, else a ConfigError that lists all problems, each
-    with its dotted key; an unknown key names its nearest neighbour.
-    """
+    """The error to raise: the toolkit's own if one was raised inside, else a ConfigError with all problems by key."""
     for problem in error.errors():
         inner = problem.get("ctx", {}).get("error")
         if isinstance(inner, RlhfError) and not isinstance(inner, ConfigError):

@@ -94,8 +94,9 @@ def score(
     import json
     import tempfile
 
-    from rlhf_core.cli.common import open_registry, quiet_libraries
-    from rlhf_core.cli.scoring import score_completions
+    from rlhf_core.cli.common import context_of, open_registry, quiet_libraries
+    from rlhf_core.data.completions import read_completions
+    from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.python_api.config import registered, rows_of
     from rlhf_core.python_api.launching import unchanged_process
 
@@ -109,9 +110,11 @@ def score(
         with registered({"reward": reward}) if is_function else nullcontext():
             registry = open_registry()
             chosen = _chosen_reward(registry, reward, settings)
-            strings = _strings(stop)
             quiet_libraries()
-            return list(score_completions(registry, chosen, file, strings, keep_stop=keep_stop, seed=seed)[2])
+            completions = read_completions(file).cut_at(_strings(stop), keep=keep_stop)
+            dataset = {"name": "jsonl", "path": file, "heldout_fraction": 0.0}
+            use_matmul_backend("auto")
+            return list(completions.score(chosen, context_of(registry, seed=seed, dataset=dataset, reward=chosen)))
 
 
 def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:
@@ -151,7 +154,8 @@ def evaluate(
         PluginError: there is no such benchmark.
         UserError: model and benchmark do not fit, or rows are missing.
     """
-    from rlhf_core.cli.common import context_of, load_sampler, open_registry, quiet_libraries
+    from rlhf_core.cli.common import context_of, open_registry, quiet_libraries
+    from rlhf_core.cli.episodes import load_sampler
     from rlhf_core.python_api.launching import unchanged_process
 
     with unchanged_process():

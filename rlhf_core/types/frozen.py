@@ -54,9 +54,8 @@ class FrozenList(_Frozen, list[Any]):
 
 
 def frozen(value: V) -> V:
-    """A deep copy that refuses changes; the types stay, but for sets. dicts and lists become :class:`FrozenDict` and
-    :class:`FrozenList`, arrays read-only (for good: numpy refuses to make them writable again), dataclasses are copied
-    field by field, and a tensor is a copy that nobody else sees.
+    """A deep copy that refuses changes: dicts and lists become :class:`FrozenDict` and :class:`FrozenList`, arrays
+    read-only for good; the types stay, but for sets.
     """
     return cast("V", _frozen(value))
 

@@ -28,8 +28,8 @@ TOPICS = tuple(
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
-    "rlhf-plugin-episodes": 12,
-    "rlhf-plugin-preflight": 63,
+    "rlhf-plugin-episodes": 15,
+    "rlhf-plugin-preflight": 65,
     "rlhf-plugin-verifiers": 5,
     "rlhf-study": 3,
     "rlhf-testing": 27,

@@ -22,6 +22,7 @@ from rlhf_core.config import ConfigError, PluginError
 from rlhf_core.data import DatasetError
 from rlhf_core.losses import LossOutput
 from rlhf_core.python_api.config import splits_of
+from rlhf_core.python_api.run import Run
 from rlhf_core.rewards import Score
 from rlhf_core.types.errors import RunDirError
 
@@ -41,13 +42,13 @@ def letters(samples: Any) -> list[float]:
     return [sum(map(ord, sample.completion)) % 7 for sample in samples]
 
 
-def small(tmp_path: Path, **changes: Any) -> rlhf_core.Run:
+def small(tmp_path: Path, **changes: Any) -> Run:
     arguments: dict[str, Any] = {"dataset": ROWS, "reward": letters, "settings": SMALL, "run_dir": tmp_path / "run"}
     return rlhf_core.train("grpo", **{**arguments, **changes}, progress=False)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> rlhf_core.Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run that docs/python.md begins with."""
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
@@ -57,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> rlhf_core.Run:
     return names["run"]
 
 
-def test_a_run_of_python_objects_gives_tables_model_and_summary(run: rlhf_core.Run) -> None:
+def test_a_run_of_python_objects_gives_tables_model_and_summary(run: Run) -> None:
     assert run.status == "completed"
     assert list(run.metrics.index) == [0, 1, 2]
     assert run.metrics.loc[1:, "reward/mean"].between(0, 1).all()
@@ -70,7 +71,7 @@ def test_a_run_of_python_objects_gives_tables_model_and_summary(run: rlhf_core.R
     assert rlhf_core.load_run(run.path).status == "completed"
 
 
-def test_the_plan_says_that_objects_are_not_in_it(run: rlhf_core.Run) -> None:
+def test_the_plan_says_that_objects_are_not_in_it(run: Run) -> None:
     reward, source = run.config["reward"], run.config["dataset"]["sources"][0]["source"]
     assert reward["description"].endswith("digits")
     assert (reward["name"], reward["reproducible_from_file"]) == ("python", False)
@@ -206,7 +207,7 @@ def test_resume_goes_on_with_the_same_objects_and_refuses_others(tmp_path: Path)
     assert resumed.metrics["loss"].equals(whole.metrics["loss"])
 
 
-def test_the_command_line_says_how_to_resume_such_a_run(run: rlhf_core.Run, tmp_path: Path) -> None:
+def test_the_command_line_says_how_to_resume_such_a_run(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(run.path, folder)
     (folder / "summary.json").unlink()
@@ -233,7 +234,7 @@ def test_a_missing_cell_of_a_table_is_none_and_not_the_text_nan() -> None:
     ]
 
 
-def test_a_run_whose_folder_is_gone_is_not_an_empty_one(run: rlhf_core.Run, tmp_path: Path) -> None:
+def test_a_run_whose_folder_is_gone_is_not_an_empty_one(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "copy")
     copied = rlhf_core.load_run(tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy")
@@ -242,7 +243,7 @@ def test_a_run_whose_folder_is_gone_is_not_an_empty_one(run: rlhf_core.Run, tmp_
             read()
 
 
-def test_seconds_are_columns_of_numbers(run: rlhf_core.Run) -> None:
+def test_seconds_are_columns_of_numbers(run: Run) -> None:
     seconds = run.metrics.filter(like="time/")
     assert "time/update" in seconds.columns
     assert {str(kind) for kind in seconds.dtypes} == {"float64"}

@@ -98,13 +98,13 @@ def ranking(
 
 def sample(registry: Registry, prompts: Sequence[Prompt], options: dict[str, Any]) -> list[Rollout]:
     """``n`` answers to each prompt, prompt by prompt."""
-    from rlhf_core.cli import load_sampler, sample_completions
+    from rlhf_core.cli import load_sampler
     from rlhf_core.models import ModelConfig
     from rlhf_core.rollouts import SamplingParams
 
-    policy, _ = load_sampler(registry, ModelConfig(path=options["model"]))
     params = SamplingParams(max_tokens=options["max_tokens"], temperature=options["temperature"])
-    return sample_completions(policy, prompts, params, options["n"], options["seed"], "auto")
+    sampler = load_sampler(registry, ModelConfig(path=options["model"]))
+    return sampler.sample(prompts, params, options["n"], options["seed"])
 
 
 def score(

@@ -10,7 +10,8 @@ from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import PromptGroup, ToolCall
 from rlhf_core.models import Formatter
 from rlhf_core.plugins.component_calls import label_for
-from rlhf_core.rollouts import FinishReason, Rollout, RolloutEngine, SamplingParams, ToolResult, Turn
+from rlhf_core.plugins.protocols import RolloutEngine
+from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn
 from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
 from rlhf_plugin_episodes.answers import Answers
 from rlhf_plugin_episodes.episode import Episode, episodes_of

@@ -16,8 +16,9 @@ from typing import Any
 from rlhf_core.config import ConfigError, PluginError
 from rlhf_core.data import Message, Prompt, PromptGroup, Tool, ToolCall, json_values
 from rlhf_core.models import Formatter
+from rlhf_core.plugins.protocols import RolloutEngine
 from rlhf_core.rewards import Score, ScoreStatus
-from rlhf_core.rollouts import FinishReason, Rollout, RolloutEngine, SamplingParams, ToolResult, Turn, TurnStatus
+from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn, TurnStatus
 from rlhf_plugin_episodes.agent import EpisodePlayer
 from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
 from rlhf_plugin_episodes.answers import Answers

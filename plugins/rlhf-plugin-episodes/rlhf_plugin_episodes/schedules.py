@@ -14,7 +14,7 @@ from rlhf_core.rollouts import Rollout, SamplingParams
 from rlhf_plugin_episodes.episode import STOPPED, Episode
 
 if TYPE_CHECKING:
-    from rlhf_core.rollouts import RolloutEngine
+    from rlhf_core.plugins.protocols import RolloutEngine
     from rlhf_plugin_episodes.agent import MultiTurnAgent, Written
 
 STEPS = 4

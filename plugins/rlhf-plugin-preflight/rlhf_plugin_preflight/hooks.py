@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_core.hooks import Preflight, hookimpl
+from rlhf_core.hooks import hookimpl
+from rlhf_core.plugins.hooks import Preflight
 
 
 @hookimpl

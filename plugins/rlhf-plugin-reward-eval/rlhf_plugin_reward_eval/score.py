@@ -45,12 +45,18 @@ def score(
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
     rlhf reward score --reward gsm8k --input evals/x/rows.jsonl --stop "Question:" --stop "[Question]"
     """
-    from rlhf_core.cli import check_output, chosen_reward, emit_json, open_registry, score_completions
+    from rlhf_core.cli import check_output, chosen_reward, context_of, emit_json, open_registry
+    from rlhf_core.data import read_completions
+    from rlhf_core.models import use_matmul_backend
 
     registry = open_registry()
     chosen = chosen_reward(registry, folder, name, settings)
     check_output(output, file)
-    saved, judged, scores = score_completions(registry, chosen, file, stop, keep_stop=keep_stop, seed=seed)
+    saved = read_completions(file)
+    judged = saved.cut_at(stop, keep=keep_stop)
+    dataset = {"name": "jsonl", "path": file, "heldout_fraction": 0.0}
+    use_matmul_backend("auto")
+    scores = judged.score(chosen, context_of(registry, seed=seed, dataset=dataset, reward=chosen))
     scored = [_row(row, one) for row, one in zip(judged.rows, scores)]
     good = [float(s.value) for s in scores if s.ok and s.value is not None]
     earlier = [float(v) for row in saved.rows if isinstance(v := row.get("value"), int | float)]

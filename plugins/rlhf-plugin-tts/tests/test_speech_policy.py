@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from untrained_voices import write_untrained_voice as untrained
 
 from rlhf_core import train
-from rlhf_core.cli import load_sampler, open_registry, sample_completions
+from rlhf_core.cli import load_sampler, open_registry
 from rlhf_core.cli.main import cli
 from rlhf_core.data import Media, Prompt
 from rlhf_core.hooks import RunStart, StepMetrics, StepRollouts
@@ -127,11 +127,12 @@ def test_grpo_keeps_the_sounds_and_the_page_plays_them(tmp_path: Path, monkeypat
 
 
 def test_the_embedded_voice_says_what_is_asked() -> None:
-    policy, _ = load_sampler(open_registry(), ModelConfig(path="pocket-voice"))
+    sampler = load_sampler(open_registry(), ModelConfig(path="pocket-voice"))
+    tokenizer = sampler.policy.tokenizer
     asked = [Prompt(text, ({"role": "user", "content": text},)) for text in UNSEEN[:6]]
-    spoken = sample_completions(policy, asked, SamplingParams(max_tokens=480, temperature=0), 1, 0, "auto")
-    encode = Formatter(policy.tokenizer, "auto").encode_prompt
-    wanted = [phones(policy.tokenizer.decode(list(encode(p))).partition("| ")[2]) for p in asked]
+    spoken = sampler.sample(asked, SamplingParams(max_tokens=480, temperature=0), 1, 0)
+    encode = Formatter(tokenizer, "auto").encode_prompt
+    wanted = [phones(tokenizer.decode(list(encode(p))).partition("| ")[2]) for p in asked]
     said = [phones(rollout.text) for rollout in spoken]
     alike = np.array([[SequenceMatcher(None, w, s, autojunk=False).ratio() for w in wanted] for s in said])
     assert list(alike.argmax(1)) == list(range(6))

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.cli import context_of, open_registry, sample_completions
+from rlhf_core.cli import context_of, load_sampler, open_registry
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Prompt
-from rlhf_core.models import LoadedModel
+from rlhf_core.models import ModelConfig
 from rlhf_core.rewards import Sample
 from rlhf_core.rollouts import SamplingParams
 from rlhf_plugin_pocket import Fact, gold_score, of_split
@@ -39,11 +39,12 @@ def gold_of(ctx: BuildContext, answer: Sample) -> float:
     return float(gold["value"])
 
 
-def sampled_answers(policy: LoadedModel, prompts: int, each: int, seed: int) -> list[Answer]:
-    """Answers of a policy to the first held-out questions, question by question."""
+def sampled_answers(prompts: int, each: int, seed: int) -> list[Answer]:
+    """Answers of the pocket policy to the first held-out questions, question by question."""
     facts = of_split("heldout")[:prompts]
     questions = [Prompt(f"p/{i}", ({"role": "user", "content": question},)) for i, (_, question) in enumerate(facts)]
-    rollouts = sample_completions(policy, questions, SamplingParams(max_tokens=48), each, seed, "auto")
+    sampler = load_sampler(open_registry(), ModelConfig())
+    rollouts = sampler.sample(questions, SamplingParams(max_tokens=48), each, seed)
     return [
         Answer(fact, questions[i], text, gold_score(fact.attribute.name, fact.value, text).value)
         for i, (fact, _) in enumerate(facts)

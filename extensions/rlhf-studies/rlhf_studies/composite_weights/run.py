@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import Registry
 from rlhf_core.data import whole_folder
-from rlhf_core.models import LoadedModel, ModelConfig, load_policy, use_matmul_backend
+from rlhf_core.models import ModelConfig, load_policy, use_matmul_backend
 from rlhf_core.rewards import Sample
 from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_composite.ablation import Scored, read_scored, weigh
@@ -42,9 +42,8 @@ GRPO = {"name": "grpo", "eval_samples": 200, "kl": {"coefficient": 0}, "checkpoi
 class CompositeWeights(Study[CompositeWeightsConfig]):
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         use_matmul_backend("auto")
-        policy = load_policy(ModelConfig())
-        model = self.reward_model(folder, seed, policy)
-        static = ablation(self.scored(model, seed, policy))
+        model = self.reward_model(folder, seed)
+        static = ablation(self.scored(model, seed))
         weights = self.config.trained if self.config.steps else ()
         return {
             "seed": seed,
@@ -52,14 +51,14 @@ class CompositeWeights(Study[CompositeWeightsConfig]):
             "trained": [self.trained(folder, model, weight, seed) for weight in weights],
         }
 
-    def reward_model(self, folder: Path, seed: int, policy: LoadedModel) -> Path:
+    def reward_model(self, folder: Path, seed: int) -> Path:
         """A Bradley-Terry model, by ``rlhf train`` or as a linear head."""
         if self.config.trunk == "full":
             return train(folder / "reward_model", {"seed": seed, "trainer": {"name": "reward_model"}}).final
-        return linear_head(folder / "linear_head", self.config.pairs, seed, policy)
+        return linear_head(folder / "linear_head", self.config.pairs, seed)
 
-    def scored(self, model: Path, seed: int, policy: LoadedModel) -> Scored:
-        answers = sampled_answers(policy, self.config.prompts, self.config.answers, seed)
+    def scored(self, model: Path, seed: int) -> Scored:
+        answers = sampled_answers(self.config.prompts, self.config.answers, seed)
         registry = open_registry()
         config = registry.config("reward", "composite", parts(model, 0.5))
         reward = config.build(context_of(registry, seed=seed, dataset={"name": "pocket/assistant"}))
@@ -119,9 +118,10 @@ def numbers(values: Any) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def linear_head(folder: Path, pairs: int, seed: int, policy: LoadedModel) -> Path:
+def linear_head(folder: Path, pairs: int, seed: int) -> Path:
     if folder.is_dir():
         return folder
+    policy = load_policy(ModelConfig())
     rows = open_datasets(Registry(), "pocket/assistant", limit=pairs).pairs("train")
     items = encode_pairs(rows, Encoder(policy.tokenizer, policy.context), Counter())
     optimizer = OptimizerSettings(learning_rate=1e-2, schedule="cosine")

@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rlhf_core.models import ModelConfig, load_policy
 from rlhf_plugin_pocket import WEIGHTS, Fact, gold_score, load_pairs, questions
 from rlhf_studies.common.pocket import sampled_answers, write_jsonl
 
@@ -48,7 +47,7 @@ def grades(fact: Fact, text: str, rng: Random) -> dict[str, int]:
 
 
 def write_answers(file: Path, prompts: int, each: int, seed: int) -> None:
-    answers = sampled_answers(load_policy(ModelConfig()), prompts, each, seed)
+    answers = sampled_answers(prompts, each, seed)
     rows = [
         {
             "id": f"{answer.prompt.id}/{n % each}",

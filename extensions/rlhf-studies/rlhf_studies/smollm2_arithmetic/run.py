@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import context_of, open_registry, sample_completions
-from rlhf_core.models import ModelConfig, load_policy, use_matmul_backend
+from rlhf_core.cli import context_of, load_sampler, open_registry
+from rlhf_core.models import ModelConfig
 from rlhf_core.runs import wilson
 from rlhf_core.training import SamplingSettings
 from rlhf_plugin_verifiers.numeric import stated_number
@@ -66,15 +66,14 @@ def figures(run: Run) -> dict[str, Any]:
 
 def right(settings: Mapping[str, Any], model: str, count: int) -> dict[str, list[bool]]:
     """Which of the first held-out sums of a configuration a model gets right, by way of asking."""
-    use_matmul_backend("auto")
     ctx = context_of(open_registry(), seed=settings["seed"], dataset=settings["dataset"])
     prompts = ctx.datasets.prompts("heldout")[:count]
-    policy = load_policy(ModelConfig.model_validate({**settings["model"], "path": model}))
+    sampler = load_sampler(ctx.registry, ModelConfig.model_validate({**settings["model"], "path": model}))
     sampling = SamplingSettings.model_validate(settings["trainer"]["sampling"])
     right: dict[str, list[bool]] = {}
     for how, temperature in TEMPERATURES.items():
         params = sampling.params(temperature=temperature)
-        rollouts = sample_completions(policy, prompts, params, 1, settings["seed"], "raw")
+        rollouts = sampler.sample(prompts, params, 1, settings["seed"], "raw")
         numbers = [stated_number(rollout.text) for rollout in rollouts]
         right[how] = [n is not None and n.value == int(str(p.answer)) for n, p in zip(numbers, prompts)]
     return right

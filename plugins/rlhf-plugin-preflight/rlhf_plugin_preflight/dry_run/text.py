@@ -12,7 +12,7 @@ from rlhf_plugin_preflight.origin import Row, origins
 
 if TYPE_CHECKING:
     from rlhf_core.config import Registry, RunConfig
-    from rlhf_core.hooks import Preflight
+    from rlhf_core.plugins.hooks import Preflight
 
 WIDTH = 10
 

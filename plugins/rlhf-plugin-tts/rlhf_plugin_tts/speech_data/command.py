@@ -56,7 +56,7 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     import contextlib
 
-    from rlhf_core.cli import chosen_reward, context_of, load_sampler, open_registry, sample_completions
+    from rlhf_core.cli import chosen_reward, context_of, load_sampler, open_registry
     from rlhf_core.config import ConfigError
     from rlhf_core.models import Formatter, ModelConfig, ModelError, model_paths, weights_digest
     from rlhf_core.rewards import score_samples
@@ -76,13 +76,13 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     models = (options["model"], *(model_paths(chosen.model_dump()) if chosen is not None else ()))
     weights = {model: weights_digest(model) for model in models}
     progress = Progress(output, {**options, "settings": list(options["settings"]), "weights": weights})
-    policy, _ = load_sampler(registry, ModelConfig(path=options["model"]))
-    if Formatter(policy.tokenizer, "auto").modality is None:
+    sampler = load_sampler(registry, ModelConfig(path=options["model"]))
+    if Formatter(sampler.policy.tokenizer, "auto").modality is None:
         raise ModelError(f"'{options['model']}' does not speak", why="its folder has no modality.json")
     params = SamplingParams(max_tokens=options["max_tokens"], temperature=options["temperature"])
 
     def speak(prompts: Sequence[Prompt], n: int) -> list[Rollout]:
-        return sample_completions(policy, prompts, params, n, options["seed"], "auto")
+        return sampler.sample(prompts, params, n, options["seed"])
 
     units = units_of(options["count"], sampled)
     seen = {(row["chosen"], row["rejected"]) for row in progress.rows()}

@@ -126,15 +126,15 @@ def speak(
     model: str, prompts: Sequence[Prompt], n: int, seed: int, max_tokens: int = 480, temperature: float = 1.0
 ) -> list[Sample]:
     """``n`` clips of each prompt, prompt by prompt."""
-    from rlhf_core.cli import load_sampler, open_registry, sample_completions
+    from rlhf_core.cli import load_sampler, open_registry
     from rlhf_core.models import Formatter, ModelConfig, ModelError
     from rlhf_core.rollouts import SamplingParams
 
-    policy, _ = load_sampler(open_registry(), ModelConfig(path=model))
-    if Formatter(policy.tokenizer, "auto").modality is None:
+    sampler = load_sampler(open_registry(), ModelConfig(path=model))
+    if Formatter(sampler.policy.tokenizer, "auto").modality is None:
         raise ModelError(f"'{model}' does not speak", why="its folder has no modality.json")
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
-    rollouts = sample_completions(policy, prompts, params, n, seed, "auto")
+    rollouts = sampler.sample(prompts, params, n, seed)
     repeated = [prompt for prompt in prompts for _ in range(n)]
     return [rollout.sample(prompt) for rollout, prompt in zip(rollouts, repeated, strict=True)]
 
