@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from rlhf_core.distributed.group import borrow_dummy_sample
+from rlhf_core.models.last_token import can_pack
 from rlhf_core.models.layers.chunked_head import selected_logprobs
 from rlhf_core.models.layers.segments import repeatable_gradients
 from rlhf_core.models.layers.trunk_and_head import compute_dtype, padded_logits, take_apart
 from rlhf_core.models.load import check_causal
-from rlhf_core.models.with_head import can_pack
 from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
 from rlhf_core.training.forward import ForwardOptions, allowed, completion_logprobs, structure
 from rlhf_core.training.micro_batches import NoGradForward
