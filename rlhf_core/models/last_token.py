@@ -13,7 +13,7 @@ import torch
 from rlhf_core.models.layers import packing
 from rlhf_core.models.layers.trunk_and_head import Ids, agree, base_model, check_length, pad_rows, quiet
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("rlhf.models")
 WORTH_SHARING = 4
 """Fewer common tokens than this are laid as often as they occur."""
 
@@ -90,7 +90,9 @@ def _common(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def can_pack(trunk: torch.nn.Module) -> bool:
-    """Whether packed rows give this trunk's own hidden states; the first call runs two small forwards."""
+    """Whether packed rows give this trunk's own hidden states, which the first call tries. Its attention goes through
+    transformers' interface then, where ours stays.
+    """
     base = base_model(trunk)
     if base not in _known:
         with torch.no_grad(), quiet(trunk):
@@ -109,9 +111,9 @@ def _packing_agrees(trunk: torch.nn.Module) -> bool:
         [(5 * i + 2) % size for i in range(4)],
     ]
     before = base.config._attn_implementation
-    want, every_N = padded_last(trunk, rows), torch.cat([_every(trunk, row) for row in rows])
     packing.register()
     try:
+        want, every_N = padded_last(trunk, rows), torch.cat([_every(trunk, row) for row in rows])
         base.set_attn_implementation(packing.NAME)
         whole = packing.pack([()] * len(rows), [(*row, 0) for row in rows], share=False)
         # every token, for in a trunk that looks both ways the last one may hardly differ

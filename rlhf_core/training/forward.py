@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.layers import packing
+from rlhf_core.models.last_token import can_pack
 from rlhf_core.models.layers.chunked_head import (
     CHUNK_BYTES,
     KEEP_BYTES,
@@ -133,7 +133,7 @@ def _examine(model: torch.nn.Module) -> Structure:
     with torch.no_grad(), quiet(model):
         split = has_linear_head(model)
         share = split and _shareable(model) and _shared_agrees(model)
-        pack = split and _pack_agrees(model)
+        pack = split and can_pack(trunk_and_head(model).trunk)
     if not split:
         log.warning(
             "%s: head(decoder(x)) are not its logits; full logits will be used (more memory)",
@@ -167,26 +167,6 @@ def _shared_agrees(model: torch.nn.Module) -> bool:
         log.info("prefix sharing is off for %s: %s", type(base_model(model)).__name__, error)
         return False
     return agree(shared, padded_hidden(model, prompts, completions), model)
-
-
-def _pack_agrees(model: torch.nn.Module) -> bool:
-    """Attention goes through transformers' interface, where ours stays if it agrees; nothing else mixes positions."""
-    base, (prompts, completions) = base_model(model), _probe_rows(model)
-    if base.config._attn_implementation not in ("sdpa", packing.NAME):
-        return False
-    want = padded_hidden(model, prompts, completions)
-    packing.register()
-    base.set_attn_implementation(packing.NAME)
-    try:
-        agrees = all(
-            agree(packing.packed_hidden(model, prompts, completions, share), want, model) for share in (False, True)
-        )
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        log.info("packing is off for %s: %s", type(base).__name__, error)
-        agrees = False
-    if not agrees:
-        base.set_attn_implementation("sdpa")
-    return agrees
 
 
 Masks = Sequence[Sequence[bool] | None]
