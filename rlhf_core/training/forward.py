@@ -21,7 +21,6 @@ from rlhf_core.models.layers.chunked_head import (
     KEEP_BYTES,
     head_logprobs,
     logits_logprobs,
-    plain_head_logprobs,
 )
 from rlhf_core.models.layers.packing import packed_hidden
 from rlhf_core.models.layers.prefix_sharing import distinct, shared_hidden
@@ -248,7 +247,7 @@ def completion_logprobs(
             options |= {"chunk_bytes": chunk_bytes, "keep_bytes": keep_bytes}
             logprobs_N, entropy_N = head_logprobs(fed_NH, head, targets_N, **options)
         else:
-            logprobs_N, entropy_N = plain_head_logprobs(fed_NH, head, targets_N, **options)
+            logprobs_N, entropy_N = logits_logprobs(head(fed_NH), targets_N, **options)
     places = places if wanted_N is None else (places[0][wanted_N], places[1][wanted_N])
     entropy_BT = None if entropy_N is None else _grid(entropy_N, places, mask_BT)
     return CompletionLogprobs(_grid(logprobs_N, places, mask_BT), entropy_BT, mask_BT, hidden_NH)
