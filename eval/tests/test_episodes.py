@@ -21,7 +21,8 @@ from rlhf_core.rollouts import FinishReason, Rollout, Turn
 from rlhf_eval import episodes
 from rlhf_eval.episodes import judged
 from rlhf_eval.selectors import _question, _sample
-from rlhf_plugin_reward.net import fresh_net, save_classifier
+from rlhf_plugin_reward.classifier_files import save_classifier
+from rlhf_plugin_reward.net import fresh_net
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {}}}
 EASY = ("lookup", "--limit", 3, "--n", 2, "--set", "dataset.calls=[2]", "--set", "dataset.prompts=20")

@@ -8,6 +8,7 @@ from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig as ModelConfig
+    from rlhf_core.models.last_token import last_token_hidden as last_token_hidden
     from rlhf_core.models.layers.matmul import use_matmul_backend as use_matmul_backend
     from rlhf_core.models.layers.trunk_and_head import pad_rows as pad_rows
     from rlhf_core.models.layers.trunk_and_head import take_apart as take_apart
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from rlhf_core.models.sources import model_paths as model_paths
     from rlhf_core.models.sources import resolve_model as resolve_model
     from rlhf_core.models.sources import weights_digest as weights_digest
-    from rlhf_core.models.with_head import TransformerWithHead as TransformerWithHead
-    from rlhf_core.models.with_head import last_token_hidden as last_token_hidden
     from rlhf_core.types.errors import ModelError as ModelError
 
 __getattr__, __dir__ = surface(__name__)

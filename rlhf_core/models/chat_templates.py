@@ -8,53 +8,10 @@ from typing import Any
 
 from rlhf_core.types.errors import ConfigError, ModelError, did_you_mean
 
-_ESCAPE_ROLES = "".join(f" | replace('\\n{role}:', '\\n {role}:')" for role in ("System", "User", "Assistant", "Tool"))
-_PLAIN = (
-    "{{ bos }}{% for m in messages %}{{ m['role'] | capitalize }}:\n"
-    "{{ (('\\n' ~ m['content'])" + _ESCAPE_ROLES + ")[1:] }}"
-    "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}"
-    "{% if not loop.last or add_generation_prompt %}{{ '\\n\\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'Assistant:\\n' }}{% endif %}"
-)
-_CHATML = (
-    "{{ bos }}{% for m in messages %}{{ '<|im_start|>' ~ m['role'] ~ '\\n' }}"
-    "{{ m['content'] | replace('<|im_start|>', '<| im_start|>') | replace('<|im_end|>', '<| im_end|>') }}"
-    "{{ eos_token ~ '\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-_TEXT = (
-    "{%- macro text(t) %}{{ t | replace('<|im_start|>', '<| im_start|>') | replace('<|im_end|>', '<| im_end|>') }}"
-    "{%- endmacro %}"
-)
-_RESULT = (
-    "{%- macro result(t) %}{{ text(t) | replace('<tool_response>', '< tool_response>') "
-    "| replace('</tool_response>', '</ tool_response>') }}{%- endmacro %}"
-)
-_HERMES = (
-    "{{ bos }}"
-    + _TEXT
-    + _RESULT
-    + "{%- set first = messages[0]['content'] if messages[0]['role'] == 'system' else '' %}"
-    "{% if tools or first %}{{ '<|im_start|>system\n' ~ text(first) }}"
-    "{% if tools %}{{ '\n\n' if first else '' }}"
-    "{{ '# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
-    "function signatures within <tools></tools> XML tags:\n<tools>' }}"
-    "{% for tool in tools %}{{ '\n' ~ text(tool | tojson) }}{% endfor %}"
-    "{{ '\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
-    '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": '
-    "<args-json-object>}\n</tool_call>' }}{% endif %}{{ eos_token ~ '\n' }}{% endif %}"
-    "{% for m in messages %}{% if m['role'] == 'tool' %}"
-    "{% if loop.first or loop.previtem['role'] != 'tool' %}{{ '<|im_start|>user' }}{% endif %}"
-    "{{ '\n<tool_response>\n' ~ result(m['content']) ~ '\n</tool_response>' }}"
-    "{% if loop.last or loop.nextitem['role'] != 'tool' %}{{ eos_token ~ '\n' }}{% endif %}"
-    "{% elif m['role'] != 'system' or not loop.first %}{{ '<|im_start|>' ~ m['role'] ~ '\n' ~ text(m['content']) }}"
-    "{% for call in m['tool_calls'] or [] %}{{ '\n' if m['content'] or not loop.first else '' }}"
-    "{{ '<tool_call>\n{\"name\": ' ~ text(call['function']['name'] | tojson) ~ ', \"arguments\": ' "
-    "~ text(call['function']['arguments'] | tojson) ~ '}\n</tool_call>' }}{% endfor %}"
-    "{{ eos_token ~ '\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-NAMED: Mapping[str, str] = {"plain": _PLAIN, "chatml": _CHATML, "hermes": _HERMES}
+_FOLDER = Path(__file__).parent / "templates"
+NAMED: Mapping[str, str] = {
+    name: (_FOLDER / f"{name}.jinja").read_text(encoding="utf-8").rstrip() for name in ("plain", "chatml", "hermes")
+}
 """``plain``: ``User:`` and ``Assistant:`` on lines of their own, for any model, EOS after each answer; a line of a
 message that begins so is moved by a blank. ``chatml``: ``<|im_start|>user``, each turn closed by ``<|im_end|>``, which
 becomes the EOS (a tokenizer without it closes turns by its own EOS). ``hermes``: chatml with tools, calls and results

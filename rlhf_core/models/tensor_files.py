@@ -143,34 +143,19 @@ def save_named(weights: Mapping[str, torch.Tensor], names: Iterable[str], file: 
 
 def write_model_files(folder: Path, tensors: Sequence[TensorEntry], shard_bytes: int = SHARD_BYTES) -> None:
     """Write a model's weights as transformers reads them: ``model.safetensors``, or several files and their index."""
-    shards = divided(tensors, shard_bytes)
-    if len(shards) == 1:
-        write_tensors(folder / "model.safetensors", shards[0], {"format": "pt"})
-        return
-    places: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
-        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        write_tensors(folder / name, shard, {"format": "pt"})
-        places |= {tensor.name: name for tensor in shard}
-    total = sum(tensor.bytes for tensor in tensors)
-    parameters = sum(tensor.like.numel() for tensor in tensors)
-    index = {"metadata": {"total_parameters": parameters, "total_size": total}, "weight_map": places}
-    text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-    (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+    from huggingface_hub import split_state_dict_into_shards_factory
 
-
-def divided(tensors: Sequence[TensorEntry], shard_bytes: int) -> list[list[TensorEntry]]:
-    """The tensors of each file: as many as fit, in order; one that fits in none has its own."""
-    shards: list[list[TensorEntry]] = []
-    current: list[TensorEntry] = []
-    size = 0
-    for tensor in tensors:
-        if tensor.bytes > shard_bytes:
-            shards.append([tensor])
-            continue
-        if size + tensor.bytes > shard_bytes:
-            shards.append(current)
-            current, size = [], 0
-        current.append(tensor)
-        size += tensor.bytes
-    return [*shards, current] if current or not shards else shards
+    by_name = {tensor.name: tensor for tensor in tensors}
+    split = split_state_dict_into_shards_factory(
+        by_name,
+        get_storage_size=lambda tensor: tensor.bytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=shard_bytes,
+    )
+    for file, names in split.filename_to_tensors.items():
+        write_tensors(folder / file, [by_name[name] for name in names], {"format": "pt"})
+    if split.is_sharded:
+        parameters = sum(tensor.like.numel() for tensor in tensors)
+        metadata = {"total_parameters": parameters, **split.metadata}
+        text = json.dumps({"metadata": metadata, "weight_map": split.tensor_to_filename}, indent=2, sort_keys=True)
+        (folder / "model.safetensors.index.json").write_text(text + "\n", encoding="utf-8")

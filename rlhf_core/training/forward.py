@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.layers import packing
+from rlhf_core.models.last_token import can_pack
 from rlhf_core.models.layers.chunked_head import (
     CHUNK_BYTES,
     KEEP_BYTES,
     head_logprobs,
     logits_logprobs,
-    plain_head_logprobs,
 )
 from rlhf_core.models.layers.packing import packed_hidden
 from rlhf_core.models.layers.prefix_sharing import distinct, shared_hidden
@@ -133,7 +132,7 @@ def _examine(model: torch.nn.Module) -> Structure:
     with torch.no_grad(), quiet(model):
         split = has_linear_head(model)
         share = split and _shareable(model) and _shared_agrees(model)
-        pack = split and _pack_agrees(model)
+        pack = split and can_pack(trunk_and_head(model).trunk)
     if not split:
         log.warning(
             "%s: head(decoder(x)) are not its logits; full logits will be used (more memory)",
@@ -167,26 +166,6 @@ def _shared_agrees(model: torch.nn.Module) -> bool:
         log.info("prefix sharing is off for %s: %s", type(base_model(model)).__name__, error)
         return False
     return agree(shared, padded_hidden(model, prompts, completions), model)
-
-
-def _pack_agrees(model: torch.nn.Module) -> bool:
-    """Attention goes through transformers' interface, where ours stays if it agrees; nothing else mixes positions."""
-    base, (prompts, completions) = base_model(model), _probe_rows(model)
-    if base.config._attn_implementation not in ("sdpa", packing.NAME):
-        return False
-    want = padded_hidden(model, prompts, completions)
-    packing.register()
-    base.set_attn_implementation(packing.NAME)
-    try:
-        agrees = all(
-            agree(packing.packed_hidden(model, prompts, completions, share), want, model) for share in (False, True)
-        )
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        log.info("packing is off for %s: %s", type(base).__name__, error)
-        agrees = False
-    if not agrees:
-        base.set_attn_implementation("sdpa")
-    return agrees
 
 
 Masks = Sequence[Sequence[bool] | None]
@@ -268,7 +247,7 @@ def completion_logprobs(
             options |= {"chunk_bytes": chunk_bytes, "keep_bytes": keep_bytes}
             logprobs_N, entropy_N = head_logprobs(fed_NH, head, targets_N, **options)
         else:
-            logprobs_N, entropy_N = plain_head_logprobs(fed_NH, head, targets_N, **options)
+            logprobs_N, entropy_N = logits_logprobs(head(fed_NH), targets_N, **options)
     places = places if wanted_N is None else (places[0][wanted_N], places[1][wanted_N])
     entropy_BT = None if entropy_N is None else _grid(entropy_N, places, mask_BT)
     return CompletionLogprobs(_grid(logprobs_N, places, mask_BT), entropy_BT, mask_BT, hidden_NH)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from rlhf_core.distributed.group import borrow_dummy_sample
+from rlhf_core.models.last_token import can_pack
 from rlhf_core.models.layers.chunked_head import selected_logprobs
 from rlhf_core.models.layers.segments import repeatable_gradients
 from rlhf_core.models.layers.trunk_and_head import compute_dtype, padded_logits, take_apart
 from rlhf_core.models.load import check_causal
-from rlhf_core.models.with_head import can_pack
 from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
 from rlhf_core.training.forward import ForwardOptions, allowed, completion_logprobs, structure
 from rlhf_core.training.micro_batches import NoGradForward
@@ -129,19 +129,19 @@ def forward_check(
     """The optimisations that differ from the plain forward; ``any_rank`` says whether something is so on any rank."""
     if not samples or not options.names:
         return []
-    plain = _compute(model, samples, temperature, None, gradient)
-    optimised = _compute(model, samples, temperature, options, gradient)
+    plain = compute(model, samples, temperature, None, gradient)
+    optimised = compute(model, samples, temperature, options, gradient)
     norm = _norm(plain.gradient)
-    differs = not within_rounding(_compare("all together", plain, optimised, norm), dtype)
+    differs = not within_rounding(compare("all together", plain, optimised, norm), dtype)
     if not any_rank(differs):
         return []
     if gradient:
         norm = max(norm, ROUNDING[dtype] / GRADIENT[dtype] * _norm(_cancelling_terms(model, samples, temperature)))
-    together = _compare("all together", plain, optimised, norm)
+    together = compare("all together", plain, optimised, norm)
     if gradient and within_rounding(together, dtype):
         return []
     alone = [
-        _compare(name, plain, _compute(model, samples, temperature, options.alone(name), gradient), norm)
+        compare(name, plain, compute(model, samples, temperature, options.alone(name), gradient), norm)
         for name in options.names
     ]
     if not differs:
@@ -150,25 +150,14 @@ def forward_check(
     return wrong or [Finding(name, together.nats, together.gradient) for name in options.names]
 
 
-def compare_paths(
-    model: torch.nn.Module, samples: Sequence[TrainingSample], options: ForwardOptions, *, plain: Result
-) -> Finding:
-    """How far one choice of optimisations is from ``plain``, in logprobs and in the gradient."""
-    other = _compute(model, samples, 1.0, options, gradient=True)
-    return _compare(", ".join(options.names), plain, other, _norm(plain.gradient))
-
-
-def plain_result(model: torch.nn.Module, samples: Sequence[TrainingSample]) -> Result:
-    """Logprobs and gradient of the model's own padded forward."""
-    return _compute(model, samples, 1.0, None, gradient=True)
-
-
 def within_rounding(finding: Finding, dtype: torch.dtype) -> bool:
     """Whether rounding in this number type explains a difference."""
     return finding.nats <= NATS[dtype] and finding.gradient <= GRADIENT[dtype]
 
 
-def _compare(name: str, plain: Result, other: Result, norm: float) -> Finding:
+def compare(name: str, plain: Result, other: Result, norm: float | None = None) -> Finding:
+    """How far two paths are apart; ``norm`` is that of the plain gradient, unless given."""
+    norm = _norm(plain.gradient) if norm is None else norm
     nats = float((plain.logprobs_N - other.logprobs_N).abs().max())
     gap = _norm([a - b for a, b in zip(plain.gradient, other.gradient)])
     return Finding(name, nats, gap / norm if norm else math.inf if gap else 0.0)
@@ -189,7 +178,7 @@ def _cancelling_terms(
         return _gradient(model, logits_N)
 
 
-def _compute(
+def compute(
     model: torch.nn.Module,
     samples: Sequence[TrainingSample],
     temperature: float,
@@ -267,10 +256,10 @@ class ForwardCheck:
         def on_any_rank(condition: bool) -> bool:
             return self.strategy.max_over_ranks(int(condition)) > 0
 
-        def compare(_: object) -> list[Finding]:
+        def tried(_: object) -> list[Finding]:
             return self._compared(chosen, gradient=False, any_rank=on_any_rank)
 
-        return probe_on_shards(self.strategy, self.prepared, compare)
+        return probe_on_shards(self.strategy, self.prepared, tried)
 
 
 def warn(findings: Sequence[Finding]) -> None:

@@ -40,8 +40,9 @@ class Contest:
         from rlhf_core.data.files import read_rows
         from rlhf_core.models.config import ModelConfig
         from rlhf_core.models.load import load_policy
+        from rlhf_plugin_reward.classifier_files import save_classifier
         from rlhf_plugin_reward.config import BradleyTerryConfig
-        from rlhf_plugin_reward.net import fresh_net, save_classifier
+        from rlhf_plugin_reward.net import fresh_net
         from rlhf_plugin_reward.reward import SingleReward
 
         torch.set_num_threads(THREADS)

@@ -28,7 +28,8 @@ from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_ppo.config import CriticSettings
 from rlhf_plugin_ppo.critic import make_critic
-from rlhf_plugin_reward.net import RewardNet, new_head, save_classifier
+from rlhf_plugin_reward.classifier_files import save_classifier
+from rlhf_plugin_reward.net import RewardNet, new_head
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -11,7 +11,7 @@ import torch
 from transformers import DynamicCache
 
 from rlhf_core.models import layers as kernels
-from rlhf_core.models.layers.chunked_head import head_logprobs, plain_head_logprobs
+from rlhf_core.models.layers.chunked_head import head_logprobs, logits_logprobs
 from rlhf_core.models.layers.packing import packed_hidden
 from rlhf_core.models.layers.prefix_sharing import shared_hidden
 from rlhf_core.models.layers.trunk_and_head import (
@@ -66,7 +66,7 @@ def test_chunked_head_equals_the_plain_one(model: Any) -> None:
     targets_N = torch.tensor([t for c in COMPLETIONS for t in c])
     head = trunk_and_head(model).head
     fast = head_logprobs(hidden_NH, head, targets_N, temperature=0.7, entropy=True, chunk_bytes=4 * 320 * 3)
-    plain = plain_head_logprobs(hidden_NH, head, targets_N, temperature=0.7, entropy=True)
+    plain = logits_logprobs(head(hidden_NH), targets_N, temperature=0.7, entropy=True)
     for got, want in zip(fast, plain, strict=True):
         assert got is not None
         assert want is not None

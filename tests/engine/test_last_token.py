@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from rlhf_core.models import ModelConfig
-from rlhf_core.models import with_head as last_token
+from rlhf_core.models import ModelConfig, last_token
 from rlhf_core.models.layers.packing import NAME
 from rlhf_core.models.load import load_policy
 

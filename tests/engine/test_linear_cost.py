@@ -10,10 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rlhf_core.models.last_token import can_pack, packed_last
 from rlhf_core.models.layers.packing import packed_hidden
 from rlhf_core.models.layers.prefix_sharing import shared_hidden
 from rlhf_core.models.layers.trunk_and_head import Ids, padded_hidden
-from rlhf_core.models.with_head import can_pack, packed_last
 from rlhf_core.training.forward import structure
 from rlhf_plugin_ppo.critic import Critic
 

@@ -9,9 +9,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.last_token import last_token_hidden
 from rlhf_core.models.layers.trunk_and_head import length_limit
 from rlhf_core.models.load import context_length
-from rlhf_core.models.with_head import last_token_hidden
 from rlhf_core.training.forward import completion_logprobs
 from rlhf_core.types.errors import ConfigError, ModelError
 from rlhf_core.types.rollouts import RolloutRequest, SamplingParams

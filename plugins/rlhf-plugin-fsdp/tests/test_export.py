@@ -21,7 +21,8 @@ from rlhf_core.models.save import save_model
 from rlhf_core.types.errors import OtherRankFailed, RunDirError
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
-from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
+from rlhf_plugin_reward.classifier_files import save_classifier
+from rlhf_plugin_reward.net import RewardNet, fresh_net
 from rlhf_plugin_reward.store import save_shared
 
 

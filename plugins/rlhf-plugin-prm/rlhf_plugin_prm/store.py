@@ -58,7 +58,7 @@ def save_model(
     max_length: int = 1024,
 ) -> None:
     """Write model, tokenizer and card; any program that reads sequence classifiers reads it as one."""
-    from rlhf_plugin_reward.net import save_classifier
+    from rlhf_plugin_reward.classifier_files import save_classifier
 
     save_classifier(net, tokenizer, folder, weights)
     card = Card(target=target, split=split, tokenizer=tokenizer_hash(str(folder)), max_length=max_length)
@@ -67,7 +67,7 @@ def save_model(
 
 def load_model(path: str) -> tuple[Any, Any, Card]:
     """(network, tokenizer, card)."""
-    from rlhf_plugin_reward.net import load_classifier
+    from rlhf_plugin_reward.classifier_files import load_classifier
 
     card = read_card(path)
     if tokenizer_hash(path) != card.tokenizer:

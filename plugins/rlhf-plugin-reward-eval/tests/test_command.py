@@ -15,9 +15,10 @@ from rlhf_core.cli import context_of
 from rlhf_core.config import Registry
 from rlhf_core.models import ModelConfig, load_policy
 from rlhf_plugin_pocket.data import load_pairs
+from rlhf_plugin_reward.classifier_files import save_classifier
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.encoding import Encoder
-from rlhf_plugin_reward.net import fresh_net, save_classifier
+from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.reward import SingleReward
 from rlhf_plugin_reward_eval.cases import Text, read_cases
 from rlhf_plugin_reward_eval.probes import sampled

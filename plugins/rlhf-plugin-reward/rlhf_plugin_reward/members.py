@@ -19,10 +19,11 @@ from rlhf_core.data import whole_folder, write_json
 from rlhf_core.distributed import LocalStrategy, Strategy, use_whole_weights
 from rlhf_core.models import has_no_weights
 from rlhf_core.training import Learner, NoGradForward
+from rlhf_plugin_reward.classifier_files import save_classifier
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
 from rlhf_plugin_reward.encoding import View
 from rlhf_plugin_reward.loss import BradleyTerry
-from rlhf_plugin_reward.net import RewardNet, save_classifier
+from rlhf_plugin_reward.net import RewardNet
 from rlhf_plugin_reward.pairs import PairItem, PairModule
 from rlhf_plugin_reward.reward import Floats, Ids, keep_features, score_batches
 from rlhf_plugin_reward.store import save_shared

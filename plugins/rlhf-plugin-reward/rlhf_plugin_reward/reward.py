@@ -20,9 +20,10 @@ from rlhf_core.distributed import ShardedForward, Strategy
 from rlhf_core.models import ModelError, has_no_weights, last_token_hidden
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.training import NoGradForward
+from rlhf_plugin_reward.classifier_files import load_classifier
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig, device_of
 from rlhf_plugin_reward.encoding import Encoder, View, read_view
-from rlhf_plugin_reward.net import MOST_CACHED, RewardNet, load_classifier
+from rlhf_plugin_reward.net import MOST_CACHED, RewardNet
 
 Floats = npt.NDArray[np.float64]
 

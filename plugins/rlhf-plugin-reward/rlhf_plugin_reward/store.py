@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_core.data import PreferencePair, cache_folder, verify_files
 from rlhf_core.models import ModelConfig, load_tokenizer, resolve_model, weights_digest
+from rlhf_plugin_reward.classifier_files import save_trunk
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH
 from rlhf_plugin_reward.net import RewardNet
@@ -70,7 +71,7 @@ def tokenizer_digest(base: ModelConfig) -> str:
 def save_shared(net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None) -> None:
     """Write a trunk (adapters folded in) and its stacked heads; without ``weights`` the net's own."""
     weights = net.state_dict() if weights is None else weights
-    net.save_trunk(folder / "trunk", weights)
+    save_trunk(net, folder / "trunk", weights)
     tokenizer.save_pretrained(folder / "trunk")
     save_file({"heads": weights["head.weight"].detach().contiguous()}, str(folder / "heads.safetensors"))
 

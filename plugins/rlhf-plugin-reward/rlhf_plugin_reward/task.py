@@ -8,10 +8,13 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Datasets
+from rlhf_core.models.slices import load_named
+from rlhf_core.models.tensor_files import save_named
 from rlhf_core.training import OfflineTrainer, load_trained_policy
+from rlhf_plugin_reward.classifier_files import save_classifier
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
-from rlhf_plugin_reward.net import net_to_train, save_classifier
+from rlhf_plugin_reward.net import net_to_train
 from rlhf_plugin_reward.pairs import PairItem, PairModule, encode_pairs
 from rlhf_plugin_reward.reward import keep_features
 
@@ -53,10 +56,11 @@ class RewardModelTask:
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.net.save_trained(folder / "trained.safetensors", weights)
+        trained = {name for name, parameter in self.net.named_parameters() if parameter.requires_grad}
+        save_named(weights, [name for name in weights if name in trained], folder / "trained.safetensors")
 
     def load_model(self, folder: Path) -> None:
-        self.net.load_trained(folder / "trained.safetensors")
+        load_named(self.net, folder / "trained.safetensors")
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """A one-label sequence classifier."""

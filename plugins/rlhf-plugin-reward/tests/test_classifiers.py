@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from rlhf_core.data import PreferencePair
 from rlhf_core.distributed import LocalStrategy
 from rlhf_core.models import ModelConfig, ModelError, load_policy
+from rlhf_plugin_reward.classifier_files import load_classifier
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.ensemble import train_ensemble
-from rlhf_plugin_reward.net import load_classifier
 from rlhf_plugin_reward.reward import load_ensemble
 
 TINY = [

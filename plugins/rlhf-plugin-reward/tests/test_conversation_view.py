@@ -17,10 +17,11 @@ from rlhf_core.distributed import LocalStrategy
 from rlhf_core.models import ModelConfig, ModelError, load_policy
 from rlhf_core.rewards import Sample
 from rlhf_core.rollouts import FinishReason
+from rlhf_plugin_reward.classifier_files import save_classifier
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.ensemble import train_ensemble
-from rlhf_plugin_reward.net import fresh_net, save_classifier
+from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairItem, PairModule, encode_pairs
 from rlhf_plugin_reward.reward import SingleReward, by_beginning, by_length, keep_features, load_ensemble, score_ids
 

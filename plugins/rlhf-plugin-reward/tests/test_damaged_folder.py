@@ -8,8 +8,9 @@ import pytest
 
 from rlhf_core.data import whole_folder
 from rlhf_core.models import ModelConfig, ModelError, load_policy
+from rlhf_plugin_reward.classifier_files import load_classifier, save_classifier
 from rlhf_plugin_reward.encoding import View
-from rlhf_plugin_reward.net import fresh_net, load_classifier, save_classifier
+from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.store import load_shared, save_shared
 
 

@@ -17,11 +17,12 @@ from rlhf_core.models import ModelConfig, ModelError, load_policy
 from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_core.rollouts import FinishReason
 from rlhf_core.training import OptimizerSettings
+from rlhf_plugin_reward.classifier_files import save_classifier
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.ensemble import train_ensemble
 from rlhf_plugin_reward.members import fit
-from rlhf_plugin_reward.net import fresh_net, save_classifier
+from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairItem, PairModule
 from rlhf_plugin_reward.reward import EnsembleReward, SingleReward, load_ensemble
 from rlhf_plugin_reward.store import digest

@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_core.models import ModelConfig, load_policy
+from rlhf_plugin_reward.classifier_files import net_of_classifier, save_classifier
 from rlhf_plugin_reward.loss import BradleyTerry
-from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
+from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairItem, PairModule
 
 pytest.importorskip("trl")
@@ -51,7 +52,7 @@ class World:
             self.model, args, train_dataset=Dataset.from_list(rows), processing_class=policy.tokenizer
         )
         self.model.eval()
-        self.net = RewardNet.from_classifier(self.model)
+        self.net = net_of_classifier(self.model)
 
     def trl_loss(self, centring: float, margin: bool) -> torch.Tensor:
         self.trl.args.center_rewards_coefficient = centring or None

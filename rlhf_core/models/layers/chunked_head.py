@@ -65,22 +65,12 @@ def head_logprobs(
     return _checkpointed(hidden_NH, head, targets_N, temperature, entropy, chunk_bytes)
 
 
-def plain_head_logprobs(
-    hidden_NH: torch.Tensor,
-    head: torch.nn.Module,
-    targets_N: torch.Tensor,
-    *,
-    temperature: float = 1.0,
-    entropy: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The plain equivalent of :func:`head_logprobs`: all ``[N, V]`` logits at once."""
-    return logits_logprobs(head(hidden_NH), targets_N, temperature=temperature, entropy=entropy)
-
-
 def logits_logprobs(
     logits_NV: torch.Tensor, targets_N: torch.Tensor, *, temperature: float = 1.0, entropy: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``(logprobs_N, entropy_N or None)`` of whole logits, for models that do not split into trunk and head."""
+    """``(logprobs_N, entropy_N or None)`` of all ``[N, V]`` logits at once: of a head's, the plain equivalent of
+    :func:`head_logprobs`; of models that do not split, their own.
+    """
     logprobs_N = selected_logprobs(logits_NV, targets_N, temperature)
     return logprobs_N, entropy_of(logits_NV, temperature) if entropy else None
 

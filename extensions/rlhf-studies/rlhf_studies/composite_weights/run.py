@@ -17,10 +17,11 @@ from rlhf_plugin_composite.ablation import Scored, read_scored, weigh
 from rlhf_plugin_composite.config import HollowCheck
 from rlhf_plugin_composite.rules import hollow_pattern
 from rlhf_plugin_datagen.outside import open_datasets
+from rlhf_plugin_reward.classifier_files import save_classifier
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.members import fit
-from rlhf_plugin_reward.net import fresh_net, save_classifier
+from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import encode_pairs
 from rlhf_studies.common.pocket import sampled_answers
 from rlhf_studies.common.runs import GOLD, train

@@ -17,7 +17,7 @@ from rlhf_core.models.layers.packing import BACKENDS, only_backend, selected_bac
 from rlhf_core.models.layers.trunk_and_head import compute_dtype, padded_logits
 from rlhf_core.models.precision import Precision, set_precision
 from rlhf_core.training.forward import ALL, PLAIN, ForwardOptions, Structure, structure
-from rlhf_core.training.forward_check import NATS, Finding, Result, compare_paths, plain_result, within_rounding
+from rlhf_core.training.forward_check import NATS, Finding, Result, compare, compute, within_rounding
 from rlhf_plugin_preflight.device.report import Comparison, guarded
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def compare_forwards(loaded: LoadedModel, device: torch.device, precision: Preci
     model = _placed(loaded, device, precision)
     samples = random_samples(loaded)
     possible = possible_here(structure(model))
-    plain = plain_result(model, samples)
+    plain = compute(model, samples, 1.0, None, gradient=True)
     for name, options in _paths(possible):
         what = f"forward {precision}: {name}"
         yield from guarded(what, partial(_one_path, what, model, samples, options, plain))
@@ -75,7 +75,8 @@ def _one_path(
 ) -> Iterator[Comparison]:
     device = next(model.parameters()).device
     with selected_backends() as taken:
-        finding = compare_paths(model, samples, options, plain=plain)
+        other = compute(model, samples, 1.0, options, gradient=True)
+    finding = compare(", ".join(options.names), plain, other)
     agrees = within_rounding(finding, compute_dtype(model))
     took, plainly = _timed_pair(model, samples, options, device)
     detail = _differences(finding) + (f", attention: {', '.join(sorted(taken))}" if taken else "")

@@ -118,7 +118,7 @@ def assume_structure(model: Any) -> None:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    from rlhf_core.models import take_apart, with_head
+    from rlhf_core.models import last_token, take_apart
     from rlhf_core.models.layers import packing, trunk_and_head
     from rlhf_core.training import forward
 
@@ -134,7 +134,7 @@ def assume_structure(model: Any) -> None:
     trunk_and_head._linear_heads[base] = is_split
     forward._structures[base] = forward.Structure(is_split, False, packs)
     if parts is not None:
-        with_head._known[trunk_and_head.base_model(parts.trunk)] = packs
+        last_token._known[trunk_and_head.base_model(parts.trunk)] = packs
 
 
 def count_parameters(model: Any) -> tuple[int, int]:
