@@ -29,7 +29,7 @@ TOPICS = tuple(
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
     "rlhf-plugin-episodes": 19,
-    "rlhf-plugin-preflight": 63,
+    "rlhf-plugin-preflight": 62,
     "rlhf-plugin-reward": 9,
     "rlhf-plugin-verifiers": 1,
     "rlhf-study": 3,
