@@ -143,12 +143,13 @@ def _parsed_once(source: Source) -> Generator[None, None, None]:
 
 
 def _load_model(config: ModelConfig, source: Source) -> Any:
+    import torch
     from transformers import AutoModelForCausalLM
 
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.place,
-            dtype=torch_dtype(config.dtype),
+            dtype=getattr(torch, config.dtype),
             attn_implementation=config.attention,
             use_safetensors=None if source.gguf else True,
             output_loading_info=True,
@@ -268,13 +269,6 @@ def context_length(model: Any, config: ModelConfig) -> int:
             )
         model_limit = steady
     return min(model_limit, config.max_context or model_limit)
-
-
-def torch_dtype(name: str) -> Any:
-    """``"float32"`` -> ``torch.float32``."""
-    import torch
-
-    return getattr(torch, name)
 
 
 def clear_quantization_config(model: Any) -> None:

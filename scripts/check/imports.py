@@ -29,7 +29,7 @@ TOPICS = tuple(
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-native": 14,
     "rlhf-plugin-episodes": 15,
-    "rlhf-plugin-preflight": 65,
+    "rlhf-plugin-preflight": 64,
     "rlhf-plugin-reward": 9,
     "rlhf-plugin-verifiers": 5,
     "rlhf-study": 3,

@@ -205,7 +205,7 @@ def test_a_model_takes_it_where_it_runs(backend: AttentionBackend, monkeypatch: 
 def test_it_is_not_taken_where_it_cannot_run() -> None:
     """Neither on a CPU, nor on a device whose build lacks it: it is tried, not believed."""
     heads = torch.zeros((1, 4, 3, 8), dtype=torch.bfloat16)
-    with packing.selected_backends() as taken:
+    with forwards.selected_backends() as taken:
         assert packing.select_backend(heads, heads, heads, None) is None
     assert list(taken) == [BY_SEGMENT]
     assert packing.refusal(TORCH, KIND) is not None, "the operator is CUDA's alone"

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -95,29 +94,13 @@ class Choice(NamedTuple):
         return self.backend.name if self.backend else BY_SEGMENT
 
 
-class _Chosen:
+class Chosen:
+    """What packed attention takes in this process."""
+
     taken: ClassVar[dict[str, Choice]] = {}
+    """By name; :func:`select_backend` fills it in."""
     allowed = tuple(backend.name for backend in BACKENDS)
-
-
-@contextmanager
-def selected_backends() -> Generator[dict[str, Choice], None, None]:
-    """The backends that packed attention takes while this is entered, by name."""
-    before, _Chosen.taken = _Chosen.taken, dict[str, Choice]()
-    try:
-        yield _Chosen.taken
-    finally:
-        _Chosen.taken = before
-
-
-@contextmanager
-def only_backend(name: str) -> Generator[None, None, None]:
-    """While this is entered, no other backend with one call is taken."""
-    before, _Chosen.allowed = _Chosen.allowed, (name,)
-    try:
-        yield
-    finally:
-        _Chosen.allowed = before
+    """Names of backends that are tried."""
 
 
 def computed_in(query: torch.Tensor) -> torch.dtype:
@@ -135,8 +118,8 @@ def select_backend(
     if one_size and query.device.type in DEVICES and dtype in (torch.float16, torch.bfloat16):
         heads = query.shape[1], key.shape[1], query.shape[3]
         deterministic = torch.are_deterministic_algorithms_enabled()
-        choice = first_backend(Kind(query.device, dtype, *heads, window is not None, deterministic), _Chosen.allowed)
-    _Chosen.taken[choice.name] = choice
+        choice = first_backend(Kind(query.device, dtype, *heads, window is not None, deterministic), Chosen.allowed)
+    Chosen.taken[choice.name] = choice
     return choice.backend
 
 

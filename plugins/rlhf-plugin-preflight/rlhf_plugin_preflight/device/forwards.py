@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlhf_core.models.layers.packing import BACKENDS, only_backend, selected_backends
+from rlhf_core.models.layers.packing import BACKENDS, Choice, Chosen
 from rlhf_core.models.layers.trunk_and_head import compute_dtype, padded_logits
 from rlhf_core.models.precision import Precision, set_precision
 from rlhf_core.training.forward import ALL, PLAIN, ForwardOptions, Structure, structure
@@ -101,6 +102,26 @@ def _each_way(
                 yield Comparison(what, "not run", "; ".join(refused))
             else:
                 yield from guarded(what, partial(_one_path, what, model, samples, options, plain))
+
+
+@contextmanager
+def selected_backends() -> Generator[dict[str, Choice], None, None]:
+    """The backends that packed attention takes while this is entered, by name."""
+    before, Chosen.taken = Chosen.taken, dict[str, Choice]()
+    try:
+        yield Chosen.taken
+    finally:
+        Chosen.taken = before
+
+
+@contextmanager
+def only_backend(name: str) -> Generator[None, None, None]:
+    """While this is entered, no other backend with one call is taken."""
+    before, Chosen.allowed = Chosen.allowed, (name,)
+    try:
+        yield
+    finally:
+        Chosen.allowed = before
 
 
 def _waits(what: str, model: Any, samples: Sequence[TrainingSample], options: ForwardOptions) -> Iterator[Comparison]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.models import ModelConfig, ModelError, model_paths
 from rlhf_core.models.layers.trunk_and_head import base_model
-from rlhf_core.models.load import torch_dtype
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.save import is_peft
 from rlhf_core.models.slices import is_converted
@@ -174,7 +173,7 @@ def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bo
     """What the memory of an engine with weights of its own depends on."""
     run = ctx.config.with_precision()
     mixed = getattr(run.trainer, "precision", "fp32") != "fp32"
-    element = 2 if mixed else torch_dtype(run.model.dtype).itemsize
+    element = 2 if mixed or run.model.dtype == "bfloat16" else 4
     text = base_model(policy.model).config.get_text_config()
     heads = int(getattr(text, "num_attention_heads", 1) or 1)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
