@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
     from rlhf_core.plugins.hooks import HookBus
     from rlhf_core.plugins.registry import Registry
-    from rlhf_core.runs.launch.joined import Rank0
+    from rlhf_core.runs.launch.launched import Leader
 
 SHOWN = (
     ("reward/mean", "reward"),
@@ -152,7 +152,7 @@ def launch_shown(
     *,
     resume: bool,
     quiet: bool,
-    rank_0: Rank0 | None = None,
+    rank_0: Leader | None = None,
 ) -> tuple[Path, Mapping[str, Any]]:
     """Run a plan and show its steps; the run's folder and summary are returned."""
     from rlhf_core.runs.launch.run import launch

@@ -16,7 +16,7 @@ from rlhf_core.types.errors import PluginError, RlhfError
 
 if TYPE_CHECKING:
     from rlhf_core.config.plan import Plan
-    from rlhf_core.runs.launch.ranks import RankInfo
+    from rlhf_core.runs.launch.launched import LaunchedRank
 
 
 @click.command()
@@ -63,26 +63,19 @@ def train(
     from rlhf_core.cli.progress import launch_shown, print_summary
     from rlhf_core.plugins.context import BuildContext
     from rlhf_core.plugins.hooks import Preflight
-    from rlhf_core.runs.launch.ranks import end_with_launcher, started_rank, world_size
+    from rlhf_core.runs.launch.launched import launched_rank
     from rlhf_core.runs.launch.run import plan_run, planned_resume, preflight, with_rows
 
     has_options = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
     options = (files, settings, names)
-    rank = started_rank()
-    if rank is not None:
-        end_with_launcher(rank)
-    processes = world_size(nproc, rank)
+    rank = launched_rank(nproc)
+    processes = nproc if rank is None else rank.world_size
     if rank is not None and rank.rank > 0:
         own_config = options if has_options and resume is None else None
         _train_rank(rank, own_config, resume or run_dir, resume is not None, not no_plugins, strict_plugins)
         return
     with contextlib.ExitStack() as stack:
-        rank_0 = None
-        if rank is not None:  # rank 0's side of a launch by torchrun or srun: the others hear how the stack ends
-            from rlhf_core.runs.launch.joined import Rank0
-
-            rank_0 = Rank0(rank)
-            stack.enter_context(rank_0.leading())
+        rank_0 = None if rank is None else stack.enter_context(rank.lead())
         registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
         resolved = None
         if resume is not None:
@@ -130,11 +123,15 @@ def _print_dry_run(plan: Plan, texts: Sequence[str], as_json: bool) -> None:
 
 
 def _train_rank(
-    rank: RankInfo, options: tuple[Any, ...] | None, run_dir: Path | None, resumes: bool, plugins: bool, strict: bool
+    rank: LaunchedRank,
+    options: tuple[Any, ...] | None,
+    run_dir: Path | None,
+    resumes: bool,
+    plugins: bool,
+    strict: bool,
 ) -> None:
     """Take rank 0's plan and run it, where a launcher started this rank. Nothing is shown but errors."""
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.runs.launch.joined import end_quietly, take_plan
     from rlhf_core.runs.launch.process import run_plan
     from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
     from rlhf_core.runs.launch.run import preflight
@@ -143,11 +140,11 @@ def _train_rank(
     registry, hooks = open_plugins(enabled=plugins, strict=strict, reports=False)
     try:
         own_config = partial(resolve_here, registry, *options) if options is not None else None
-        taken = take_plan(rank, registry, partial(preflight, registry), run_dir, own_config, resume=resumes)
+        taken = rank.take_plan(registry, partial(preflight, registry), run_dir, own_config, resume=resumes)
         if taken is not None:
             plan, config, folder = taken
             with sigterm_as_interrupt():
-                run_plan(plan, config, registry, hooks, folder, resume=resumes, started=rank)
+                run_plan(plan, config, registry, hooks, folder, resume=resumes, resume_hint=rank.resume_hint(folder))
     except RlhfError as error:
-        end_quietly(error, rank)
+        rank.end_quietly(error)
         raise

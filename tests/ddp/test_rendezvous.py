@@ -21,15 +21,19 @@ from rlhf_core.config.plan import library_versions
 from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.distributed.peers import waiting
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.runs.launch import joined, rank_checks, ranks
-from rlhf_core.runs.launch import rendezvous as rendezvous_module
-from rlhf_core.runs.launch.joined import EndedByRank0, Rank0, RanksRefused, take_plan
-from rlhf_core.runs.launch.ranks import RankInfo, end_with_launcher, how_to_go_on, started_rank, world_size
-from rlhf_core.runs.launch.rendezvous import SEEN_S, LostRanks, Rendezvous
+from rlhf_core.runs.launch import launched, process
+from rlhf_core.runs.launch.launched import launched_rank
+from rlhf_core.runs.launch.ranks import how_to_go_on
 from rlhf_core.runs.launch.resume import planned_resume
 from rlhf_core.runs.launch.run import plan_run, preflight
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import UserError
+from rlhf_plugin_launchers import checks, joined
+from rlhf_plugin_launchers import rank as rank_module
+from rlhf_plugin_launchers import rendezvous as rendezvous_module
+from rlhf_plugin_launchers.joined import EndedByRank0, Rank0, RanksRefused, take_plan
+from rlhf_plugin_launchers.rank import RankInfo, end_with_launcher, started_rank
+from rlhf_plugin_launchers.rendezvous import SEEN_S, LostRanks, Rendezvous
 
 SUGAR = {
     "trainer": {"name": "grpo"},
@@ -44,7 +48,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> tuple[RankInfo, RankInfo]:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setattr(rank_checks, "SHARED_S", 0.3)
+    monkeypatch.setattr(checks, "SHARED_S", 0.3)
     rank_0 = RankInfo(0, 2, 0, "torchrun", timeout_s=20)
     return rank_0, replace(rank_0, rank=1)
 
@@ -90,8 +94,8 @@ def meet(
 
 
 def test_a_run_of_another_launcher_says_to_use_it_again(two: tuple[RankInfo, RankInfo]) -> None:
-    assert how_to_go_on(Path("runs/one"), None) == "go on with: rlhf train --resume runs/one"
-    assert how_to_go_on(Path("runs/one"), two[1]) == (
+    assert how_to_go_on(Path("runs/one")) == "go on with: rlhf train --resume runs/one"
+    assert two[1].resume_hint(Path("runs/one")) == (
         "go on: start it with the same launcher, 2 processes, adding --resume runs/one"
     )
 
@@ -103,7 +107,7 @@ def test_another_rank_takes_the_plan(two: tuple[RankInfo, RankInfo], tmp_path: P
     plan, _, run_dir = one
     assert run_dir == tmp_path / "run"
     assert plan.to_json() == json.loads((tmp_path / "run" / "plan.json").read_text())
-    assert not (tmp_path / "run" / rank_checks.TOKEN).exists()
+    assert not (tmp_path / "run" / checks.TOKEN).exists()
 
 
 def test_other_directory_configuration_and_command(two: tuple[RankInfo, RankInfo], tmp_path: Path) -> None:
@@ -120,7 +124,7 @@ def test_other_directory_configuration_and_command(two: tuple[RankInfo, RankInfo
     for number, (options, text) in enumerate(cases):
         with pytest.MonkeyPatch.context() as patch:
             if "versions" in text:
-                patch.setattr(rank_checks, "library_versions", lambda: {**library_versions(), "torch": "1.0"})
+                patch.setattr(checks, "library_versions", lambda: {**library_versions(), "torch": "1.0"})
             patch.setenv("TORCHELASTIC_RESTART_COUNT", str(number))  # one store, as after torchrun's restart
             zero, one = meet(two, RunDir(tmp_path / f"run-{number}"), **options)
         assert isinstance(zero, RanksRefused), zero
@@ -156,7 +160,7 @@ def test_rank_0_says_that_the_disk_is_full(
     value: Any,
     text: str,
 ) -> None:
-    monkeypatch.setattr(rank_checks, name, value)
+    monkeypatch.setattr(checks, name, value)
     zero, one = meet(two, RunDir(tmp_path / "run"))
     assert text in str(zero)
     assert str(one) == f"rank 0 ended: {zero}"
@@ -264,14 +268,14 @@ def test_nobody_at_the_address(two: tuple[RankInfo, RankInfo]) -> None:
 
 def test_versions_and_disk(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"rank 3 on b has different versions: torch .* \(rank 0 has 1.0\)"):
-        rank_checks.check_versions({"torch": "1.0"}, "rank 3 on b")
-    rank_checks.check_disk(tmp_path, 1, "rank 0 on a")
+        checks.check_versions({"torch": "1.0"}, "rank 3 on b")
+    checks.check_disk(tmp_path, 1, "rank 0 on a")
     said = "rank 0 on a has too little disk space for a checkpoint: it needs at least 1,152,921,504,607 MB"
     with pytest.raises(UserError, match=said):
-        rank_checks.check_disk(tmp_path, 1 << 60, "rank 0 on a")
+        checks.check_disk(tmp_path, 1 << 60, "rank 0 on a")
     registry, _ = open_plugins()
-    whole = rank_checks.checkpoint_bytes(resolve(registry, sugar=dict(SUGAR)))
-    lora = rank_checks.checkpoint_bytes(resolve(registry, sugar={**SUGAR, "model": {"lora": {"r": 2}}}))
+    whole = checks.checkpoint_bytes(resolve(registry, sugar=dict(SUGAR)))
+    lora = checks.checkpoint_bytes(resolve(registry, sugar={**SUGAR, "model": {"lora": {"r": 2}}}))
     assert (whole > 0, lora) == (True, 0)
 
 
@@ -287,14 +291,14 @@ class Unheard(LocalStrategy):
 
 def test_an_all_reduce_that_fails_names_rank_and_interface() -> None:
     with pytest.raises(UserError, match=r"rank 0 on a: an all-reduce over 2 ranks failed") as caught:
-        rank_checks.check_all_reduce(Unheard(), "rank 0 on a")
+        process.check_all_reduce(Unheard(), "rank 0 on a")
     assert "waited 0 s (deadline 20 s) for the others" in str(caught.value)
     assert "Connection closed by peer [10.0.0.2]:1234" in str(caught.value)
     assert "GLOO_SOCKET_IFNAME" in str(caught.value)
     assert caught.value.exit_code == 2
 
 
-def test_what_srun_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_srun_says() -> None:
     address = {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}
     job = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     for step in ({}, {"SLURM_STEP_ID": "4294967290"}, {"SLURM_STEP_ID": "4294967291"}, {"SLURM_STEP_ID": "-5"}):
@@ -314,9 +318,30 @@ def test_what_srun_says(monkeypatch: pytest.MonkeyPatch) -> None:
     of_accelerate = {"ACCELERATE_USE_FSDP": "true"}
     with pytest.raises(UserError, match="accelerate's configuration uses FSDP"):
         started_rank({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1", **of_accelerate})
-    with pytest.raises(UserError, match="--nproc 4, but srun started 16 processes"):
-        world_size(4, rank)
     assert started_rank({"RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+def test_nproc_and_a_launcher_contradict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    started = {"RANK": "1", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="--nproc 4, but torchrun started 16 processes"):
+        launched_rank(4)
+    rank = launched_rank(16)
+    assert rank is not None
+    assert (rank.rank, rank.world_size) == (1, 16)
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_without_the_plugin_a_rank_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launched, "entries_of", lambda group: [])
+    monkeypatch.setenv(name, "1")
+    assert launched_rank(None) is None
+    monkeypatch.setenv(name, "8")
+    with pytest.raises(UserError, match="pip install rlhf-plugin-launchers") as refused:
+        launched_rank(None)
+    assert refused.value.exit_code == 2
 
 
 def test_ranks_that_neither_torchrun_nor_srun_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +351,7 @@ def test_ranks_that_neither_torchrun_nor_srun_started(monkeypatch: pytest.Monkey
     assert rank == RankInfo(3, 4, 1, "torchrun")
     assert env["LOCAL_RANK"] == "1", "accelerate takes no rank without"
     calls = list[str]()
-    monkeypatch.setattr(ranks, "die_with_parent", lambda: calls.append("dies with its parent"))
+    monkeypatch.setattr(rank_module, "die_with_parent", lambda: calls.append("dies with its parent"))
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     end_with_launcher(rank)
     assert not calls, "a shell that starts the ranks may end before they do"

@@ -15,11 +15,11 @@ from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.sources import Source
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.runs.launch.ranks import ranks_here
 from rlhf_core.types.errors import ConfigError, ModelError
 from rlhf_plugin_preflight.memory import check
 from rlhf_plugin_preflight.memory import footprint as footprint_module
 from rlhf_plugin_preflight.memory.advice import accepted_by_strategy, changes
+from rlhf_plugin_preflight.memory.amounts import ranks_here
 from rlhf_plugin_preflight.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND
 from rlhf_plugin_preflight.memory.check import check_memory, surely_fits
 from rlhf_plugin_preflight.memory.footprint import footprint

@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from rlhf_core.plugins.component_calls import component_errors, label_for, time_
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus
 from rlhf_core.plugins.registry import Registry, check_component
-from rlhf_core.runs.launch.ranks import RankInfo, how_to_go_on
+from rlhf_core.plugins.strategy_protocols import Strategy
+from rlhf_core.runs.launch.ranks import how_to_go_on
 from rlhf_core.runs.run_dir import RunDir, check_writable
 from rlhf_core.runs.work import Display
+from rlhf_core.types.errors import ComponentError, DeadlineExceeded, UserError
 
 log = logging.getLogger("rlhf.launch")
 
@@ -35,7 +37,7 @@ def run_plan(
     *,
     resume: bool,
     display: Display | None = None,
-    started: RankInfo | None = None,
+    resume_hint: str = "",
 ) -> Mapping[str, Any]:
     """Build strategy, session and trainer in this process, and run."""
     from rlhf_core.models.random_state import seed_everything
@@ -55,7 +57,7 @@ def run_plan(
         plan,
         strategy,
         hooks,
-        resume_hint=how_to_go_on(run_dir, started),
+        resume_hint=resume_hint or how_to_go_on(run_dir),
         resume=resume,
         environment=environment(),
         deadlines=deadlines,
@@ -81,13 +83,44 @@ def run_plan(
 
 def _join_ranks(config: RunConfig, ctx: BuildContext) -> Any:
     """The strategy, once a number of every rank was added up over it."""
-    from rlhf_core.runs.launch.rank_checks import check_all_reduce, named_rank
-
     place = f"rank {ctx.rank} on {platform.node()}"
     with named_rank(f"joining {ctx.world_size} ranks", place):
         strategy = _build_strategy(config, ctx)
     check_all_reduce(strategy, place)
     return strategy
+
+
+@contextlib.contextmanager
+def named_rank(what: str, place: str) -> Generator[None, None, None]:
+    """Ranks join each other, or exchange their first number. Errors of other kinds pass as they are."""
+    from rlhf_core.distributed.peers import LOST
+
+    try:
+        yield
+    except (RuntimeError, DeadlineExceeded) as error:
+        cause = error.__cause__ if isinstance(error, (ComponentError, DeadlineExceeded)) else error
+        if not any(word in str(cause).lower() for word in LOST):
+            raise
+        reason = str(cause).splitlines()[0]
+        raise UserError(
+            f"{place}: {what} failed",
+            why=f"{error.what} ({reason})" if isinstance(error, DeadlineExceeded) else reason,
+            fix="name the network interface that the machines share in GLOO_SOCKET_IFNAME (CPU) or NCCL_SOCKET_IFNAME "
+            "(GPU; NCCL_DEBUG=INFO says more) and open its ports; strategy.timeout_s is the deadline",
+        ) from error
+
+
+def check_all_reduce(strategy: Strategy, place: str) -> None:
+    """Add a number of every rank, as gradients are added later."""
+    ranks = strategy.world_size
+    with named_rank(f"an all-reduce over {ranks} ranks", place):
+        total = strategy.sum_over_ranks([strategy.rank + 1.0])[0]
+    if total != ranks * (ranks + 1) / 2:
+        raise UserError(
+            f"{place}: the numbers of {ranks} ranks add up to {total:g}, not to {ranks * (ranks + 1) / 2:g}",
+            why="the process group or the strategy does not connect the ranks of this run",
+            fix="check that no other launch uses the same MASTER_ADDR and MASTER_PORT",
+        )
 
 
 def _build_strategy(config: RunConfig, ctx: BuildContext) -> Any:

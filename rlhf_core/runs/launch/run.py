@@ -17,7 +17,7 @@ from rlhf_core.plugins.component_calls import component_error, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus, Launch, PlanResolved, RunEnd
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.runs.launch.joined import Rank0
+from rlhf_core.runs.launch.launched import Leader
 from rlhf_core.runs.launch.process import environment, set_up_torch
 from rlhf_core.runs.launch.process import run_plan as run_plan
 from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
@@ -63,7 +63,7 @@ def launch(
     *,
     resume: bool,
     display: Display,
-    rank_0: Rank0 | None = None,
+    rank_0: Leader | None = None,
 ) -> Mapping[str, Any]:
     """Run the plan in this process, or start one process per rank and wait."""
     run = RunDir(run_dir)
@@ -86,19 +86,21 @@ def launch(
         else:
             run.create(plan, environment())
             stack.enter_context(held_by_this_process(run_dir))
-        started = None if rank_0 is None else rank_0.me
+        hint = how_to_go_on(run_dir) if rank_0 is None else rank_0.resume_hint(run_dir)
         failure: BaseException | None = None
         try:
             if rank_0 is not None:
                 rank_0.agree(plan, config, run, resume=resume)
             if here:
-                return run_plan(plan, config, registry, hooks, run_dir, resume=resume, display=display, started=started)
+                return run_plan(
+                    plan, config, registry, hooks, run_dir, resume=resume, display=display, resume_hint=hint
+                )
             return _run_ranks(plan, config, hooks, run, resume)
         except BaseException as error:
             failure = error
             interrupted = isinstance(error, KeyboardInterrupt)
             if interrupted:
-                display.say(how_to_go_on(run_dir, started) if run.begun() else "stopped before the first step")
+                display.say(hint if run.begun() else "stopped before the first step")
             if not resume and (interrupted or getattr(error, "exit_code", 1) == 2):
                 run.discard_unused(first_new_folder)
             raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf_core.config import ConfigError
@@ -90,3 +92,16 @@ def _lines(file: str) -> list[str]:
         return Path(file).read_text().splitlines()
     except OSError:
         return []
+
+
+def ranks_here(world_size: int, environ: Mapping[str, str] = os.environ) -> int:
+    """How many of the ranks are on this machine, as the launcher says; all where none does.
+
+    Example:
+        >>> ranks_here(12, {"RANK": "0", "SLURM_STEP_TASKS_PER_NODE": "8,4"})
+        8
+    """
+    if "LOCAL_WORLD_SIZE" in environ:
+        return int(environ["LOCAL_WORLD_SIZE"])
+    first = re.match(r"\d+", environ.get("SLURM_STEP_TASKS_PER_NODE", "")) if "RANK" in environ else None
+    return int(first.group()) if first else world_size

@@ -187,8 +187,7 @@ def _reason(name: str, phase: Phase) -> str:
 
 def _host_refusal(ctx: BuildContext, plan: MemoryPlan, advised: Advised, force: bool) -> ConfigError | None:
     """Of a run that offloads more than this machine's main memory holds."""
-    from rlhf_core.runs.launch.ranks import ranks_here
-    from rlhf_plugin_preflight.memory.amounts import available_ram
+    from rlhf_plugin_preflight.memory.amounts import available_ram, ranks_here
 
     ranks, free = ranks_here(ctx.world_size), available_ram()
     needed = plan.host_peak * ranks

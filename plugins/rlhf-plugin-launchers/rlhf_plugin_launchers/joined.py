@@ -10,15 +10,15 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.config import Registry, RlhfError, UserError
 from rlhf_core.config.plan import Plan, library_versions, reload
 from rlhf_core.data.atomic import write_text
-from rlhf_core.plugins.registry import Registry
-from rlhf_core.runs.launch import rank_checks as checks
 from rlhf_core.runs.launch.process_end import hard_exit
-from rlhf_core.runs.launch.ranks import RankInfo
-from rlhf_core.runs.launch.rendezvous import SEEN_S, LostRanks, Rendezvous
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.types.errors import RlhfError, RunDirError, UserError
+from rlhf_core.types.errors import RunDirError
+from rlhf_plugin_launchers import checks
+from rlhf_plugin_launchers.rank import RankInfo
+from rlhf_plugin_launchers.rendezvous import SEEN_S, LostRanks, Rendezvous
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
@@ -46,16 +46,16 @@ class Rank0:
     """Rank 0's side. The others wait for its word, however it ends."""
 
     def __init__(self, me: RankInfo) -> None:
-        self.me, self.rendezvous = me, Rendezvous(me)
+        self.me, self.rendezvous, self.resume_hint = me, Rendezvous(me), me.resume_hint
         self._announced = False
         self._beating_over = threading.Event()
 
     @contextlib.contextmanager
-    def leading(self) -> Generator[None, None, None]:
+    def leading(self) -> Generator[Rank0, None, None]:
         """Tell the others why there is no run, if there is none."""
         with self.rendezvous.beating() as self._beating_over:
             try:
-                yield
+                yield self
             except BaseException as error:
                 self._end(*_reason(error), absent_too=isinstance(error, Exception))
                 raise

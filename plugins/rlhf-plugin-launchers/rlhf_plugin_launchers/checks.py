@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.config import UserError
 from rlhf_core.config.plan import library_versions
 from rlhf_core.data.atomic import TEMPORARY
 from rlhf_core.runs.launch.resume import differences
-from rlhf_core.types.errors import ComponentError, DeadlineExceeded, UserError
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.plugins.strategy_protocols import Strategy
 
 TOKEN = f"{TEMPORARY}token"
 """File that rank 0 writes into the run directory for as long as the others look for it."""
@@ -73,39 +71,6 @@ def check_disk(folder: Path, needed: int, place: str) -> None:
             f"it needs at least {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free",
             where=str(folder),
             fix="free some space or choose another --run-dir; trainer.keep_checkpoints limits how many are kept",
-        )
-
-
-@contextlib.contextmanager
-def named_rank(what: str, place: str) -> Generator[None, None, None]:
-    """Ranks join each other, or exchange their first number. Errors of other kinds pass as they are."""
-    from rlhf_core.distributed.peers import LOST
-
-    try:
-        yield
-    except (RuntimeError, DeadlineExceeded) as error:
-        cause = error.__cause__ if isinstance(error, (ComponentError, DeadlineExceeded)) else error
-        if not any(word in str(cause).lower() for word in LOST):
-            raise
-        reason = str(cause).splitlines()[0]
-        raise UserError(
-            f"{place}: {what} failed",
-            why=f"{error.what} ({reason})" if isinstance(error, DeadlineExceeded) else reason,
-            fix="name the network interface that the machines share in GLOO_SOCKET_IFNAME (CPU) or NCCL_SOCKET_IFNAME "
-            "(GPU; NCCL_DEBUG=INFO says more) and open its ports; strategy.timeout_s is the deadline",
-        ) from error
-
-
-def check_all_reduce(strategy: Strategy, place: str) -> None:
-    """Add a number of every rank, as gradients are added later."""
-    ranks = strategy.world_size
-    with named_rank(f"an all-reduce over {ranks} ranks", place):
-        total = strategy.sum_over_ranks([strategy.rank + 1.0])[0]
-    if total != ranks * (ranks + 1) / 2:
-        raise UserError(
-            f"{place}: the numbers of {ranks} ranks add up to {total:g}, not to {ranks * (ranks + 1) / 2:g}",
-            why="the process group or the strategy does not connect the ranks of this run",
-            fix="check that no other launch uses the same MASTER_ADDR and MASTER_PORT",
         )
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from rlhf_core.runs.launch.ranks import LAUNCH_TIMEOUT, RankInfo
-from rlhf_core.types.errors import UserError
+from rlhf_core.config import UserError
+from rlhf_plugin_launchers.rank import LAUNCH_TIMEOUT, RankInfo
 
 POLL_S = 0.05
 BEAT_S = 1.0

@@ -1,0 +1,78 @@
+"""A process that another launcher started as one rank of several: an installed plugin joins them to one run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rlhf_core.plugins.entry_points import entries_of
+from rlhf_core.types.errors import RlhfError, UserError
+
+if TYPE_CHECKING:
+    from rlhf_core.config.plan import Plan
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.plugins.registry import Registry
+    from rlhf_core.runs.run_dir import RunDir
+
+COUNTS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Variables in which torchrun and srun say how many processes they start."""
+
+
+class Leader(Protocol):
+    """Rank 0, which plans the run."""
+
+    def agree(self, plan: Plan, config: RunConfig, run: RunDir, *, resume: bool) -> None:
+        """Give the plan to the other ranks, and wait until every one has said that it can run it."""
+        ...
+
+    def resume_hint(self, run_dir: Path) -> str:
+        """What to do to go on with the run, for messages."""
+        ...
+
+
+class LaunchedRank(Protocol):
+    """What a plugin's entry point ``rlhf.launcher``, called with ``--nproc``, returns."""
+
+    rank: int
+    world_size: int
+
+    def lead(self) -> AbstractContextManager[Leader]:
+        """Rank 0's side; the others hear how the block ends."""
+        ...
+
+    def take_plan(
+        self,
+        registry: Registry,
+        preflight: Callable[[RunConfig, int], None],
+        run_dir: Path | None,
+        wanted: Callable[[], RunConfig] | None,
+        *,
+        resume: bool,
+    ) -> tuple[Plan, RunConfig, Path] | None:
+        """Another rank's side: rank 0's plan, its configuration and the run's folder; None where there is no run."""
+        ...
+
+    def resume_hint(self, run_dir: Path) -> str:
+        """What to do to go on with the run, for messages."""
+        ...
+
+    def end_quietly(self, error: RlhfError) -> None:
+        """End without a message that another rank prints in the same terminal; else return."""
+        ...
+
+
+def launched_rank(nproc: int | None) -> LaunchedRank | None:
+    """This process among those that a launcher started; None where it is the only one."""
+    entries = list(entries_of("rlhf.launcher"))
+    if entries:
+        return entries[0].point.load()(nproc)
+    count = next((os.environ[name] for name in COUNTS if os.environ.get(name, "1") != "1"), None)
+    if count is not None:
+        raise UserError(
+            f"a launcher started {count} processes, and nothing joins them to one run",
+            fix="pip install rlhf-plugin-launchers, or start them with rlhf train --nproc",
+        )
+    return None
