@@ -28,12 +28,13 @@ from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollect
 from rlhf_core.rl.update import PolicyTerms, UpdateStep
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.training.forward_check import ForwardCheck, probe_forward_options
-from rlhf_core.training.generation import RewardManager, RolloutGenerator
+from rlhf_core.training.generation import RolloutGenerator
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import MicroBatcher
 from rlhf_core.training.optimizer import prepare_to_learn
 from rlhf_core.training.policy_evaluator import PolicyEvaluator
 from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule, ReferencePolicy
+from rlhf_core.training.rewards import RewardManager
 from rlhf_core.training.weight_sync import (
     SamplerPolicy,
     WeightSync,

@@ -12,7 +12,8 @@ from rlhf_core.data.order import PromptOrder
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.rl.settings import AdaptiveSampling, DynamicSampling
 from rlhf_core.runs.session import Emit, RunSession, emit
-from rlhf_core.training.generation import RewardManager, RolloutGenerator
+from rlhf_core.training.generation import RolloutGenerator
+from rlhf_core.training.rewards import RewardManager
 from rlhf_core.training.rollout_batch import RolloutBatch, batch_of, cut_groups, share_bounds
 from rlhf_core.training.trace import Timer
 from rlhf_core.training.weight_sync import WeightSync, sync_weights

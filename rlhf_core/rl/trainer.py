@@ -26,9 +26,10 @@ from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.metrics import mean
-from rlhf_core.training.generation import rollout_metrics, score_metrics
+from rlhf_core.training.generation import rollout_metrics
 from rlhf_core.training.loop import run_loop
 from rlhf_core.training.policy_evaluator import Evaluation, before_and_after
+from rlhf_core.training.rewards import score_metrics
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.training.trace import Timer, TokenRecorder, prompt_rows
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score

@@ -17,7 +17,8 @@ from rlhf_core.plugins.protocols import Benchmark
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.runs.metrics import mean, win_rate
 from rlhf_core.runs.session import RunSession
-from rlhf_core.training.generation import RewardManager, RolloutGenerator, rollout_metrics, score_metrics
+from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
+from rlhf_core.training.rewards import RewardManager, score_metrics
 from rlhf_core.training.trace import messages_of
 from rlhf_core.types.errors import EngineUnavailable
 from rlhf_core.types.rollouts import Media, Prompt, PromptGroup, Rollout, SamplingParams, ScoreStatus

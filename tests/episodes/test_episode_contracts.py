@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rlhf_core.rl.buffered_source import batch_state, read_batch
-from rlhf_core.training.generation import RewardManager, RolloutGenerator, rollout_metrics
+from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
+from rlhf_core.training.rewards import RewardManager
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.training.trace import prompt_rows
 from rlhf_core.types.errors import PluginError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.rl.advantages import group_counts
-from rlhf_core.training.generation import RewardManager, score_metrics
+from rlhf_core.training.rewards import RewardManager, score_metrics
 from rlhf_core.types.errors import ScoreError
 from rlhf_core.types.rollouts import FinishReason, Prompt, Rollout, Sample, Score, ScoreStatus
 from rlhf_plugin_grpo.advantage import GroupNorm

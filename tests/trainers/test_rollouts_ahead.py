@@ -26,7 +26,7 @@ from rlhf_core.plugins.registry import Registry
 from rlhf_core.rl.buffered_source import RolloutBuffer
 from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.runs.launch.run import set_up_torch
-from rlhf_core.training.generation import RewardManager
+from rlhf_core.training.rewards import RewardManager
 from rlhf_core.training.weight_sync import SamplerPolicy, WeightSync, snapshot
 from rlhf_core.types.errors import ComponentError, DeadlineExceeded
 from rlhf_plugin_native.engine import NativeEngine

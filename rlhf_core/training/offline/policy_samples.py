@@ -18,7 +18,7 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.training.functional import kl_value
-from rlhf_core.training.generation import RewardManager, RolloutGenerator, rollout_metrics, score_metrics
+from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.training.micro_batches import micro_batches_of_size
 from rlhf_core.training.offline.config import PolicyTrainerConfig
 from rlhf_core.training.policy_evaluator import (
@@ -31,6 +31,7 @@ from rlhf_core.training.policy_evaluator import (
     sample_share,
 )
 from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
+from rlhf_core.training.rewards import RewardManager, score_metrics
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.training.weight_sync import WeightSync, trained_names, weights_to_sample
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
