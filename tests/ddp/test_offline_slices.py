@@ -70,8 +70,9 @@ def test_each_rank_reads_its_slices(cases: tuple[str, ...], tmp_path: Path) -> N
     held = {case: numbers["held"] for case, numbers in found.items() if case not in sampled}  # it gathers weights
     assert any(held.values())
     for case, share in held.items():  # adapters are drawn whole: a fifth of this small model, not counted in its size
-        limit = (1.0 if case.startswith("3/") else 0.95) if "adapters" in case else 0.8  # DeepSpeed steps a copy
-        assert share < limit, f"{case}: half of the weights, and what a forward gathers of a layer and of the root"
+        limit = (1.0 if case.startswith("3/") else 0.95) if "adapters" in case else 0.88  # DeepSpeed steps a copy
+        # the layer before may not be freed yet when the next is gathered
+        assert share < limit, f"{case}: half of the weights, and what a forward gathers of two layers and of the root"
 
 
 @pytest.mark.long
