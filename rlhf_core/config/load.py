@@ -11,13 +11,13 @@ import yaml
 from pydantic import ValidationError
 
 from rlhf_core.config.hints import KeyHints
-from rlhf_core.config.recipe import algorithm_recipe, as_mapping, fill, label, nested, plain
+from rlhf_core.config.recipe import Setting, algorithm_recipe, as_mapping, fill, label, nested, plain
 from rlhf_core.config.recipe import merge_settings as merge_settings
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.settings import spell_dataset
-from rlhf_core.plugins.registry import Registry
+from rlhf_core.plugins.registry import SHORT_FIELDS, Registry
 from rlhf_core.plugins.validation import explain_invalid
-from rlhf_core.types.errors import ConfigError
+from rlhf_core.types.errors import ConfigError, did_you_mean
 
 OPTION_OF_KEY = {"trainer": "--algo"}
 """Short options that are not called as the key they stand for."""
@@ -49,10 +49,10 @@ def resolve_labelled(
     """
     user: dict[str, Any] = {}
     for path in files:
-        user = merge_settings(user, label(read_yaml(path), f"config {path}"))
+        user = merge_settings(user, label(_with_algo(read_yaml(path)), f"config {path}"))
     for key, value in (sugar or {}).items():
         user = merge_settings(user, {key: label(value, OPTION_OF_KEY.get(key, f"--{key}"))})
-    user = merge_settings(user, label(parse_settings(settings), "--set"))
+    user = merge_settings(user, label(_with_algo(parse_settings(settings)), "--set"))
     check_micro_batches(plain(user))
     if base is not None and "name" not in (as_mapping("trainer", user.get("trainer")) or {}):
         section = as_mapping("dataset", user.get("dataset"))
@@ -67,11 +67,35 @@ def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:
     return _validate(registry, label(data, "the user")).config
 
 
+def _with_algo(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A layer with ``algo`` as the name of its ``trainer``, for which the option ``--algo`` stands, too."""
+    if not isinstance(layer.get("algo"), str):
+        return layer
+    rest = {key: value for key, value in layer.items() if key != "algo"}
+    return merge_settings(rest, {"trainer": {"name": layer["algo"]}})
+
+
+def _as_installed(registry: Registry, user: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the components' names as they are installed: ``GRPO`` is ``grpo``."""
+    settings = dict(user)
+    for key in SHORT_FIELDS & set(user):
+        section = as_mapping(key, user[key])
+        named = section.get("name") if isinstance(section, dict) else None
+        if isinstance(plain(named), str):
+            name = registry.spelled(key, plain(named))
+            settings[key] = {**section, "name": named._replace(value=name) if isinstance(named, Setting) else name}
+    return settings
+
+
 def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
+    user = _as_installed(registry, user)
     section = as_mapping("trainer", user.get("trainer"))
     if not isinstance(section, dict) or "name" not in section:
         known = ", ".join(sorted({e.name for e in registry.entries("trainer")}))
-        raise ConfigError("no algorithm chosen", fix=f"--algo NAME, one of: {known}")
+        unknown = [key for key in user if key not in RunConfig.model_fields]
+        nearest = did_you_mean(unknown[0], [*RunConfig.model_fields, "algo"]) if unknown else ""
+        why = f"unknown keys: {', '.join(unknown)}; {nearest}".rstrip("; ") if unknown else ""
+        raise ConfigError("no algorithm chosen", why=why, fix=f"--algo NAME, one of: {known}")
     algorithm = plain(section["name"])
     trainer = registry.load("trainer", algorithm)
     settings = fill(user, algorithm_recipe(registry, trainer, algorithm, user))

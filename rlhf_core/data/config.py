@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.types.errors import DatasetError, did_you_mean
+from rlhf_core.types.errors import DatasetError
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.context import BuildContext
@@ -44,7 +43,7 @@ class HubConfig(ComponentConfig):
     """A dataset of the hub, or a local copy of one (folder, saved dataset, file), through ``datasets``."""
 
     name: str = "hub"
-    component: ClassVar[str] = "rlhf_core.data.config:HubSource"
+    component: ClassVar[str] = "rlhf_core.data.hub:HubSource"
     path: str
     """Hub id such as ``openai/gsm8k``, or a local folder or file."""
     subset: str | None = None
@@ -54,6 +53,18 @@ class HubConfig(ComponentConfig):
     """For example ``test``; without it rows of ``split`` are set aside."""
     revision: str | None = None
 
+    def preflight(self, ctx: BuildContext) -> None:
+        """See :meth:`check_path`."""
+        self.check_path()
+
+    def check_path(self) -> None:
+        """Refuse a path that is not a hub id and not there."""
+        path = Path(self.path).expanduser()
+        is_local = self.path.startswith((".", "/", "~")) or self.path.count("/") > 1 or path.suffix[1:] in BUILDERS
+        if is_local and not path.exists():
+            what = f"there is no folder or file '{self.path}'"
+            raise DatasetError(what, where=str(path.absolute()), fix="check the path")
+
 
 BUILDERS = {
     **{name: name for name in ("csv", "json", "parquet", "arrow")},
@@ -61,68 +72,4 @@ BUILDERS = {
     "jsonl": "json",
     "txt": "text",
 }
-SAVED = ("dataset_dict.json", "state.json")
-"""What ``save_to_disk`` leaves in its folder."""
-
-
-class HubSource:
-    """Rows of one hub dataset or a local copy of it."""
-
-    def __init__(self, config: HubConfig) -> None:
-        self.config = config
-
-    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """Rows of a split; the held-out split is empty without ``heldout_split``."""
-        name = self.config.split if split == "train" else self.config.heldout_split
-        if name is None:
-            return []
-        rows = self._load(name).to_list()
-        if not rows:
-            raise DatasetError(f"dataset '{self.config.path}' (split '{name}') is empty", fix="choose another split")
-        return rows
-
-    def _load(self, split: str) -> Any:
-        import datasets
-
-        path = Path(self.config.path).expanduser()
-        try:
-            if any((path / name).is_file() for name in SAVED):
-                return self._saved(path, split)
-            builder = BUILDERS.get(path.suffix.lower()[1:]) if path.is_file() else None
-            if builder:
-                return datasets.load_dataset(builder, data_files={split: str(path)}, split=split)
-            name = str(path) if path.exists() else self.config.path
-            return datasets.load_dataset(name, self.config.subset, split=split, revision=self.config.revision)
-        except DatasetError:
-            raise
-        except Exception as error:
-            why = str(error).strip().splitlines()
-            raise DatasetError(
-                f"dataset '{self.config.path}' (subset {self.config.subset}, split '{split}') cannot be loaded",
-                why=f"{type(error).__name__}: {why[0] if why else ''}",
-                fix=self._advice(path, error),
-            ) from error
-
-    def _saved(self, path: Path, split: str) -> Any:
-        import datasets
-
-        saved = datasets.load_from_disk(str(path))
-        if isinstance(saved, datasets.Dataset):
-            return saved
-        if split not in saved:
-            raise DatasetError(
-                f"dataset '{self.config.path}' has no split '{split}'",
-                why=f"it has {', '.join(map(str, saved))}",
-                fix=did_you_mean(split, [str(s) for s in saved]),
-            )
-        return saved[split]
-
-    def _advice(self, path: Path, error: Exception) -> str:
-        if path.exists():
-            return "check dataset.subset and dataset.split against the folder's files"
-        looks_local = self.config.path.startswith((".", "/", "~")) or self.config.path.count("/") > 1
-        if looks_local:
-            return f"there is no folder or file '{self.config.path}'; check the path"
-        if "split" in str(error).lower():
-            return "check dataset.split, for example --set dataset.split=test"
-        return "check the id; without a network, download the dataset elsewhere and give its folder as dataset.path"
+"""Ending of a file that ``datasets`` reads -> its builder."""

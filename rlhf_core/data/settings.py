@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from rlhf_core.data.config import BUILDERS
 from rlhf_core.plugins.component import Config
-from rlhf_core.plugins.entry_points import is_qualified
+from rlhf_core.plugins.entry_points import entries_of
 from rlhf_core.plugins.slots import component
 from rlhf_core.types.errors import ConfigError
 
@@ -145,12 +147,16 @@ def source_options(dataset: Any) -> list[dict[str, Any]]:
 
 
 def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
-    """Expand the shorthands of ``--dataset``: ``pocket/...``, a file, or a hub id."""
+    """Expand the shorthands of ``--dataset``: ``pocket/...``, a file or folder, or a hub id. An installed data set is
+    meant before a file or folder of its name.
+    """
     name = str(options.get("name", ""))
     if name.startswith("pocket/"):
         return {**options, "name": "pocket", "subset": name.split("/", 1)[1]}
     if name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")):
         return {**options, "name": "parquet" if name.endswith(".parquet") else "jsonl", "path": name}
-    if "/" in name and not is_qualified("dataset", name):
+    installed = any(name in (entry.name, entry.qualified) for entry in entries_of("rlhf.dataset"))
+    is_table = Path(name).suffix.lower()[1:] in BUILDERS
+    if not installed and ("/" in name or is_table or (name and Path(name).expanduser().exists())):
         return {**options, "name": "hub", "path": name}
     return options

@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.data.hub import hub_reachable
 from rlhf_core.data.manifest import verify_files
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality
 from rlhf_core.models.paths import FORMS, near_names
-from rlhf_core.models.sources import TOKENIZER_FILES, Source, hub_reachable, local_copy, resolve_model
+from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
 from rlhf_core.types.errors import ModelError
 
 log = logging.getLogger("rlhf.models")

@@ -161,11 +161,6 @@ def _requirements(lines: Iterable[str], extra: str = "") -> Iterator[Requirement
     return (row for row in rows if row.marker is None or row.marker.evaluate({"extra": extra}))
 
 
-def is_qualified(kind: str, name: str) -> bool:
-    """Whether ``name`` is ``distribution/name`` of an installed component."""
-    return any(entry.qualified == name for entry in entries_of(f"rlhf.{kind}"))
-
-
 def check_core_range(entry: Entry) -> None:
     """Refuse an entry whose distribution asks for another rlhf-core."""
     lines = (entry.point.dist.requires if entry.point.dist else None) or ()

@@ -128,6 +128,12 @@ class Registry:
         """No registration after this; called when the plan is resolved."""
         self._frozen = True
 
+    def spelled(self, kind: str, name: str) -> str:
+        """The installed name that differs from ``name`` in case or dashes alone; ``name`` where there is none."""
+        names = {e.name for e in self._by_kind[kind]}
+        lower = name.lower().replace("-", "_")
+        return lower if name not in names and lower in names else name
+
     def find(self, kind: str, name: str) -> Entry:
         """Return the entry that ``name`` (bare or ``distribution/name``) selects.
 

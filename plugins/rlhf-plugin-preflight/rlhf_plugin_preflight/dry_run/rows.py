@@ -58,9 +58,12 @@ def check_hub_dataset(source: Any) -> None:
     """Look a dataset up at the hub, or among what was downloaded before; its rows are not downloaded."""
     import datasets
 
+    from rlhf_core.data.hub import hub_or_cache
+
     path, subset = str(source.path), getattr(source, "subset", None)
     try:
-        found = datasets.load_dataset_builder(path, subset, revision=getattr(source, "revision", None)).info.splits
+        with hub_or_cache():
+            found = datasets.load_dataset_builder(path, subset, revision=getattr(source, "revision", None)).info.splits
     except Exception as error:  # the hub fails in as many ways as there are networks
         raise DatasetError(
             f"dataset '{path}'{f' (subset {subset})' if subset else ''} cannot be found",

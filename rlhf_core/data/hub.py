@@ -1,0 +1,112 @@
+"""Data sets of the hub, or local copies of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.data.config import BUILDERS, HubConfig
+from rlhf_core.types.errors import DatasetError, did_you_mean
+
+WAIT_S = 5.0
+SAVED = ("dataset_dict.json", "state.json")
+"""What ``save_to_disk`` leaves in its folder."""
+
+
+def hub_reachable() -> bool:
+    """False where nothing answers or ``HF_HUB_OFFLINE`` is set: libraries would ask for 23 seconds a file."""
+    from huggingface_hub import constants
+
+    return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
+
+
+@cache
+def _answers(address: str) -> bool:
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(address, timeout=WAIT_S)
+    except Exception:  # of whichever HTTP library is below; whatever it is, nobody answered
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def hub_or_cache() -> Generator[None, None, None]:
+    """Let ``datasets`` take what lies in its cache where the hub does not answer, and not ask it again and again."""
+    import datasets
+    from huggingface_hub import constants
+
+    flags = [(module, module.HF_HUB_OFFLINE) for module in (constants, datasets.config)]
+    for module, _ in flags:
+        module.HF_HUB_OFFLINE = not hub_reachable()
+    try:
+        yield
+    finally:
+        for module, was in flags:
+            module.HF_HUB_OFFLINE = was
+
+
+class HubSource:
+    """Rows of one hub dataset or a local copy of it."""
+
+    def __init__(self, config: HubConfig) -> None:
+        self.config = config
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """Rows of a split; the held-out split is empty without ``heldout_split``."""
+        name = self.config.split if split == "train" else self.config.heldout_split
+        if name is None:
+            return []
+        rows = self._load(name).to_list()
+        if not rows:
+            raise DatasetError(f"dataset '{self.config.path}' (split '{name}') is empty", fix="choose another split")
+        return rows
+
+    def _load(self, split: str) -> Any:
+        import datasets
+
+        self.config.check_path()
+        path = Path(self.config.path).expanduser()
+        try:
+            if any((path / name).is_file() for name in SAVED):
+                return self._saved(path, split)
+            builder = BUILDERS.get(path.suffix.lower()[1:]) if path.is_file() else None
+            if builder:
+                return datasets.load_dataset(builder, data_files={split: str(path)}, split=split)
+            name = str(path) if path.exists() else self.config.path
+            with contextlib.nullcontext() if path.exists() else hub_or_cache():
+                return datasets.load_dataset(name, self.config.subset, split=split, revision=self.config.revision)
+        except DatasetError:
+            raise
+        except Exception as error:
+            why = str(error).strip().splitlines()
+            raise DatasetError(
+                f"dataset '{self.config.path}' (subset {self.config.subset}, split '{split}') cannot be loaded",
+                why=f"{type(error).__name__}: {why[0] if why else ''}",
+                fix=self._advice(path, error),
+            ) from error
+
+    def _saved(self, path: Path, split: str) -> Any:
+        import datasets
+
+        saved = datasets.load_from_disk(str(path))
+        if isinstance(saved, datasets.Dataset):
+            return saved
+        if split not in saved:
+            raise DatasetError(
+                f"dataset '{self.config.path}' has no split '{split}'",
+                why=f"it has {', '.join(map(str, saved))}",
+                fix=did_you_mean(split, [str(s) for s in saved]),
+            )
+        return saved[split]
+
+    def _advice(self, path: Path, error: Exception) -> str:
+        if path.exists():
+            return "check dataset.subset and dataset.split against the folder's files"
+        if "split" in str(error).lower():
+            return "check dataset.split, for example --set dataset.split=test"
+        return "check the id; without a network, download the dataset elsewhere and give its folder as dataset.path"
