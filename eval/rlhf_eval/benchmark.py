@@ -29,11 +29,18 @@ def check_rows(suite: SuiteConfig, ctx: BuildContext) -> BuildContext:
     reward = reward_of(suite, ctx)
     dataset = section(suite, suite.path)
     ready = context_of(ctx.registry, seed=ctx.seed, dataset=dataset, reward=reward, policy=ctx.policy)
-    if not rows(suite, ready.datasets):
+    try:
+        prompts = rows(suite, ready.datasets)
+    except DatasetError as error:
+        if suite.path is not None or "dataset.path" not in error.fix:
+            raise
+        fix = "without a network, download its rows elsewhere and give them with --data FILE"
+        raise DatasetError(error.what, where=error.where, why=error.why, fix=fix) from error
+    if not prompts:
         raise DatasetError(f"suite '{suite.name}' has no rows", fix="give a file with at least one")
     reward.preflight(ready)
     getattr(suite.verifier, "preflight", lambda _: None)(ready)
-    worked_examples(suite, ctx, rows(suite, ready.datasets))
+    worked_examples(suite, ctx, prompts)
     return ready
 
 

@@ -113,9 +113,16 @@ class RolloutTrainerConfig(ModelLoopSettings):
                 f"{self.prompts_per_step} prompts per step cannot be divided among {ctx.world_size} processes",
                 fix=f"make rollout_batch_size a multiple of {self.group_size * ctx.world_size}",
             )
-        for reward in (ctx.config.reward, *(source.reward for source in ctx.config.dataset.sources)):
-            if reward is not None:
-                self.workers_of(reward, ctx.registry)
+        every = (ctx.config.reward, *(source.reward for source in ctx.config.dataset.sources))
+        rewards = [reward for reward in every if reward is not None]
+        for reward in rewards:
+            self.workers_of(reward, ctx.registry)
+        if self.reward_workers and rewards and all(reward.has_workers for reward in rewards):
+            raise ConfigError(
+                f"trainer.reward_workers={self.reward_workers} has no effect",
+                why=f"reward '{rewards[0].name}' has worker processes of its own",
+                fix=f"--set reward.workers={self.reward_workers}, and leave trainer.reward_workers out",
+            )
 
     def workers_of(self, reward: ComponentConfig, registry: Registry) -> ComponentConfig | None:
         """The Config of the worker processes that call a reward; None if this process calls it, or it brings its own.

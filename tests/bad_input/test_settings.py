@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.config.load import resolve
+from rlhf_core.plugins.registry import Registry
+
 Rlhf = Callable[..., Any]
 Refused = Callable[..., str]
 
@@ -162,12 +165,28 @@ def test_several_problems_are_listed_together(refused: Refused) -> None:
     refused("--set", "sede=1", "--set", "threads=0", says=("several problems", "'sede'", "'threads'"))
 
 
+def test_workers_for_a_reward_that_has_its_own(refused: Refused) -> None:
+    options = ("--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.reward_workers=3")
+    refused(*options, says=("trainer.reward_workers=3 has no effect", "--set reward.workers=3"))
+
+
 def test_config_file(refused: Refused) -> None:
     refused("--config", "none.yaml", says=("config file 'none.yaml' does not exist",))
 
 
 def test_no_algorithm(refused: Refused) -> None:
     refused(args=("train",), says=("no algorithm chosen", "grpo"))
+    refused(args=("train", "--set", "algoritm=grpo"), says=("no algorithm chosen", "'algo'", "algoritm"))
+
+
+def test_an_algorithm_is_understood_however_it_is_written(tmp_path: Path) -> None:
+    registry = Registry()
+    file = tmp_path / "run.yaml"
+    file.write_text("algo: Dr-GRPO\nreward: ENSEMBLE\n")
+    config = resolve(registry, files=[file])
+    assert (config.trainer.name, config.reward.name) == ("dr_grpo", "ensemble")
+    assert resolve(registry, files=[file], sugar={"trainer": "grpo"}).trainer.name == "grpo"
+    assert resolve(registry, files=[file], settings=["algo=rloo"]).trainer.name == "rloo"
 
 
 @pytest.mark.parametrize(

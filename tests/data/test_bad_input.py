@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.data.datasets import Datasets
+from rlhf_core.data.settings import spell_dataset
 
 Make = Callable[..., Datasets]
 Refused = Callable[..., None]
@@ -184,6 +185,45 @@ def test_hub_out_of_reach(datasets: Make, monkeypatch: pytest.MonkeyPatch, refus
         "without a network",
     )
     refused(lambda: datasets(name="hub", path="./no/such/folder").prompts("train"), "there is no folder or file")
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(
+    datasets: Make, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    import socket
+
+    from rlhf_core.data import hub
+
+    asked: list[object] = []
+
+    def no_address(*address: object, **_: object) -> None:
+        asked.append(address)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    hub._answers.cache_clear()
+    refused(lambda: datasets(name="no-one/no-such-set").prompts("train"), "cannot be loaded", "without a network")
+    assert len(asked) == 1
+    hub._answers.cache_clear()
+
+
+def test_what_lies_on_disk_is_a_path(
+    datasets: Make, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets as hub
+
+    rows = [{"prompt": f"{n} + {n}?"} for n in range(4)]
+    monkeypatch.chdir(tmp_path)
+    hub.Dataset.from_list(rows).save_to_disk("saved")
+    hub.Dataset.from_list(rows).to_csv("rows.csv")
+    for name in ("saved", "rows.csv", "./rows.csv", str(tmp_path / "saved")):
+        texts = [p.text for p in datasets(name=name, heldout_fraction=0.0).prompts("train")]
+        assert texts == [row["prompt"] for row in rows], name
+    refused(lambda: datasets(name="other.csv").prompts("train"), "there is no folder or file 'other.csv'")
+    (tmp_path / "gsm8k").mkdir()
+    assert spell_dataset({"name": "gsm8k"}) == {"name": "gsm8k"}, "an installed data set is meant first"
 
 
 def test_no_rows_left_to_train_on(datasets: Make, write: Write, refused: Refused) -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rlhf_core.plugins.entry_points import entries_of
+from rlhf_core.plugins.entry_points import disabled_distributions, entries_of
 from rlhf_core.types.errors import RlhfError, UserError
 
 if TYPE_CHECKING:
@@ -66,13 +66,14 @@ class LaunchedRank(Protocol):
 
 def launched_rank(nproc: int | None) -> LaunchedRank | None:
     """This process among those that a launcher started; None where it is the only one."""
-    entries = list(entries_of("rlhf.launcher"))
+    entries = entries_of("rlhf.launcher", disabled_distributions())
     if entries:
         return entries[0].point.load()(nproc)
     count = next((os.environ[name] for name in COUNTS if os.environ.get(name, "1") != "1"), None)
     if count is not None:
         raise UserError(
             f"a launcher started {count} processes, and nothing joins them to one run",
-            fix="pip install rlhf-plugin-launchers, or start them with rlhf train --nproc",
+            why="rlhf-plugin-launchers is not installed, or disabled",
+            fix="pip install rlhf-plugin-launchers, or enable it, or start them with rlhf train --nproc",
         )
     return None
