@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
-import torch
 
-from rlhf_core.config import ComponentConfig
-from rlhf_core.losses import LossOutput, TokenBatch
+from rlhf_core.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 LOSS = (ROOT / "docs" / "loss.md").read_text()
 
 
-def run(code: str, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Execute a block of the page as the module ``name``."""
-    module = ModuleType(name)
-    monkeypatch.setitem(sys.modules, name, module)
-    exec(compile(code, name, "exec"), module.__dict__)
-    return module.__dict__
-
-
-def test_the_first_loss_builds_and_has_the_gradient_of_reinforce(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, loss = re.findall(r"```python\n(.*?)```", LOSS, re.DOTALL)
-    package = ModuleType("rlhf_plugin_my_loss")
-    package.__path__ = []
-    monkeypatch.setitem(sys.modules, "rlhf_plugin_my_loss", package)
-    run(loss, "rlhf_plugin_my_loss.loss", monkeypatch)
-    names = run(f'__package__ = "rlhf_plugin_my_loss"\n{config}', "rlhf_plugin_my_loss.config", monkeypatch)
-    cls = names["MyLossConfig"]
-    assert issubclass(cls, ComponentConfig)
-    logprobs_BT = torch.zeros(1, 2, requires_grad=True)
-    batch = TokenBatch(logprobs_BT, torch.ones(1, 2, dtype=torch.bool), advantages_BT=torch.tensor([[1.0, -2.0]]))
-    out = cls(weight=3.0).build(None)(batch)
-    assert isinstance(out, LossOutput)
-    out.loss.sum().backward()
-    assert logprobs_BT.grad is not None
-    assert logprobs_BT.grad.tolist() == [[-3.0, 6.0]]
+def test_the_page_of_the_first_loss_shows_what_its_command_writes(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plugins", "new", "my-loss", "--kind", "loss", "--dir", str(tmp_path)])
+    assert ended.value.code == 0
+    written = {file.name: file.read_text() for file in tmp_path.rglob("*.py")}
+    blocks = re.findall(r"```python\n# (\w+\.py): .*?\n(.*?)```", LOSS, re.DOTALL)
+    assert [name for name, _ in blocks] == ["config.py", "loss.py"]
+    for name, shown in blocks:
+        assert shown.split() == written[name].partition('"""\n')[2].split()
 
 
 def test_make_targets_of_the_readme_exist() -> None:

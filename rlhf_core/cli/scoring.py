@@ -62,10 +62,12 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         name = "ensemble" if (Path(folder).expanduser() / "ensemble.json").is_file() else "bradley_terry"
         options["path"] = folder
     cls = registry.load("reward", str(name))
+    if isinstance(options.get("reward"), dict) and "reward" not in cls.model_fields:  # as `rlhf train` has its keys
+        options = {**options, **options.pop("reward")}
     if folder is None and "path" in cls.model_fields and not {"path", "pairs"} & set(options):
         raise ConfigError(
             f"reward '{name}' scores with a trained model, and none is named",
-            fix="rlhf reward score --model FOLDER; `rlhf train` prints where it keeps a trained ensemble",
+            fix="--set reward.path=FOLDER; for an ensemble or a Bradley-Terry model --model FOLDER, without --reward",
         )
     reward_name = registry.find("reward", str(name)).name
     return cls.from_settings({**options, "name": reward_name}, f"reward '{name}'", registry)

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from rlhf_core.types.errors import ConfigError, RlhfError, did_you_mean
 
+FEW_KEYS = 12
+"""A section of at most so many keys is listed whole."""
 Hints = Callable[[Sequence[str], Any], str]
 """Path and value of an unknown key -> what it may stand for, or ""."""
 
@@ -79,7 +81,9 @@ def _row(
         known = [*known_keys(model, path[:-1]), *(also if len(path) == 1 else ())]
         hint = hints([*prefix.split("."), *path] if prefix else path, problem.get("input")) if hints else ""
         hint = hint or did_you_mean(path[-1], known, prefix=f"{place}." if place else "")
-        return f"unknown key '{key}'", hint or f"keys here: {', '.join(sorted(known))}"
+        lists = not hint or (bool(place) and len(known) <= FEW_KEYS)
+        keys = f"keys here: {', '.join(sorted(known))}" if lists else ""
+        return f"unknown key '{key}'", f"{hint} {keys}".strip()
     if problem["type"] == "missing":
         return f"missing key '{key}'", f"set it, for example --set {key}=..."
     shown = repr(problem.get("input"))

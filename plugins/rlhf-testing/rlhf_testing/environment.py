@@ -48,6 +48,9 @@ def check_environment(
     context = ctx or make_context(policy=None)
     one, two = (_begun(config, context, asked) for _ in range(2))
     results = _step(config, one, rows)
+    failed = [answers[0]["content"] for answers in results if answers[0]["status"] != "ok"]
+    rule, fix = "a call of a tool succeeds", 'check_environment(config, calls=[("tool", {"argument": value}), ...])'
+    require(not rows or len(failed) < len(rows), config, rule, f"every call failed, the first with {failed[:1]}", fix)
     rule, fix = "the same seed and calls give the same results", "draw from the seed of reset() only"
     require(results == _step(config, two, rows), config, rule, "two episodes differ", fix)
     pure, kept = bool(getattr(config, "pure", False)), hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
@@ -142,8 +145,6 @@ def _step(config: ComponentConfig, environment: Any, rows: Sequence[Mapping[str,
 
 def _value(config: ComponentConfig, environment: Any, request: dict[str, Any]) -> Any:
     reply = answer(environment, request, CHARACTERS)
-    seen = reply.get("contract") or reply.get("error")
-    require(
-        "value" in reply, config, f"{request['op']} keeps the protocol", str(seen), "see docs/reference/contracts.md"
-    )
+    seen, fix = reply.get("contract") or reply.get("error"), "see Environment in docs/reference/contracts.md"
+    require("value" in reply, config, f"{request['op']} keeps the protocol", str(seen), fix)
     return reply["value"]
