@@ -181,6 +181,8 @@ def _about(seconds: float) -> str:
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     """Print what a run achieved."""
+    from rlhf_core.runs.metrics import compared_steps
+
     steps = int(summary["steps"])
     click.echo(f"\n{summary['status']}: {steps} step{'s' * (steps != 1)} in {summary['seconds']:.0f} s")
     if summary.get("stop_reason"):
@@ -191,11 +193,10 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
         ("completion_length_first", "completion_length_last", "completion length"),
     ):
         if summary.get(before) is not None:
-            if steps > 5:
-                ends = f"{summary[before]:.3f} -> {summary[after]:.3f} (mean of the first and last 5 steps)"
-            else:
-                ends = f"{summary[after]:.3f} (mean of {steps} step{'s' * (steps != 1)})"
-            click.echo(f"{label}: {ends}")
+            count = compared_steps(steps)
+            of = f"first and last {f'{count} steps, means' if count > 1 else 'step'}" if steps > 1 else "1 step"
+            start = f"{summary[before]:.3f} -> " if steps > 1 else ""
+            click.echo(f"{label}: {start}{summary[after]:.3f} ({of})")
     _print_evaluation(summary)
     _print_gold(summary)
     dropped = {k: v for k, v in summary.get("dropped", {}).items() if v and k != "scores_ok"}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.component import ComponentConfig as ComponentConfig
     from rlhf_core.plugins.component import Config as Config
     from rlhf_core.plugins.context import BuildContext as BuildContext
+    from rlhf_core.plugins.entry_points import foreign_code as foreign_code
     from rlhf_core.plugins.registry import Registry as Registry
     from rlhf_core.plugins.slots import component as component
     from rlhf_core.types.errors import ConfigError as ConfigError

@@ -30,16 +30,13 @@ NEAREST = 3
 
 def answers(group: str, *question: Any) -> Iterator[str]:
     """What the functions of an entry-point group answer."""
-    from rlhf_core.plugins.entry_points import disabled_distributions, scan
+    from rlhf_core.plugins.entry_points import disabled_distributions, entries_of, load_entry
 
-    off = set(disabled_distributions())
-    for distribution, _, point in scan():
-        if point.group != group or distribution in off:
-            continue
+    for entry in entries_of(group, disabled_distributions()):
         try:
-            answer = point.load()(*question)
-        except Exception as error:  # the error that is explained is what the user has to hear of
-            log.debug("hints of %s failed: %s: %s", distribution, type(error).__name__, error)
+            answer = load_entry(entry, f"hints '{entry.name}'", "")(*question)
+        except (Exception, SystemExit) as error:  # the error that is explained is what the user has to hear of
+            log.debug("hints of %s failed: %s: %s", entry.distribution, type(error).__name__, error)
             continue
         if answer:
             yield str(answer)

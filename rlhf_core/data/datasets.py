@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
@@ -269,8 +270,10 @@ class Datasets:
         margin = source.reader.get(record, "margin")
         try:
             size = 0.0 if margin is None else float(margin)
-        except (TypeError, ValueError) as error:
-            raise DatasetError(f"margin {margin!r} is not a number", where=record.where) from error
+        except (TypeError, ValueError, OverflowError):
+            size = math.nan
+        if not math.isfinite(size):
+            raise DatasetError(f"margin {margin!r} is not a finite number", where=record.where)
         name = source.name(record, split)
         texts, turns = (chosen.text, rejected.text), (chosen.turn, rejected.turn)
         tools = source.reader.tools(record)

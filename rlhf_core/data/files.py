@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlhf_core.data.jsonl import NotJson, named_once
+from rlhf_core.data.jsonl import NotJson, flaw_of, named_once
 from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.types.errors import DatasetError, did_you_mean
 
@@ -124,7 +124,13 @@ def _array(text: str, path: str) -> FileRows:
         ) from error
     except NotJson as error:
         raise DatasetError(f"{path}: {error}", fix="name every key of an object once") from error
-    numbered = [(row, f"row {n}") for n, row in enumerate(rows, 1) if _is_object(row, f"{path}, row {n}")]
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand brackets
+        raise DatasetError(f"{path}: a value cannot be read", why=str(error), fix="correct or remove it") from error
+    return _numbered(rows, path)
+
+
+def _numbered(rows: Sequence[Any], path: str) -> FileRows:
+    numbered = [(row, f"row {n}") for n, row in enumerate(rows, 1) if _is_row(row, f"{path}, row {n}")]
     return FileRows([row for row, _ in numbered], [position for _, position in numbered])
 
 
@@ -141,18 +147,23 @@ def _lines(text: str, path: str) -> FileRows:
         except json.JSONDecodeError as error:
             what, why = f"{path}:{number}: not valid JSON: {error.msg}", f"the line begins {line[:60]!r}"
             refuse_row(DatasetError(what, why=why, fix="correct or remove that line; each must be one whole object"))
+        except (ValueError, RecursionError) as error:
+            refuse_row(DatasetError(f"{path}:{number}: a value cannot be read", why=str(error), fix="correct the line"))
         else:
-            if _is_object(row, f"{path}:{number}"):
+            if _is_row(row, f"{path}:{number}"):
                 file_rows.rows.append(row)
                 file_rows.positions.append(f"line {number}")
     return file_rows
 
 
-def _is_object(row: object, where: str) -> bool:
-    if isinstance(row, dict):
+def _is_row(row: object, where: str) -> bool:
+    if not isinstance(row, dict):
+        what = f"{where}: expected an object, got {type(row).__name__}"
+        refuse_row(DatasetError(what, why=f"it is {str(row)[:60]!r}", fix='write {"prompt": ...}'))
+    elif flaw := flaw_of(row):
+        refuse_row(DatasetError(f"{where}: {flaw}", fix="correct or remove the row"))
+    else:
         return True
-    what = f"{where}: expected an object, got {type(row).__name__}"
-    refuse_row(DatasetError(what, why=f"it is {str(row)[:60]!r}", fix='write {"prompt": ...}'))
     return False
 
 
@@ -165,7 +176,7 @@ def read_parquet(path: str) -> FileRows:
         rows = pyarrow.parquet.read_table(Path(path).expanduser()).to_pylist()
     except (OSError, ValueError) as error:
         raise DatasetError(f"dataset '{path}' is not a Parquet file", why=str(error).splitlines()[0]) from error
-    return _not_empty(FileRows(rows, [f"row {n}" for n in range(1, len(rows) + 1)]), path)
+    return _not_empty(_numbered(rows, path), path)
 
 
 def _not_empty(file_rows: FileRows, path: str, what: str = "dataset") -> FileRows:

@@ -65,6 +65,34 @@ def read_whole(text: str) -> Any:
     return value
 
 
+def flaw_of(row: Any) -> str:
+    """What keeps a row out, with its column: text that is not UTF-8, a number that is not finite; "" if nothing does.
+
+    Example:
+        >>> flaw_of({"prompt": "2 + 2", "margin": float("inf")})
+        "column 'margin' holds a number that is not finite (NaN, Infinity, or one too large)"
+    """
+    try:
+        json.dumps(row, ensure_ascii=False, allow_nan=False, skipkeys=True, default=_plain).encode()
+    except UnicodeEncodeError:
+        flaw = "holds half of a character (a lone surrogate), which is not UTF-8"
+    except RecursionError:
+        flaw = "is nested too deeply"
+    except ValueError:
+        flaw = "holds a number that is not finite (NaN, Infinity, or one too large)"
+    else:
+        return ""
+    columns = row.items() if isinstance(row, Mapping) else ()
+    return f"column {next((repr(name) for name, value in columns if flaw_of([value])), '?')} {flaw}"
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar's number; of anything else that JSON has no form for only its type counts."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else type(value).__name__
+
+
 def json_values(value: Any) -> Any:
     """Turn numpy scalars and arrays, enums and non-finite floats into JSON values."""
     if isinstance(value, Mapping):

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import PurePath
 from typing import Any
 
+from rlhf_core.data.files import refuse_row
 from rlhf_core.data.held_out import is_held_out, row_key
+from rlhf_core.data.jsonl import flaw_of
 from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.data.settings import DatasetSettings, SourceSettings
 from rlhf_core.plugins.component import ComponentConfig
@@ -75,10 +77,13 @@ class Source:
             with component_errors(self.component_label, f"{kind}({split!r})"):
                 answer = read(split)
                 rows = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
-            self._read[kind, split] = [
-                RawRow(row, n, self.where(split, n), split)
-                for n, row in enumerate(check_rows(rows, f"{self.component_label}, {kind}({split!r}),"))
-            ]
+            self._read[kind, split] = records = list[RawRow]()
+            for n, row in enumerate(check_rows(rows, f"{self.component_label}, {kind}({split!r}),")):
+                where = self.where(split, n)
+                if flaw := flaw_of(row):
+                    refuse_row(DatasetError(f"{where}: {flaw}", fix="correct or remove the row"))
+                else:
+                    records.append(RawRow(row, n, where, split))
         return self._read[kind, split]
 
     def where(self, split: str, number: int) -> str:

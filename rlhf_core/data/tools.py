@@ -6,11 +6,10 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint
 from typing import Any
 
 from rlhf_core.data.jsonl import NotJson, read_whole
-from rlhf_core.plugins.entry_points import disabled_distributions, scan
+from rlhf_core.plugins.entry_points import Entry, disabled_distributions, entries_of, load_entry
 from rlhf_core.types.errors import ConfigError, DatasetError, did_you_mean
 from rlhf_core.types.messages import Tool, tool_name
 
@@ -20,11 +19,10 @@ PLUGIN = "rlhf-plugin-episodes"
 """Reads calls: its entry points win, and ``auto`` among them chooses a format and takes turns apart."""
 
 
-def tool_formats() -> dict[str, EntryPoint]:
-    """Name -> entry point of the group ``rlhf.tool_format``."""
-    disabled = disabled_distributions()
-    found = [d for d in scan() if d.point.group == "rlhf.tool_format" and d.distribution not in disabled]
-    return {d.point.name: d.point for d in sorted(found, key=lambda d: d.distribution == PLUGIN)}
+def tool_formats() -> dict[str, Entry]:
+    """Name -> entry of the group ``rlhf.tool_format``."""
+    entries = entries_of("rlhf.tool_format", disabled_distributions())
+    return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.distribution == PLUGIN)}
 
 
 def check_format(name: str) -> str:
@@ -38,9 +36,9 @@ def check_format(name: str) -> str:
 
 def load_format(name: str, where: str = "") -> Any:
     """What the entry point of a format names."""
-    if (point := tool_formats().get(name)) is None:
+    if (entry := tool_formats().get(name)) is None:
         raise ConfigError("no plugin here reads tool calls", where=where, fix=f"install {PLUGIN}, or enable it")
-    return point.load()
+    return load_entry(entry, f"tool format '{name}'", f"reinstall {entry.distribution}")
 
 
 def read_tools(value: Any, where: str) -> tuple[Tool, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from rlhf_core.plugins.entry_points import entries_of
+from rlhf_core.plugins.entry_points import entries_of, load_entry
 from rlhf_core.types.errors import ModelError, did_you_mean
 from rlhf_core.types.rollouts import Media, Message
 
@@ -67,25 +67,28 @@ def attach_modality(tokenizer: Any, folder: Path) -> None:
         name = json.loads(file.read_text())["modality"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"'{file}' cannot be read", why=str(error), fix="copy the model's folder again") from error
-    points = {entry.name: entry.point for entry in entries_of(GROUP)}
-    if name not in points:
+    entries = {entry.name: entry for entry in entries_of(GROUP)}
+    if name not in entries:
         raise ModelError(
             f"the model needs modality '{name}', which no installed plugin has",
             where=str(file),
-            why=f"installed: {', '.join(sorted(points)) or 'none'}",
-            fix=f"{did_you_mean(str(name), points)} pip install rlhf-plugin-tts brings some".strip(),
+            why=f"installed: {', '.join(sorted(entries)) or 'none'}",
+            fix=f"{did_you_mean(str(name), entries)} pip install rlhf-plugin-tts brings some".strip(),
         )
-    setattr(tokenizer, _ATTRIBUTE, points[name].load()(folder, tokenizer))
+    make = load_entry(entries[name], f"modality '{name}'", "reinstall it, or choose another model")
+    setattr(tokenizer, _ATTRIBUTE, make(folder, tokenizer))
 
 
 def embedded_model(name: str) -> str | None:
     """The folder of a model that an installed plugin brings under a name (entry-point group ``rlhf.model``)."""
     if "/" in name or not name:
         return None
-    points = [entry.point for entry in entries_of("rlhf.model") if entry.name == name]
-    if not points and name in SHIPPED:
+    entries = [entry for entry in entries_of("rlhf.model") if entry.name == name]
+    if not entries and name in SHIPPED:
         raise ModelError(f"the model '{name}' is not installed", fix=f"pip install {SHIPPED[name]}")
-    return str(points[0].load()()) if points else None
+    return (
+        str(load_entry(entries[0], f"model '{name}'", "reinstall it, or choose another model")()) if entries else None
+    )
 
 
 def embedded_names() -> list[str]:

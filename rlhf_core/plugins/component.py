@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rlhf_core.plugins.component_calls import Late
 from rlhf_core.plugins.entry_points import distribution_of
 from rlhf_core.plugins.validation import explain_invalid
 from rlhf_core.types.errors import ConfigError, PluginError, RlhfError
@@ -210,9 +211,9 @@ def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
         target: Any = importlib.import_module(module)
         for attribute in attributes.split("."):
             target = getattr(target, attribute)
-    except RlhfError:
+    except (RlhfError, KeyboardInterrupt, Late):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _broken(cls, f"{type(error).__name__}: {error}", "install what is missing, or correct the string") from (
             error
         )

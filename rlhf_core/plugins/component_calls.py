@@ -55,11 +55,11 @@ def component_errors(label: str, method: str) -> Generator[None, None, None]:
         yield
     except (RlhfError, StopRun):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise component_error(label, method, error) from error
 
 
-def component_error(label: str, method: str, error: Exception) -> ComponentError:
+def component_error(label: str, method: str, error: BaseException) -> ComponentError:
     """The error for a component that raised."""
     frames = traceback.extract_tb(error.__traceback__)
     line = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
@@ -80,7 +80,7 @@ owns_process = False
 """Set by `rlhf` and by ranks. In somebody else's process, such as a notebook, the hang is only logged."""
 
 
-class _Late(BaseException):
+class Late(BaseException):
     """Raised wherever the main thread is; no component's ``except Exception`` takes it for its own."""
 
     def __init__(self, stage: _Stage, stack: str) -> None:
@@ -134,7 +134,7 @@ class Watchdog:
         self._arm()
         try:
             yield
-        except _Late as late:
+        except Late as late:
             if late.stage is stage:
                 raise self._error(stage, late.stack) from late
             raise
@@ -158,7 +158,7 @@ class Watchdog:
             self._arm()
             return
         late.raised = True
-        raise _Late(late, _stack(frame))
+        raise Late(late, _stack(frame))
 
     def _watch(self, over: threading.Event) -> None:
         main = threading.main_thread().ident

@@ -61,7 +61,7 @@ class CheckedReward:
             try:
                 answer: Any = self.reward.score(list(samples))
                 scores = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 text = f"{type(error).__name__}: {error}{raising_line(error)}"
                 return [Score.failed(ScoreStatus.ERROR, text)] * len(samples)
         if not isinstance(scores, list):

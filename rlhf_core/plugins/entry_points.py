@@ -7,13 +7,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core._version import __version__
-from rlhf_core.types.errors import ConfigError, PluginError
+from rlhf_core.plugins.component_calls import Late
+from rlhf_core.types.errors import ConfigError, PluginError, UserError
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -135,14 +137,38 @@ def entries_of(group: str, disabled: Collection[str] = ()) -> list[Entry]:
     return sorted(rows, key=lambda e: (e.name, e.distribution))
 
 
-def load_entry(entry: Entry, what: str, fix: str) -> Any:
-    """Import what an entry point names; ``what`` and ``fix`` are for the error."""
-    check_core_range(entry)
+@contextmanager
+def foreign_code(
+    what: str, where: str, fix: str, refusal: type[UserError] = PluginError
+) -> Generator[None, None, None]:
+    """Run what is not the toolkit's own, such as a user's module as it is imported. Ctrl-C and a deadline of the run
+    pass; all else that it raises, ``sys.exit`` included, is one error.
+
+    Args:
+        what: what cannot be done; the exception follows.
+        where: the file, or distribution and version.
+        fix: what to do about it.
+        refusal: class of the error.
+
+    Raises:
+        UserError: the code inside raised anything.
+    """
     try:
-        return entry.point.load()
-    except Exception as error:
-        text = f"{what} cannot be loaded: {type(error).__name__}: {error}"
-        raise PluginError(text, where=entry.where, fix=fix) from error
+        yield
+    except (KeyboardInterrupt, Late):
+        raise
+    except BaseException as error:
+        raise refusal(f"{what}: {type(error).__name__}: {error}", where=where, fix=fix) from error
+
+
+def load_entry(entry: Entry, what: str, fix: str, load: Callable[[], Any] | None = None) -> Any:
+    """Import what an entry point names, or call ``load``, which imports something else of its distribution. Nothing
+    else imports code of plugins, and nothing is imported of one that asks for another core. ``what`` and ``fix`` are
+    for the error.
+    """
+    check_core_range(entry)
+    with foreign_code(f"{what} cannot be loaded", entry.where, fix):
+        return (load or entry.point.load)()
 
 
 def required_distributions(distribution: str, extra: str = "") -> list[str]:
@@ -163,15 +189,17 @@ def _requirements(lines: Iterable[str], extra: str = "") -> Iterator[Requirement
 
 def check_core_range(entry: Entry) -> None:
     """Refuse an entry whose distribution asks for another rlhf-core."""
-    lines = (entry.point.dist.requires if entry.point.dist else None) or ()
-    near = [line for line in lines if CORE in line.lower().replace("_", "-")]  # most lines are not worth parsing
-    required = next((row.specifier for row in _requirements(near) if normalise(row.name) == CORE), None)
-    if entry.distribution != CORE and required and not required.contains(__version__, prereleases=True):
-        raise PluginError(
-            f"{entry.kind} '{entry.name}' needs rlhf-core{required}, but {__version__} is installed",
-            where=f"{entry.distribution} {entry.version}",
-            fix=f"pip install -U {entry.distribution} rlhf-core",
-        )
+    if entry.distribution == CORE:
+        return
+    lines = (entry.point.dist.requires if entry.point.dist else metadata.requires(entry.distribution)) or ()
+    near = [line for line in lines if normalise(line).startswith(CORE)]  # most lines are not worth parsing
+    for row in _requirements(near):
+        if normalise(row.name) == CORE and not row.specifier.contains(__version__, prereleases=True):
+            raise PluginError(
+                f"{entry.kind} '{entry.name}' needs rlhf-core{row.specifier}, but {__version__} is installed",
+                where=f"{entry.distribution} {entry.version}",
+                fix=f"pip install -U {entry.distribution} rlhf-core",
+            )
 
 
 def distribution_of(module: str, attribute: str) -> str:

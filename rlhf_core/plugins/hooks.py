@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pluggy
 
 from rlhf_core.plugins.component_calls import time_limit
-from rlhf_core.plugins.entry_points import Entry, check_core_range, entries_of, normalise
-from rlhf_core.types.errors import PluginError, RlhfError, StopRun
+from rlhf_core.plugins.entry_points import Entry, entries_of, foreign_code, load_entry, normalise
+from rlhf_core.types.errors import PluginError, RlhfError, StopRun, did_you_mean
 from rlhf_core.types.frozen import frozen
 from rlhf_core.types.rollouts import Rollout, Score
 
@@ -183,7 +183,7 @@ BEFORE_THE_RUN = ("rlhf_register", "rlhf_plan_resolved", "rlhf_preflight")
 class HookBus:
     """Calls every listener and isolates each from the others."""
 
-    manager: pluggy.PluginManager
+    manager: HookManager
     strict: bool = False
     enabled: bool = True
     errors: Counter[str] = field(default_factory=Counter)
@@ -228,11 +228,11 @@ class HookBus:
                     self.stop_reason = str(stop.reason) or f"{listener} gave no reason"
             except through:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._failed(listener, key, error)
         return None
 
-    def _failed(self, listener: str, key: str, error: Exception) -> None:
+    def _failed(self, listener: str, key: str, error: BaseException) -> None:
         if self.strict:
             raise PluginError(
                 f"{listener} raised {type(error).__name__}: {error}",
@@ -268,7 +268,7 @@ class HookBus:
             label = f"hook rlhf_launch of {plugin_label(plugin)}"
             try:
                 code: Any = impl.function(**({"event": event} if impl.argnames else {}))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise RlhfError(
                     f"{label} raised {type(error).__name__}: {error}",
                     fix=f"fix it, or run: rlhf plugins disable {plugin.split('/')[0]}",
@@ -304,11 +304,41 @@ def load_hooks(
     return bus
 
 
-def new_manager() -> pluggy.PluginManager:
+class HookManager(pluggy.PluginManager):
+    """Leaves off the hooks of a plugin that could not work, one by one, and says why."""
+
+    def __init__(self) -> None:
+        super().__init__("rlhf")
+        self.add_hookspecs(Specs)
+        self.left_off: list[str] = []
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """Marks of a method that is a hook and can be one; None for others."""
+        options, function = super().parse_hookimpl_opts(plugin, name), getattr(plugin, name)
+        if options is None and not (name in HOOK_NAMES and callable(function)):
+            return None
+        problem = _hook_problem(function, name, options)
+        if problem:
+            self.left_off.append(f"{name}: {problem}")
+        return None if problem else options
+
+
+def _hook_problem(function: Any, name: str, options: Any) -> str:
+    """Why a method would never be called, or could not be; "" if it is a hook."""
+    if options is None:
+        return "it is not marked with @hookimpl"
+    if (hook := options["specname"] or name) not in HOOK_NAMES:
+        return f"there is no such hook; {did_you_mean(hook, HOOK_NAMES) or 'there are: ' + ', '.join(HOOK_NAMES)}"
+    if options["wrapper"] or options["hookwrapper"]:  # it could change what others return
+        return "it is a wrapper; listeners observe and do not wrap"
+    known = pluggy.HookImpl(None, name, getattr(Specs, hook), options).argnames
+    unknown = set(pluggy.HookImpl(None, name, function, options).argnames) - set(known)
+    return f"it asks for {', '.join(sorted(unknown))}; it gets {', '.join(known)}" if unknown else ""
+
+
+def new_manager() -> HookManager:
     """A manager that knows the specifications and no plugin."""
-    manager = pluggy.PluginManager("rlhf")
-    manager.add_hookspecs(Specs)
-    return manager
+    return HookManager()
 
 
 def hook_points(disabled: Sequence[str] = ()) -> list[Entry]:
@@ -316,29 +346,28 @@ def hook_points(disabled: Sequence[str] = ()) -> list[Entry]:
     return sorted(entries_of(GROUP, set(map(normalise, disabled))), key=lambda entry: (entry.distribution, entry.name))
 
 
-def register(manager: pluggy.PluginManager, entry: Entry) -> list[str]:
-    """Import one hook plugin, and return the names of the hooks it implements."""
-    name = entry.qualified
-    try:
-        check_core_range(entry)
-        return register_plugin(manager, entry.point.load(), name)
-    except Exception as error:
-        if manager.get_plugin(name) is not None:
-            manager.unregister(name=name)
-        raise PluginError(
-            f"hook {plugin_label(name)} cannot be used: {type(error).__name__}: {error}",
-            why=f"hooks are: {', '.join(HOOK_NAMES)}",
-            fix=f"fix or upgrade it, or run: rlhf plugins disable {entry.distribution}",
-        ) from error
+def register(manager: HookManager, entry: Entry) -> list[str]:
+    """Import one hook plugin, and return the names of the hooks it implements.
+
+    Raises:
+        PluginError: it cannot be used, or some of its hooks cannot; the others of them listen all the same.
+    """
+    fix = f"fix or upgrade it, or run: rlhf plugins disable {entry.distribution}"
+    plugin = load_entry(entry, f"hook {plugin_label(entry.qualified)}", fix)
+    with foreign_code(f"hook {plugin_label(entry.qualified)} cannot be used", entry.where, fix):
+        return register_plugin(manager, plugin, entry.qualified)
 
 
-def register_plugin(manager: pluggy.PluginManager, plugin: object, name: str) -> list[str]:
-    """Add an imported hook plugin, and return the names of the hooks it implements."""
+def register_plugin(manager: HookManager, plugin: object, name: str) -> list[str]:
+    """Add an imported hook plugin, and return the names of the hooks it implements.
+
+    Raises:
+        TypeError: some of its hooks are left off; lists them.
+    """
+    manager.left_off = []
     manager.register(plugin, name=name)
-    manager.check_pending()
-    callers = manager.get_hookcallers(manager.get_plugin(name)) or []
-    for caller in callers:
-        # a wrapper could change what others return
-        if any(i.plugin_name == name and (i.wrapper or i.hookwrapper) for i in caller.get_hookimpls()):
-            raise TypeError(f"{caller.name} is a wrapper; listeners observe and do not wrap")
-    return [caller.name for caller in callers]
+    names = [caller.name for caller in manager.get_hookcallers(plugin) or []]
+    if manager.left_off:
+        others = f" (the others listen: {', '.join(names)})" if names else ""
+        raise TypeError("; ".join(manager.left_off) + others)
+    return names

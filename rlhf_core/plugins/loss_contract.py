@@ -87,6 +87,8 @@ def check_loss(answer: Any, batch: Any, label: str) -> LossOutput:
     if wanted is not None and shape != wanted:
         unit = "token, masked and averaged by the core" if len(wanted) == 2 else "row, averaged by the core"
         raise contract_error(label, f"a loss of shape {shape}", f"shape {wanted}: one value per {unit}")
+    if not answer.loss.is_floating_point():
+        raise contract_error(label, f"a loss of {answer.loss.dtype}", "floating-point numbers, which have a gradient")
     if torch.is_grad_enabled() and not answer.loss.requires_grad:
         expected = "one that the policy's logprobs were not detached from"
         raise contract_error(label, "a loss without a gradient", expected)

@@ -182,10 +182,16 @@ class Registry:
 
     def _unknown(self, kind: str, name: str) -> PluginError:
         known = sorted({e.name for e in self._by_kind[kind]})
+        others = [e.kind for e in self.entries() if name in (e.name, e.qualified)]
+        fix = did_you_mean(name, known) or f"pip install the plugin with it; rlhf plugins list --kind {kind}"
+        if kind == "reward" and "verifier" in others:
+            fix = f"--reward verifier --set reward.verifier={name}"
         return PluginError(
             f"unknown {kind} '{name}'",
-            why=f"installed: {', '.join(known) or 'none installed'}",
-            fix=did_you_mean(name, known) or f"pip install the plugin with it; rlhf plugins list --kind {kind}",
+            why=f"'{name}' is the name of a component of kind {', '.join(others)}"
+            if others
+            else f"installed: {', '.join(known) or 'none installed'}",
+            fix=fix,
         )
 
     def config(self, kind: str, name: str, settings: Mapping[str, Any] | None = None) -> ComponentConfig:

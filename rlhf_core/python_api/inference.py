@@ -214,6 +214,7 @@ def _strings(stop: Any) -> tuple[str, ...]:
 
 
 def _prompts(values: Sequence[Any]) -> list[Prompt]:
+    from rlhf_core.data.jsonl import flaw_of
     from rlhf_core.data.schema import RawRow, RowReader
     from rlhf_core.types.rollouts import Prompt
 
@@ -229,6 +230,8 @@ def _prompts(values: Sequence[Any]) -> list[Prompt]:
         else:
             row = RawRow(one, i, f"prompts[{i}]")
             prompts.append(Prompt(f"prompt/{i}", reader.prompt(row), tools=reader.tools(row)))
+        if flaw := flaw_of({"prompt": one if isinstance(one, str | dict) else prompts[-1].text}):
+            raise ConfigError(f"prompts[{i}]: {flaw}", fix="correct it or leave it out")
         if not prompts[-1].text.strip():
             raise ConfigError(f"prompts[{i}] is empty", fix="fill it or leave it out")
     return prompts

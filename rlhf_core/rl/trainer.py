@@ -25,7 +25,7 @@ from rlhf_core.rl.build import OnlineParts, PartsBuilder, RolloutParts, Trainabl
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.runs.checkpoint import Checkpoint
-from rlhf_core.runs.metrics import mean
+from rlhf_core.runs.metrics import first_and_last
 from rlhf_core.training.generation import rollout_metrics
 from rlhf_core.training.loop import run_loop
 from rlhf_core.training.policy_evaluator import Evaluation, before_and_after
@@ -178,8 +178,8 @@ class RolloutTrainer:
             "updates": self.parts.learner.version,
             "seed": self.ctx.seed,
             "tokens_generated": int(sum(r["tokens_generated"] for r in steps)),
-            **_first_and_last(steps, "reward/mean", "reward"),
-            **_first_and_last(steps, "completion_length/mean", "completion_length"),
+            **first_and_last(steps, "reward/mean", "reward"),
+            **first_and_last(steps, "completion_length/mean", "completion_length"),
             "kl_last": _last(steps, "kl"),
             "entropy_last": _last(steps, "entropy"),
             "evaluation_before": dict(before.metrics) if before else None,
@@ -269,15 +269,6 @@ class OnlineTrainer(RolloutTrainer):
         """Go on from :meth:`state` and every rank's :meth:`rank_state`."""
         self.parts.source.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
         self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
-
-
-def _first_and_last(rows: Sequence[Mapping[str, Any]], key: str, name: str) -> dict[str, float | None]:
-    """Means over the first and the last five steps."""
-    values = [float(r[key]) for r in rows if r.get(key) is not None]
-    return {
-        f"{name}_first": mean(values[:5]) if values else None,
-        f"{name}_last": mean(values[-5:]) if values else None,
-    }
 
 
 def _last(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

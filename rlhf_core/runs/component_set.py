@@ -151,7 +151,7 @@ class ComponentSet:
                 if callable(close):
                     with time_limit("close", f"close() of {entry.label}"):
                         close()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 log.warning("%s failed to close: %s: %s", entry.label, type(error).__name__, error)
 
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.protocols import Monitor, Tracker
@@ -20,6 +20,19 @@ from rlhf_core.types.errors import StopRun
 def mean(values: Sequence[float]) -> float:
     """Arithmetic mean; 0.0 of nothing."""
     return float(sum(values) / len(values)) if values else 0.0
+
+
+def compared_steps(steps: int) -> int:
+    """How many steps at each end of a run are compared: five, and fewer where the two ends would share one."""
+    return max(1, min(5, steps // 2))
+
+
+def first_and_last(rows: Sequence[Mapping[str, Any]], key: str, name: str) -> dict[str, float | None]:
+    """``NAME_first`` and ``NAME_last``: means over the steps at both ends; None if no row has the key."""
+    values = [float(r[key]) for r in rows if r.get(key) is not None]
+    count = compared_steps(len(values))
+    ends = (mean(values[:count]), mean(values[-count:])) if values else (None, None)
+    return {f"{name}_first": ends[0], f"{name}_last": ends[1]}
 
 
 def wilson(share: float, count: float, z: float = 1.959964) -> tuple[float, float]:

@@ -142,6 +142,16 @@ def test_accelerate_launch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_accelerate_launch_with_cpu_starts_one_process_and_is_refused(tmp_path: Path) -> None:
+    launch = ["accelerate.commands.launch", "--config_file", str(CONFIGS / "accelerate" / "1x8_fsdp.yaml")]
+    options = ["--num_processes", "2", "--cpu", *TRAIN, "--run-dir", "run"]
+    out = run([sys.executable, "-m", *launch, *options], tmp_path)
+    assert out.returncode != 0
+    assert "accelerate launch: asked for 2 processes, found 1" in out.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.long  # the script's line: above; two processes as srun starts them: test_two_launchers.py
 def test_sbatch_starts_and_goes_on(tmp_path: Path) -> None:
     job = stand_ins(tmp_path, srun=SRUN, scontrol="echo 127.0.0.1")

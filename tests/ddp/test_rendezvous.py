@@ -315,9 +315,6 @@ def test_what_srun_says() -> None:
     assert one_gpu["LOCAL_RANK"] == "0", "--gpus-per-task shows each task one device"
     with pytest.raises(UserError, match="srun started 16 processes, and MASTER_ADDR and MASTER_PORT is not set"):
         started_rank({**slurm, "SLURM_STEP_ID": "0"})
-    of_accelerate = {"ACCELERATE_USE_FSDP": "true"}
-    with pytest.raises(UserError, match="accelerate's configuration uses FSDP"):
-        started_rank({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1", **of_accelerate})
     assert started_rank({"RANK": "0", "WORLD_SIZE": "1"}) is None
 
 
@@ -342,6 +339,30 @@ def test_without_the_plugin_a_rank_is_refused(name: str, monkeypatch: pytest.Mon
     with pytest.raises(UserError, match="pip install rlhf-plugin-launchers") as refused:
         launched_rank(None)
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("ranks", [{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, {}])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("USE_FSDP", "true"), ("USE_DEEPSPEED", "True"), ("MIXED_PRECISION", "bf16"), ("DYNAMO_BACKEND", "INDUCTOR")],
+)
+def test_what_accelerate_asks_for_and_nobody_takes_is_refused(ranks: dict[str, str], name: str, value: str) -> None:
+    plain = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_FSDP": "false"}
+    assert (started_rank({**ranks, **plain}) is None) == (not ranks)
+    with pytest.raises(UserError, match=f"accelerate's configuration sets {name.lower()}={value.lower()}"):
+        started_rank({**ranks, **plain, f"ACCELERATE_{name}": value})
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"])
+def test_a_launcher_that_was_asked_for_more_than_arrived(name: str) -> None:
+    assert started_rank({name: "1"}) is None
+    with pytest.raises(UserError, match=f"{name}: asked for 2 processes, found 1"):
+        started_rank({name: "2"})
+    of_accelerate = {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_PORT": "29500"}
+    with pytest.raises(UserError, match="accelerate launch: asked for several processes, found 1"):
+        started_rank(of_accelerate)
+    with pytest.raises(UserError, match="RANK=1, but there are only 1 ranks"):
+        started_rank({"RANK": "1"})
 
 
 def test_ranks_that_neither_torchrun_nor_srun_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from rlhf_core.runs import wilson
+from rlhf_core.runs.metrics import first_and_last
 
 
 def test_wilsons_ends_are_as_far_from_the_share_as_chance_puts_it() -> None:
@@ -20,3 +21,14 @@ def test_wilsons_ends_are_as_far_from_the_share_as_chance_puts_it() -> None:
     assert wilson(1.0, 20)[1] == 1.0
     assert [round(x, 6) for x in wilson(0.35, 20)] == [0.181192, 0.567146]
     assert all(math.isnan(x) for x in wilson(math.nan, 0))
+
+
+def test_the_two_ends_of_a_run_share_no_step() -> None:
+    for steps in range(2, 30):
+        ends = first_and_last([{"r": 2.0**n} for n in range(steps)], "r", "reward")
+        count = min(5, steps // 2)
+        assert ends["reward_first"] == sum(2.0**n for n in range(count)) / count
+        assert ends["reward_last"] == sum(2.0**n for n in range(steps - count, steps)) / count
+        assert ends["reward_last"] > ends["reward_first"]
+    assert first_and_last([{"r": 3.0}, {}], "r", "reward") == {"reward_first": 3.0, "reward_last": 3.0}
+    assert first_and_last([{}], "r", "reward") == {"reward_first": None, "reward_last": None}

@@ -122,6 +122,23 @@ def test_unknown_name_gets_the_nearest(fakes: Fakes) -> None:
     assert "did you mean 'grpo_clip'" in out.stderr
 
 
+VERIFIER = LOSS.replace("ComponentConfig", "VerifierConfig").replace("rlhf_core.config", "rlhf_core.plugins.component")
+
+
+def test_a_verifier_as_reward_gets_the_words_that_work(fakes: Fakes) -> None:
+    fakes.add("acme-proof", "[rlhf.verifier]\nproof = acme_proof:Config\n", VERIFIER.replace('"twin"', '"proof"'))
+    for name in ("proof", "acme-proof/proof"):
+        out = fakes.rlhf("train", "--algo", "grpo", "--reward", name, "--dataset", "pocket/arithmetic", "--dry-run")
+        assert out.returncode == 2
+        said = f"--reward verifier --set reward.verifier={name}"
+        assert said in out.stderr
+        words = said.split()
+        out = fakes.rlhf("train", "--algo", "grpo", *words, "--dataset", "pocket/arithmetic", "--dry-run")
+        assert "unknown" not in out.stderr
+    out = fakes.rlhf(*TRAIN, "--loss", "grpo", "--dry-run")
+    assert "'grpo' is the name of a component of kind trainer" in out.stderr
+
+
 @pytest.mark.slow
 def test_a_raising_hook_is_counted_and_a_misspelled_one_is_warned_of(
     fakes: Fakes, caplog: pytest.LogCaptureFixture

@@ -145,3 +145,11 @@ def own_tensors(batch: Any) -> Any:
     """The batch over tensors that no other test sees; the policy's keep their gradient."""
     named = {f.name: getattr(batch, f.name) for f in fields(batch)}
     return type(batch)(**{k: v if v is None else v.clone() for k, v in named.items()})
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64])
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_loss_without_fractions_is_named_by_its_dtype(dtype: torch.dtype, grad: bool) -> None:
+    batch = Module("pairs")(None)
+    with pytest.raises(PluginError, match=rf"a loss of {dtype}"), torch.set_grad_enabled(grad):
+        CheckedLoss(lambda b: LossOutput(values(b).detach().to(dtype)))(batch)

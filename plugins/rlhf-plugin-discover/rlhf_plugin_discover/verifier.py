@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import ConfigError, foreign_code
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_code.extract import program
 from rlhf_plugin_code.sandbox import Ended, SandboxError
@@ -114,10 +114,8 @@ def load_check(file: str) -> Check:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    try:
+    with foreign_code("the check cannot be loaded", file, "correct the file", ConfigError):
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigError(f"the check '{file}' cannot be loaded", why=f"{type(error).__name__}: {error}") from error
     check: Any = getattr(module, "check", None)
     if not callable(check):
         raise ConfigError(f"the check '{file}' defines no function check(value)", fix="def check(value): return ...")

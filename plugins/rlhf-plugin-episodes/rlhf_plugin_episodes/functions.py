@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import ConfigError, foreign_code
 from rlhf_core.data import Tool
 from rlhf_core.rollouts import ToolResult
 from rlhf_plugin_episodes.tool_spec import tool_spec
@@ -76,5 +76,6 @@ def load_functions(file: str) -> dict[str, FunctionTool]:
     if spec is None or spec.loader is None:
         raise ConfigError("a file of tools is not a Python module", where=file, fix="name it *.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    with foreign_code("a file of tools cannot be loaded", file, "correct the file", ConfigError):
+        spec.loader.exec_module(module)
     return {name: FunctionTool(getattr(module, name)) for name in (s["function"]["name"] for s in specs_in(file))}

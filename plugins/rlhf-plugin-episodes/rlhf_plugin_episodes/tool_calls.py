@@ -11,7 +11,7 @@ from typing import Any
 from rlhf_core.config import PluginError
 from rlhf_core.data import Tool, ToolCall
 from rlhf_core.data.jsonl import NotJson, read_whole
-from rlhf_core.data.tools import check_format, tool_formats
+from rlhf_core.data.tools import check_format, load_format, tool_formats
 from rlhf_core.models.tool_templates import ASKED, CALLING, KEY, NAME, PROBE_TOOL, VALUE, fill, template_text
 from rlhf_core.types.messages import AssistantTurn, tool_name
 from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, Plain, RawToolCall, ToolFormat
@@ -127,21 +127,20 @@ def _typed(arguments: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[
 
 def format_named(name: str) -> ToolFormat:
     """A format by its name."""
-    point, step = tool_formats()[check_format(name)], "loading it"
+    made, step = load_format(check_format(name)), "making it"
     try:
-        made = point.load()
         made = made() if isinstance(made, type) else made
         step = "take('no call')"
         taken = made.take("no call") if isinstance(made, ToolFormat) else None
-    except Exception as error:  # a plugin's module may do anything
+    except (Exception, SystemExit) as error:  # a plugin's code may do anything
         why = f"{step} raised {type(error).__name__}: {error}"
-        raise PluginError(f"tool format '{name}' cannot be used", why=why, where=point.value) from error
+        raise PluginError(f"tool format '{name}' cannot be used", why=why, where=tool_formats()[name].where) from error
     if isinstance(taken, ParsedToolCalls):
         return made
     why = "it has no method take(text)"
     if isinstance(made, ToolFormat):
         why = f"take() returned {type(taken).__name__}, expected rlhf_plugin_episodes.tool_formats.ParsedToolCalls"
-    raise PluginError(f"tool format '{name}' cannot be used", why=why, where=point.value)
+    raise PluginError(f"tool format '{name}' cannot be used", why=why, where=tool_formats()[name].where)
 
 
 def choose_format(tokenizer: Any, name: str = "auto") -> ToolFormat:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,17 @@ LAUNCH_TIMEOUT = "RLHF_LAUNCH_TIMEOUT_S"
 TIMEOUT_S = 300.0
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """Slurm gives ids from here on, or negative ones, to a batch script and to salloc's shell: no tasks of srun."""
+IGNORED = {
+    "USE_FSDP": "--set strategy=fsdp",
+    "USE_DEEPSPEED": "--set strategy=deepspeed",
+    "USE_MEGATRON_LM": "--set strategy=fsdp",
+    "USE_PARALLELISM_CONFIG": "--set strategy=fsdp",
+    "MIXED_PRECISION": "--set trainer.precision=bf16",
+    "DYNAMO_BACKEND": "a run compiles nothing",
+}
+"""What accelerate's file may ask for -> the run's own setting."""
+SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Variables in which a launcher says how many processes it was asked for."""
 FIRST_HOST = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500'
 
 
@@ -51,20 +63,22 @@ def started_rank(environ: MutableMapping[str, str] = os.environ) -> RankInfo | N
 
     What ``srun`` says is written down as torchrun says it, for the libraries that read it there.
     """
+    _refuse_what_is_ignored(environ)
     if "RANK" in environ:
         launcher, names = "torchrun", ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         environ.setdefault("LOCAL_RANK", environ.get("SLURM_LOCALID", "0"))  # for libraries that take no launch without
     elif "SLURM_PROCID" in environ and _is_srun_task(environ):
         launcher, names = "srun", ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
     else:
+        _refuse_missing_ranks(environ)
         return None
     rank, world_size, local_rank = (_number(environ, name, default) for name, default in zip(names, ("0", "1", "0")))
-    if world_size == 1:
-        return None
     if rank >= world_size:
         raise UserError(
             f"{names[0]}={rank}, but there are only {world_size} ranks", where="environment", fix=f"check {names[1]}"
         )
+    if world_size == 1:
+        return None
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environ]:
         raise UserError(
             f"{launcher} started {world_size} processes, and {' and '.join(missing)} is not set",
@@ -72,7 +86,6 @@ def started_rank(environ: MutableMapping[str, str] = os.environ) -> RankInfo | N
             why="the ranks find each other at that address, which is rank 0's machine",
             fix=FIRST_HOST,
         )
-    _refuse_other_sharding(environ)
     if launcher == "srun":
         one_gpu = len(environ.get("CUDA_VISIBLE_DEVICES", ",").split(",")) == 1  # --gpus-per-task
         device = 0 if one_gpu else local_rank
@@ -111,12 +124,28 @@ def _timeout(environ: MutableMapping[str, str]) -> float:
     return seconds
 
 
-def _refuse_other_sharding(environ: MutableMapping[str, str]) -> None:
-    for name in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        if environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true"):
+def _refuse_what_is_ignored(environ: Mapping[str, str]) -> None:
+    """Settings of accelerate's file that would not arrive: the run has its own, which its plan records."""
+    for name, instead in IGNORED.items():
+        if (value := environ.get(f"ACCELERATE_{name}", "no").lower()) not in ("no", "0", "false"):
             raise UserError(
-                f"accelerate's configuration uses {name}, which rlhf does not support",
-                where=f"ACCELERATE_USE_{name}, from accelerate's configuration file",
-                why="the run's own setting strategy shards a model, and its plan records it",
-                fix="use configs/accelerate/*.yaml, or distributed_type: MULTI_GPU; --set strategy=fsdp or deepspeed",
+                f"accelerate's configuration sets {name.lower()}={value}, which rlhf does not take from there",
+                where=f"ACCELERATE_{name}",
+                fix=f"use configs/accelerate/*.yaml, or take it out; {instead}",
             )
+
+
+def _refuse_missing_ranks(environ: Mapping[str, str]) -> None:
+    """A launcher was asked for several processes, and this one is told that it is alone."""
+    launcher, asked = next(((name, environ[name]) for name in SIZES if environ.get(name, "1") != "1"), ("", ""))
+    if "ACCELERATE_MIXED_PRECISION" in environ and "MASTER_PORT" in environ:  # it writes no number down
+        command = Path(f"/proc/{os.getppid()}/cmdline")
+        number = re.search(r"--num_processes[=\0](\d+)", command.read_text() if command.is_file() else "")
+        launcher, asked = "accelerate launch", number.group(1) if number else "several"
+    if launcher:
+        raise UserError(
+            f"{launcher}: asked for {asked} processes, found 1",
+            where="environment, which has no RANK",
+            why="accelerate starts one process with --cpu, and mpirun does not say which rank is which",
+            fix="rlhf train --nproc N without a launcher, torchrun --nproc_per_node N, or accelerate without --cpu",
+        )

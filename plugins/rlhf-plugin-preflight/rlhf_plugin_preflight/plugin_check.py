@@ -5,15 +5,24 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import click
 
 from rlhf_core.cli.groups import command_entries, command_problem
 from rlhf_core.config import PluginError, Registry, RlhfError
-from rlhf_core.config.hints import GROUP, USAGE_GROUP
 from rlhf_core.plugins.component import import_component
-from rlhf_core.plugins.entry_points import CORE, Entry, disabled_distributions, entries_of, normalise
+from rlhf_core.plugins.entry_points import (
+    CORE,
+    Entry,
+    check_core_range,
+    disabled_distributions,
+    entries_of,
+    load_entry,
+    normalise,
+    scan,
+)
 
 
 class CheckRow(NamedTuple):
@@ -33,13 +42,15 @@ def check_components(registry: Registry, distribution: str = "") -> Iterator[Che
     for entry in registry.entries():
         if distribution in ("", entry.distribution):
             entries_of.setdefault(entry.distribution, []).append(entry)
+    for_another_core = {e.point.module.partition(".")[0] for e in registry.entries() if not _fits(e)}
     for name, entries in entries_of.items():
         reported: list[str] = []
         for entry in entries:
             error = component_problem(registry, entry)
             reported += [str(error)] if error else []
             yield CheckRow(name, entry.version, entry.kind, entry.qualified, error)
-        for package in sorted({e.point.module.partition(".")[0] for e in entries}) if name != CORE else ():
+        packages = {e.point.module.partition(".")[0] for e in entries} - for_another_core
+        for package in sorted(packages) if name != CORE else ():
             for module, cause in broken_modules(package, entries[0]):
                 if not any(_text(cause) in text for text in reported):
                     what = f"importing {module}: {_text(cause)}"
@@ -69,19 +80,24 @@ def check_hooks(distribution: str = "") -> Iterator[CheckRow]:
             yield CheckRow(entry.distribution, entry.version, "hook", entry.qualified, error)
 
 
-def check_hints(distribution: str = "") -> Iterator[CheckRow]:
-    """Every function of hints that is not switched off; each is imported. ``distribution``: only this one."""
+def check_others(distribution: str = "") -> Iterator[CheckRow]:
+    """Every entry point of other groups (hints, models, modalities, tool formats) that is not switched off; each is
+    imported. ``distribution``: only this one.
+    """
     switched_off = disabled_distributions()
-    for entry in [*entries_of(GROUP, switched_off), *entries_of(USAGE_GROUP, switched_off)]:
+    known = {"rlhf", "rlhf.command", *(e.point.group for e in Registry(disabled=()).entries())}
+    groups = sorted({e.point.group for e in scan() if e.point.group.startswith("rlhf.")} - known)
+    for entry in [entry for group in groups for entry in entries_of(group, switched_off)]:
         if distribution not in ("", entry.distribution):
             continue
         error: RlhfError | None = None
         try:
-            if not callable(entry.point.load()):
+            fix = f"rlhf plugins check {entry.distribution} shows the traceback"
+            if not callable(load_entry(entry, f"the {entry.kind} '{entry.name}'", fix)):
                 error = _problem(entry, f"{entry.value} is not a function", TypeError("not callable"))
-        except Exception as cause:
-            error = _problem(entry, f"the hints '{entry.name}' cannot be loaded: {_text(cause)}", cause)
-        yield CheckRow(entry.distribution, entry.version, "hint", entry.qualified, error)
+        except RlhfError as problem:
+            error = problem
+        yield CheckRow(entry.distribution, entry.version, entry.kind, entry.qualified, error)
 
 
 def claimed_twice(entries: Sequence[Entry]) -> list[tuple[str, str, list[str]]]:
@@ -103,7 +119,7 @@ def component_problem(registry: Registry, entry: Entry) -> RlhfError | None:
     return None
 
 
-def broken_modules(package: str, entry: Entry) -> Iterator[tuple[str, Exception]]:
+def broken_modules(package: str, entry: Entry) -> Iterator[tuple[str, BaseException]]:
     """Modules of a package that do not import, and why, without ``__main__``, ``test*`` and ``conftest``."""
     if (error := _import(package, entry)) is not None:
         yield package, error
@@ -118,15 +134,24 @@ def broken_modules(package: str, entry: Entry) -> Iterator[tuple[str, Exception]
             yield module.name, error
 
 
-def _import(module: str, entry: Entry) -> Exception | None:
+def _import(module: str, entry: Entry) -> BaseException | None:
     """What importing a module raises; one that lacks only an extra of its distribution is in order."""
     try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        return None if normalise((error.name or "").partition(".")[0]) in _of_extras(entry) else error
-    except Exception as error:
-        return error
+        load_entry(entry, module, "", partial(importlib.import_module, module))
+    except PluginError as problem:
+        cause = problem.__cause__ or problem
+        lacks = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+        return None if lacks and normalise(lacks) in _of_extras(entry) else cause
     return None
+
+
+def _fits(entry: Entry) -> bool:
+    """Whether an entry's distribution is for this core."""
+    try:
+        check_core_range(entry)
+    except PluginError:
+        return False
+    return True
 
 
 def _of_extras(entry: Entry) -> set[str]:
@@ -137,11 +162,11 @@ def _of_extras(entry: Entry) -> set[str]:
     return {normalise(r.name) for r in requirements if r.marker and "extra" in str(r.marker)}
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _problem(entry: Entry, what: str, cause: Exception) -> PluginError:
+def _problem(entry: Entry, what: str, cause: BaseException) -> PluginError:
     problem = PluginError(
         what,
         where=f"{entry.distribution} {entry.version}",

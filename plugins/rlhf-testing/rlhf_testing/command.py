@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.testing import CliRunner
 
-from rlhf_core.cli.groups import command_entries, command_problem
+from rlhf_core.cli.groups import command_entries, command_problem, load
 from rlhf_core.cli.main import cli
 from rlhf_testing.config import light_import_problem
 from rlhf_testing.report import require_of
@@ -25,7 +25,7 @@ def check_command(path: str) -> None:
     for entry in entries:
         problem = command_problem(cli, entry)
         require_of(problem is None, who, "it can be called", str(problem))
-    command = entries[0].point.load()
+    command = load(entries[:1], path)
     problem = light_import_problem(entries[0].point.module)
     require_of(not problem, who, "importing it is light", problem, "import inside the function")
     require_of(bool(command.help), who, "it has a help text", "its function has no docstring")

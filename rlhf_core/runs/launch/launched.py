@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rlhf_core.plugins.entry_points import disabled_distributions, entries_of
+from rlhf_core.plugins.entry_points import disabled_distributions, entries_of, load_entry
 from rlhf_core.types.errors import RlhfError, UserError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def launched_rank(nproc: int | None) -> LaunchedRank | None:
     """This process among those that a launcher started; None where it is the only one."""
     entries = entries_of("rlhf.launcher", disabled_distributions())
     if entries:
-        return entries[0].point.load()(nproc)
+        return load_entry(entries[0], "the launcher", "reinstall it, or disable it")(nproc)
     count = next((os.environ[name] for name in COUNTS if os.environ.get(name, "1") != "1"), None)
     if count is not None:
         raise UserError(

@@ -48,7 +48,7 @@ def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run
             component.preflight(ctx)
         except RlhfError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             explained = component_error(label_for(kind, component, registry), "preflight()", error)
             raise PluginError(explained.what, where=explained.where, fix=explained.fix) from error
     resolve_model(config.model.path)

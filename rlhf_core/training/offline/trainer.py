@@ -22,7 +22,7 @@ from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.runs.component_set import register_sources
-from rlhf_core.runs.metrics import mean
+from rlhf_core.runs.metrics import first_and_last
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.loop import run_loop
 from rlhf_core.training.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
@@ -233,7 +233,6 @@ class OfflineTrainer:
         after = self.evaluate(step)
         self.session.checkpoints.write_final(self.task.model, self.task.write_final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
-        losses = [float(r["loss"]) for r in rows]
         return self.session.finish(
             {
                 "algo": self.config.name,
@@ -243,8 +242,7 @@ class OfflineTrainer:
                 "train_examples": len(self.train_items),
                 "tokens_generated": 0,
                 "tokens_trained": int(sum(r["train/tokens"] for r in rows)),
-                "loss_first": mean(losses[:5]),
-                "loss_last": mean(losses[-5:]),
+                **first_and_last(rows, "loss", "loss"),
                 "evaluation_before": self.before,
                 "evaluation_after": after,
                 "reports": dict(self.ctx.report),

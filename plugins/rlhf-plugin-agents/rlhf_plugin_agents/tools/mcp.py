@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import ConfigError, foreign_code
 from rlhf_core.data import Tool
 from rlhf_core.rollouts import ToolError
 
@@ -154,7 +154,8 @@ def _target(settings: McpServer) -> Any:
     environment = {name: os.environ[name] for name in settings.env if name in os.environ}
     if settings.server.startswith(IN_PROCESS):
         module, _, name = settings.server.removeprefix(IN_PROCESS).partition(":")
-        return getattr(importlib.import_module(module), name)
+        with foreign_code("an MCP server cannot be loaded", settings.server, "correct it", ConfigError):
+            return getattr(importlib.import_module(module), name)
     if settings.server.startswith(("http://", "https://")):
         if settings.token_env is None:
             return settings.server

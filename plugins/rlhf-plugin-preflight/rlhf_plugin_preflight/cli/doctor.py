@@ -126,7 +126,7 @@ def findings() -> Iterator[Finding]:
 def _guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         yield Finding(check.__name__.replace("_", " "), "broken", f"{type(error).__name__}: {error}")
 
 
@@ -223,12 +223,14 @@ def plugins() -> Iterator[Finding]:
 def abilities() -> Iterator[Finding]:
     """What plugins find out about this machine (``ComponentConfig.diagnose``); each finding once."""
     from rlhf_core.config import Registry, RlhfError
+    from rlhf_core.plugins.component_calls import component_errors
 
     registry = Registry()
     findings: dict[tuple[str, str, str, str], None] = {}
     for entry in registry.entries():
         try:
-            report = getattr(registry.load(entry.kind, entry.qualified), "diagnose", str)()
+            with component_errors(f"{entry.kind} '{entry.name}' ({entry.distribution} {entry.version})", "diagnose()"):
+                report = getattr(registry.load(entry.kind, entry.qualified), "diagnose", str)()
             row = (entry.distribution, "ok", report, "")
         except RlhfError as error:
             row = (entry.distribution, "warning", f"{error.what}: {error.why}", error.fix)

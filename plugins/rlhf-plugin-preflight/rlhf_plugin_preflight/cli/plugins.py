@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.argument("distribution", required=False)
 def check(distribution: str | None) -> None:
-    """Import components, commands, hooks and hints, and their packages; exit code 1 and the traceback if one fails."""
+    """Import components, commands, hooks and all else that plugins declare; exit code 1 and tracebacks if one fails."""
     from rlhf_core.config import PluginError, Registry, did_you_mean
     from rlhf_core.plugins.entry_points import normalise, scan
     from rlhf_plugin_preflight import plugin_check
@@ -19,7 +19,7 @@ def check(distribution: str | None) -> None:
         *plugin_check.check_components(registry, wanted),
         *plugin_check.check_commands(root, wanted),
         *plugin_check.check_hooks(wanted),
-        *plugin_check.check_hints(wanted),
+        *plugin_check.check_others(wanted),
     ]
     known = {declared.distribution for declared in scan() if declared.point.group.startswith("rlhf")}
     if wanted and wanted not in known:
