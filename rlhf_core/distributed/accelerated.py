@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -81,11 +80,9 @@ class AcceleratedStrategy(LocalStrategy):
         module = getattr(module, "_orig_mod", module)
         return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
 
-    @contextlib.contextmanager
-    def accumulate(self, module: torch.nn.Module, last: bool) -> Generator[None, None, None]:
+    def accumulate(self, module: torch.nn.Module, last: bool) -> contextlib.AbstractContextManager[None]:
         """One micro-batch; gradients are exchanged only in the last."""
-        with contextlib.nullcontext() if last else self.accelerator.no_sync(module):
-            yield
+        return contextlib.nullcontext() if last else self.accelerator.no_sync(module)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Backward; DDP averages gradients, so the loss is scaled up to make them sum."""

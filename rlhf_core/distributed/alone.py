@@ -25,17 +25,17 @@ def rank_0_alone(what: str, rank: int, peers: RankMonitor | None, timeout_s: flo
     if peers is None:
         yield
         return
+    said = ""
     try:
         yield
     except BaseException as error:
+        said = f"{type(error).__name__}: {error}"
+        raise
+    finally:
         work = peers.leave_lone_work()
         if rank == 0:
-            peers.say_done(work, f"{type(error).__name__}: {error}")
-        raise
-    work = peers.leave_lone_work()
-    if rank == 0:
-        peers.say_done(work, "")
-    elif error := _awaited(work, what, rank, peers, timeout_s):
+            peers.say_done(work, said)
+    if rank != 0 and (error := _awaited(work, what, rank, peers, timeout_s)):
         raise OtherRankFailed(f"rank 0 failed, alone at work ({what}): {error}")
 
 

@@ -79,18 +79,11 @@ def _context(method: Callable[..., Any], name: str, label: str) -> Callable[...,
 
     @contextlib.contextmanager
     def context(*args: Any, **options: Any) -> Generator[Any, None, None]:
-        inside: BaseException | None = None
         with contextlib.ExitStack() as stack:
             with component_errors(label, f"{name}()"):
                 value = stack.enter_context(method(*args, **options))
-            try:
-                yield value
-            except BaseException as error:
-                inside = error
-                raise
-            finally:
-                if inside is None:
-                    with component_errors(label, f"{name}()"):
-                        stack.close()
+            yield value
+            with component_errors(label, f"{name}()"):
+                stack.close()
 
     return context

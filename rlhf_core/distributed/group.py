@@ -106,10 +106,6 @@ class RankGroup(GroupCollectives):
             # never destroyed, for the reason that AcceleratedStrategy.close gives
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
 
-    def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Nothing to gather: the second thread samples from a whole copy."""
-        return contextlib.nullcontext()
-
     def _group(self) -> dist.ProcessGroup | None:
         assert self.group is not None, "made with connect=False: the default group belongs to the first thread"
         return self.group
@@ -303,10 +299,9 @@ class LocalStrategy(GroupCollectives):
         """Weights are whole on every rank anyway."""
         return contextlib.nullcontext()
 
-    @contextmanager
-    def accumulate(self, module: torch.nn.Module, last: bool) -> Generator[None, None, None]:
+    def accumulate(self, module: torch.nn.Module, last: bool) -> AbstractContextManager[None]:
         """Nothing to synchronise."""
-        yield
+        return contextlib.nullcontext()
 
     def backward(self, loss: torch.Tensor) -> None:
         """Plain backward."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 import traceback
 from collections.abc import Mapping
@@ -103,8 +104,6 @@ class RunDir:
 
     def discard_unused(self, first_new_folder: Path | None) -> None:
         """Remove what a new run that never began has written, up to the topmost folder that it had to create."""
-        import shutil
-
         if self.begun():
             return
         with contextlib.suppress(OSError):
@@ -121,8 +120,6 @@ class RunDir:
 
     def clean_partials(self) -> None:
         """Remove what a killed writer left half done."""
-        import shutil
-
         for folder in (self.path, self.checkpoints):
             for leftover in folder.glob(f"{TEMPORARY}*"):
                 shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
@@ -148,9 +145,8 @@ def check_writable(path: Path) -> None:
     Raises:
         RunDirError: names the folder that refuses.
     """
-    parent = path
-    while not parent.exists():
-        parent = parent.parent
+    missing = first_missing(path)
+    parent = path if missing is None else missing.parent
     if not parent.is_dir():
         raise RunDirError(
             f"run directory '{path}' cannot be created: '{parent}' is a file", fix="choose another --run-dir"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import sys
 import time
@@ -24,8 +23,6 @@ from rlhf_core.runs.metrics import MetricLogger
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import RlhfError
-
-log = logging.getLogger("rlhf")
 
 
 class RunSession:

@@ -125,11 +125,6 @@ class Rendezvous:
             while time.monotonic() < ends and not all(self._there(f"{name}/{r}") for r in awaited):
                 time.sleep(POLL_S)
 
-    def host(self, rank: int) -> str:
-        """Example: ``rank 3 on node-b``"""
-        there = self._there(f"arrived/{rank}")
-        return f"rank {rank} on {self._read(f'arrived/{rank}')['host']}" if there else f"rank {rank}"
-
     def _there(self, key: str) -> bool:
         with self._connected():
             return bool(self.store.check([key]))
@@ -152,10 +147,9 @@ class Rendezvous:
 
     def _late(self, ranks: list[int], what: str, seconds: float, *, at_work: bool = False) -> UserError:
         absent = [r for r in ranks if not self._there(f"arrived/{r}")]
-        late = [r for r in ranks if r not in absent]
-        rows = [f"rank {r} never arrived" for r in absent] + [
-            f"{self.host(r)} {'was still at work' if at_work else 'arrived, then said nothing'}" for r in late
-        ]
+        rows = [f"rank {r} never arrived" for r in absent]
+        last = "was still at work" if at_work else "arrived, then said nothing"
+        rows += [f"rank {r} on {self._read(f'arrived/{r}')['host']} {last}" for r in ranks if r not in absent]
         return UserError(
             f"{self.me.place} waited {round(seconds, 1):g} s for {what}: {'; '.join(rows)}",
             where=f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, {self.me.world_size} ranks",

@@ -21,7 +21,7 @@ from rlhf_core.plugins.hooks import HookBus
 from rlhf_core.plugins.registry import Registry, check_component
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.runs.launch.ranks import how_to_go_on
-from rlhf_core.runs.run_dir import RunDir, check_writable
+from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import ComponentError, DeadlineExceeded, UserError
 
@@ -48,8 +48,6 @@ def run_plan(
     ctx = BuildContext(
         config=config, registry=registry, seed=config.seed, run_dir=run_dir, rank=rank, world_size=plan.world_size
     )
-    if not resume and rank == 0:
-        check_writable(run_dir)
     strategy = _join_ranks(config, ctx) if plan.world_size > 1 else _build_strategy(config, ctx)
     deadlines = getattr(config.trainer, "deadlines", None)
     session = RunSession(

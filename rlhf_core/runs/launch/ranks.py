@@ -145,15 +145,9 @@ def _first_report(folder: Path) -> dict[str, Any]:
 def _killed(failures: Mapping[int, Any], folder: Path) -> int | None:
     """The rank that was killed from outside, if any; torchrun's own SIGTERM, or SIGKILL 30 s later, are not that."""
     reported = float(_first_report(folder).get("time", float("inf")))
-    silent = [(rank, f) for rank, f in failures.items() if not (folder / f"rank-{rank}.json").exists()]
-    return next(
-        (
-            rank
-            for rank, f in silent
-            if f.exitcode < 0 and f.exitcode != -signal.SIGTERM and f.timestamp < reported + TORCHRUN_GRACE_S
-        ),
-        None,
-    )
+    signalled = [rank for rank, f in failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM]
+    early = [rank for rank in signalled if failures[rank].timestamp < reported + TORCHRUN_GRACE_S]
+    return next((rank for rank in early if not (folder / f"rank-{rank}.json").exists()), None)
 
 
 def _watch_starter() -> None:
