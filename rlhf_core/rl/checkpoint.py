@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class OnlineCheckpoint:
         """Optimizer, data position and forward options."""
         check = self.forward_check
         options = (
-            {} if check is None else {"forward_options": check.module.options.state(), "forward_checked": check.done}
+            {} if check is None else {"forward_options": asdict(check.module.options), "forward_checked": check.done}
         )
         return {
             "learner": self.learner.state_dict(),

@@ -222,9 +222,7 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     @property
     def updates_per_step(self) -> int:
         """Optimizer updates made from one rollout batch."""
-        return self.epochs_per_rollout_batch * (
-            self.rollout_batch_size // (self.train_batch_size or self.rollout_batch_size)
-        )
+        return self.epochs_per_rollout_batch * (self.rollout_batch_size // self.sequences_per_update())
 
     @property
     def batches_ahead(self) -> int:

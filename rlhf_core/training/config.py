@@ -55,8 +55,7 @@ class SamplingSettings(Config):
         """Return them as the engine's type."""
         from rlhf_core.types.rollouts import SamplingParams
 
-        fields: dict[str, Any] = {**self.model_dump(), "stop": tuple(self.stop), **changes}
-        return SamplingParams(**fields)
+        return SamplingParams(**{**self.model_dump(), **changes})
 
 
 class LoopSettings(ComponentConfig):

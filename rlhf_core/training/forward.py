@@ -10,18 +10,13 @@ import inspect
 import logging
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from rlhf_core.models.last_token import can_pack
-from rlhf_core.models.layers.chunked_head import (
-    CHUNK_BYTES,
-    KEEP_BYTES,
-    head_logprobs,
-    logits_logprobs,
-)
+from rlhf_core.models.layers.chunked_head import head_logprobs, logits_logprobs
 from rlhf_core.models.layers.packing import packed_hidden
 from rlhf_core.models.layers.prefix_sharing import distinct, shared_hidden
 from rlhf_core.models.layers.trunk_and_head import (
@@ -74,10 +69,6 @@ class ForwardOptions:
     def as_arguments(self) -> dict[str, Any]:
         """As ``completion_logprobs`` takes them."""
         return {"shared_prefix": self.share_prefix, "packed": self.packing, "chunked": self.chunked_head}
-
-    def state(self) -> dict[str, bool]:
-        """For a checkpoint: ``ForwardOptions(**state)``."""
-        return asdict(self)
 
 
 ALL, PLAIN = ForwardOptions(), ForwardOptions(False, False, False)
@@ -197,8 +188,6 @@ def completion_logprobs(
     shared_prefix: bool = True,
     packed: bool = True,
     chunked: bool = True,
-    chunk_bytes: int = CHUNK_BYTES,
-    keep_bytes: int = KEEP_BYTES,
 ) -> CompletionLogprobs:
     """Log-probability of each completion token given its prompt and the tokens before it.
 
@@ -217,8 +206,6 @@ def completion_logprobs(
             cannot do it (recurrent states), or where without packing gradient checkpointing forbids a cache.
         packed: lay all sequences end to end in one row, without padding, where the model's attention allows it.
         chunked: run the head on a chunk of tokens at a time, never all ``[N, V]`` logits at once.
-        chunk_bytes: upper bound of the float32 logits held at a time.
-        keep_bytes: logits up to this size are kept for the backward pass instead of computed twice.
 
     Returns:
         :class:`CompletionLogprobs` with ``T = max(len(c))``.
@@ -244,7 +231,6 @@ def completion_logprobs(
         hidden_NH = completion_hidden(model, prompts, completions, shared_prefix, packed)
         head, (fed_NH, targets_N) = trunk_and_head(model).head, _only(wanted_N, hidden_NH, targets_N)
         if chunked:
-            options |= {"chunk_bytes": chunk_bytes, "keep_bytes": keep_bytes}
             logprobs_N, entropy_N = head_logprobs(fed_NH, head, targets_N, **options)
         else:
             logprobs_N, entropy_N = logits_logprobs(head(fed_NH), targets_N, **options)

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import torch
+
 from rlhf_core.distributed.group import engine_on_every_rank
 from rlhf_core.distributed.whole_weights import Weights, use_whole_weights
 from rlhf_core.plugins.component import ComponentConfig, import_component
@@ -30,8 +32,6 @@ class SamplerPolicy:
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Let the copy be the version of a :func:`snapshot`."""
-        import torch
-
         parameters = dict(self.model.named_parameters())  # those of a model without weights are replaced
         with torch.no_grad():
             for name in self.names:
@@ -45,8 +45,6 @@ def trained_names(policy: Any) -> list[str]:
 
 def snapshot(policy: Any, names: Sequence[str]) -> dict[str, Any]:
     """The policy's weights of these names as they are now, cloned; call it where they are whole."""
-    import torch
-
     parameters = dict(policy.named_parameters())
     with torch.no_grad():
         return {name: parameters[name].detach().clone() for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.models.layers.trunk_and_head import pad_values
+from rlhf_core.training import forward
 from rlhf_core.training.forward import ALL, allowed, completion_logprobs, structure
 from rlhf_core.types.errors import ModelError
 
@@ -86,14 +88,14 @@ def assert_same(got: list[torch.Tensor], want: list[torch.Tensor], tolerance: fl
 @kinds
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(
-    "memory", [{}, {"chunked": False}, {"keep_bytes": 0}, {"keep_bytes": 0, "chunk_bytes": 4 * VOCABULARY * 3}]
-)
-def test_equals_one_sequence_at_a_time(model: Any, shared: bool, packed: bool, memory: dict[str, int]) -> None:
+@pytest.mark.parametrize("memory", [None, {}, {"keep_bytes": 0}, {"keep_bytes": 0, "chunk_bytes": 4 * VOCABULARY * 3}])
+def test_equals_one_sequence_at_a_time(
+    model: Any, shared: bool, packed: bool, memory: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "head_logprobs", partial(forward.head_logprobs, **(memory or {})))
+    paths = {"shared_prefix": shared, "packed": packed, "chunked": memory is not None}
     want, want_grads = truth(model, PROMPTS, COMPLETIONS, 0.7)
-    got, grads = ours(
-        model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 0.7, shared_prefix=shared, packed=packed, **memory
-    )
+    got, grads = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 0.7, **paths)
     assert_same(got, want, 1e-5)
     assert_same(grads, want_grads, 1e-5)
 
